@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clozelab.addresses import parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.modules.finetuning import FineTuning
-from clozelab.targets import parameters_of
 from clozelab.tasks.choices import ChoiceUnit
 from clozelab.tasks.classes import ClassTarget, class_or_number
 from clozelab.tasks.contrast import ContrastTarget
@@ -153,11 +153,13 @@ def span_extraction(
 
 
 def tagging(*, names: Any, entity_tags: bool = True, **training: Any) -> FineTuning:
-    return module_of(WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).named(names), **training)
+    return module_of(
+        WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).with_classes(names), **training
+    )
 
 
 def feature_tagging(
     *, names: Any, features: str, entity_tags: bool = False, **training: Any
 ) -> FineTuning:
     unit = FeatureUnit(features=features, **WORDS)
-    return module_of(unit, TagTarget(entity_tags=entity_tags).named(names), **training)
+    return module_of(unit, TagTarget(entity_tags=entity_tags).with_classes(names), **training)

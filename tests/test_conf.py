@@ -15,6 +15,7 @@ from hydra.errors import ConfigCompositionException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
 from tests.screens import refuses
 
+from clozelab.addresses import check_targets
 from clozelab.assembly.encoders import build_objectives
 from clozelab.config import Composed, fallback
 from clozelab.launch import sweep
@@ -22,7 +23,6 @@ from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.models.registry import family_for
 from clozelab.schema import PhaseConfig
-from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR
 
 

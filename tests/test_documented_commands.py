@@ -21,13 +21,13 @@ import pandas
 import pytest
 
 from clozelab import cli, hydra_compat
+from clozelab.addresses import check_targets
 from clozelab.assembly import corpora, evaluation, factory, finetuning, pretraining
 from clozelab.config import Composed
 from clozelab.launch.launcher import SweepLauncher
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.stages import doctor
-from clozelab.targets import check_targets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -258,7 +258,7 @@ def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) ->
     built = []
 
     def keep(job: Any, *_: Any) -> None:
-        built.append(finetuning.build_module(job.cfg, job.encoder, job.data))
+        built.append(job.module)
         raise Reached
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Reached):

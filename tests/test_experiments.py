@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
 from tests.screens import refuses
 
+from clozelab.addresses import check_targets
 from clozelab.analysis.comparability import is_within
 from clozelab.config import Composed, canonical, kept_step, scaled, total_steps
 from clozelab.files.digests import digest
@@ -40,7 +41,6 @@ from clozelab.runs.record import Record
 from clozelab.runs.reuse import kept_steps, trained_by
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
-from clozelab.targets import check_targets
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.text.plain import flatten
 

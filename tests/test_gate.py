@@ -30,7 +30,7 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from tests.screens import refuses, shows
 
-from clozelab import targets
+from clozelab import addresses
 from clozelab.cli import main
 from clozelab.launch import experiments, mistakes, plugins, sweep
 from clozelab.models.encoder import Encoder
@@ -217,8 +217,8 @@ def test_no_other_address_is_called(
         f"objective.pair._target_: '{target}' is not allowed",
     )
     for call in (
-        lambda: targets.build("objective", {"pair": node}),
-        lambda: targets.check_targets({"objective": {"pair": node}}),
+        lambda: addresses.build("objective", {"pair": node}),
+        lambda: addresses.check_targets({"objective": {"pair": node}}),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
@@ -491,7 +491,7 @@ def test_the_canary_sings(
     monkeypatch.setattr(experiments, "check_file", lambda *_: None)
     monkeypatch.setattr(experiments, "check_values", lambda *_: None)
     monkeypatch.setattr(sweep, "validate_config_security", lambda *_: None)
-    monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
+    monkeypatch.setattr(addresses, "check_targets", lambda *_, **__: None)
     monkeypatch.setattr("clozelab.checks.gathering.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
     main([*VERBS[verb](place), *(["hydra.mode=RUN", "seed=-1"] if verb == "sweep" else [])])
@@ -503,11 +503,11 @@ def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
     node = sweep.compose("pretrain").get("optimizer")
     node["_target_"] = "${oc.decode:os.system}"
     with refuses("optimizer._target_: '${oc.decode:os.system}' is not allowed"):
-        targets.build("optimizer", node)
+        addresses.build("optimizer", node)
     node["_target_"] = "clozelab.optim.adamw.build_adamw"
     node["learning_rate"] = "${oc.decode:1}"
     with refuses("optimizer: {'_target_': 'clozelab.optim.adamw.build_adamw'"):
-        targets.build("optimizer", node)
+        addresses.build("optimizer", node)
 
 
 def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
     text = "${oc.create:" + TEXT.replace("CANARY", str(tmp_path / "canary")) + "}"
     node = {"_target_": "clozelab.objectives.nsp.NextSentencePrediction", "weight": text}
     with refuses("objective: {'pair': {'_target_'"):
-        targets.build("objective", {"pair": node})
+        addresses.build("objective", {"pair": node})
     assert not (tmp_path / "canary").exists()
     with suppress(HydraException):  # the control
         instantiate(node)
@@ -604,10 +604,10 @@ def test_the_list_of_addresses_is_right() -> None:
     """Every one is there to be called, and every one that conf/ and the documents name is
     listed.
     """
-    listed = set().union(*targets.allowed().values())
-    for where, addresses in targets.allowed().items():
-        ours = [address.removeprefix(plugins.PACKAGE) for address in addresses]
-        assert ours and all(callable(targets.locate(address)) for address in ours), where
+    listed = set().union(*addresses.allowed().values())
+    for where, known in addresses.allowed().items():
+        ours = [address.removeprefix(plugins.PACKAGE) for address in known]
+        assert ours and all(callable(addresses.locate(address)) for address in ours), where
     documents = [*CONF_DIR.rglob("*.yaml"), *(CONF_DIR.parent / "docs").glob("*.md")]
     words = set()
     for path in documents:

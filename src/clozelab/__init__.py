@@ -12,12 +12,12 @@ command line does. Keywords are keys and group choices, nested ones dictionaries
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clozelab.text.plain import hydra_text
 from clozelab.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ _PLACES = {
     "Predictor": "modules.predictor",
     "load": "modules.predictor",
 }
-SPELT_VALUES = ("true", "false", "null", "inf", "nan")  # which Hydra would not take for text
-PLAIN_TEXT = re.compile(r"[A-Za-z_/.][\w./-]*", re.ASCII)
-"""A text that Hydra's grammar takes without quotes."""
 
 
 def __getattr__(name: str) -> object:
@@ -120,7 +117,7 @@ def compose(
         raise ValueError(
             f"compose makes what trains, and {verb!r} does not: choose 'pretrain' or 'finetune'"
         )
-    from clozelab.targets import check_targets
+    from clozelab.addresses import check_targets
 
     composed = _composed(verb, words, overrides)
     check_targets(composed.values)
@@ -142,9 +139,9 @@ def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Re
 
 def _composed(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Composed:
     """Return a verb's configuration; ValueError for wrong words."""
+    from clozelab.addresses import parse_allow_targets
     from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
     from clozelab.launch.sweep import compose
-    from clozelab.targets import parse_allow_targets
 
     try:
         return compose(verb, parse_allow_targets([*words, *_words(overrides)]))
@@ -169,19 +166,9 @@ def _hydra_value(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra_value, value))}]"
     if isinstance(value, str | Path):
-        return _hydra_text(str(value))
+        return hydra_text(str(value))
     plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
     if isinstance(plain, float):
         return repr(plain)
     # Hydra spells true, false, null and whole numbers as JSON does.
     return json.dumps(plain)
-
-
-def _hydra_text(text: str) -> str:
-    """Write a text in Hydra's grammar, in quotes where it needs some."""
-    if PLAIN_TEXT.fullmatch(text) and text.lower() not in SPELT_VALUES:
-        return text
-    # Hydra's grammar reads a backslash as itself, but before a quote, where it has to be doubled.
-    doubled = re.sub(r"(\\+)(?='|$)", lambda match: match[1] * 2, text)
-    quoted = doubled.replace("'", "\\'")
-    return f"'{quoted}'"

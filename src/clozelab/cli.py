@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if any(word.startswith("allow_targets=") for word in arguments):
-        from clozelab.targets import parse_allow_targets
+        from clozelab.addresses import parse_allow_targets
 
         arguments = parse_allow_targets(arguments)
     verb = "help"
@@ -134,20 +134,20 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
 
 def job(composed: Composed) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
+    from clozelab.addresses import check_targets
     from clozelab.launch.overrides import check_overrides
     from clozelab.runs.inputs import require_encoder
     from clozelab.runs.record import read_record
     from clozelab.runs.reuse import is_done
     from clozelab.runs.store import accept_other_code
-    from clozelab.targets import check_targets
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     die_with_first_rank()
     verb = composed.stage
     composed.check()
     check_targets(composed.values, signatures=False)
+    check_overrides(composed)
     if verb != "prepare":
-        check_overrides(composed)
         run_dir = composed.values["run_dir"]
         if is_done(run_dir, stage=verb, config=composed):
             accept_other_code([read_record(Path(run_dir))], composed.values["reuse"])

@@ -80,7 +80,7 @@ into the cache; what is there already is not made again. The other verbs
 prepare the corpus they need by themselves.
 
   clozelab prepare corpus=microworld   # the embedded world, and its tasks
-  clozelab prepare corpus=text corpus.sources.0.path=FOLDER   # your own text"""
+  clozelab prepare scale=own text=FOLDER   # your own text: folder, file or glob"""
     ),
     "pretrain": (
         """\
@@ -89,7 +89,7 @@ Hugging Face layout. The same command goes on with a run that was stopped, and
 skips one that is complete.
 
   clozelab pretrain scale=demo objective=mlm seed=2
-  clozelab pretrain scale=own corpus.sources.0.path=FOLDER
+  clozelab pretrain scale=own text=FOLDER   # your own: folder, file or glob
   clozelab pretrain -m objective=mlm,ltr seed=1,2   # a sweep"""
     ),
     "finetune": (
@@ -106,6 +106,7 @@ Measures one encoder, or one fine-tuned model, without training it, and keeps
 scores and predictions.
 
   clozelab evaluate encoder=FOLDER row=NAME measure=blimp   # minimal pairs
+  clozelab evaluate encoder=FOLDER row=NAME measure=held_out_text text=PATH
   clozelab evaluate -m encoder_arm=mlm,ltr measure=blimp,held_out_text"""
     ),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import html
 import json
 import lzma
 import random
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clozelab.corpus.documents import (
     MAX_DOCUMENT_CHARACTERS,
@@ -26,13 +29,16 @@ from clozelab.corpus.documents import (
     SeenHashes,
     SplitRule,
     TextSample,
-    clean,
     hash_of,
     read_documents,
     split_paragraph,
     stretches,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.steps.clean import clean
+
+# what cleaning removes, or takes for the end of a line
+UNUSUAL = "\x0b\x1c\x85\u00ad\u200b\ufffd\ud800\u2028"
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
@@ -121,6 +127,28 @@ def test_text_field_and_format_can_be_named(tmp_path: Path) -> None:
 )
 def test_cleaning(dirty: str, lines: list[str]) -> None:
     assert clean(dirty) == lines
+
+
+PLAIN_RULES = (  # as they would be written if time were no matter
+    (r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
+    ("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064]", ""),
+    ("[\ufeff\ufffd\ud800-\udfff]", ""),
+    ("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]", "\n"),
+    ("<b>|</b>", " "),
+    (r"(?m)^[ \t]*#{1,6}[ \t]+", ""),
+    (r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])", r"\2"),
+)
+
+
+@given(st.lists(st.sampled_from([*"**__## xz.\t\n<>&;é", "<b>", "&lt;", *UNUSUAL]), max_size=40))
+@settings(max_examples=2000, deadline=None)
+def test_cleaning_is_that_of_its_rules_one_after_the_other(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    expected = text
+    for pattern, new in PLAIN_RULES:
+        expected = re.sub(pattern, new, expected)
+    lines = [line.strip() for line in expected.split("\n") if re.search(r"[^\W_]", line)]
+    assert clean(text) == lines
 
 
 def test_abbreviations_do_not_end_a_sentence() -> None:

@@ -295,7 +295,7 @@ def test_label_order_is_the_lists(table_folder: Path, tokenizer: WordPieceTokeni
     data = module(table_folder, tokenizer)
     data.setup()
     split = data.train
-    assert data.target.names == ["yes", "no"]
+    assert data.target.classes == ["yes", "no"]
     assert split.labels.tolist()[:4] == [0, 1, 1, 0]
     again = load(table_folder, tokenizer)  # from the cache
     assert again.labels.tolist() == split.labels.tolist()
@@ -305,7 +305,7 @@ def test_label_order_is_the_lists(table_folder: Path, tokenizer: WordPieceTokeni
 def test_labels_from_the_data_are_sorted(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
     data = module(table_folder, tokenizer, labels=None)
     data.setup()
-    assert data.target.names == ["no", "yes"]
+    assert data.target.classes == ["no", "yes"]
 
 
 def test_subset_is_fixed_nested_and_in_file_order(
@@ -345,7 +345,7 @@ def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTo
     data.setup()
     split = data.train
     assert (split.labels.tolist(), split.labels.dtype) == ([4.25, 0.0], "float32")
-    assert data.target.names == []
+    assert data.target.classes == []
     assert data.target.predicts_numbers
     (tmp_path / "test.tsv").write_text("text\nthe cat\n")
     assert data.read_test(tmp_path / "test.tsv")[1].labels.tolist() == [-1]
@@ -507,7 +507,7 @@ def test_labels_from_the_data_bind_the_validation_split(
 ) -> None:
     data = make(labels=None)
     data.setup()
-    assert data.target.names == ["0", "1"]
+    assert data.target.classes == ["0", "1"]
 
 
 def test_fingerprint_follows_content_and_settings(
@@ -715,7 +715,7 @@ def test_odd_labels_are_said_at_every_launch(
 def test_labels_may_be_numbers(make: Callable[..., FinetuningDataModule]) -> None:
     data = make(labels=[0, 1])  # as YAML reads them
     data.setup()
-    assert data.target.names == ["0", "1"]
+    assert data.target.classes == ["0", "1"]
 
 
 def test_long_documents_in_windows(make: Callable[..., FinetuningDataModule]) -> None:

@@ -357,7 +357,7 @@ def make_tags(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
 
 
 def tags(data: FinetuningDataModule, split: Any) -> list[list[str]]:
-    return split.by_sentence([data.target.names[label] for label in split.labels])
+    return split.by_sentence([data.target.classes[label] for label in split.labels])
 
 
 def test_types_without_prefixes_are_entities_and_that_is_said(
@@ -369,7 +369,7 @@ def test_types_without_prefixes_are_entities_and_that_is_said(
         data = make_tags(*files, document_context=False)
         data.setup()
         assert "its tags are types without B- and I-" in caplog.text
-    assert data.target.names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert data.target.classes == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert tags(data, data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
     with pytest.raises(ValueError, match=r"'NOUN' is not an entity tag.*entity_tags=false"):
         make_tags("a NOUN\nb VERB\n", files[1]).setup()
@@ -421,7 +421,7 @@ def test_schemes_are_converted_and_reported(make_tags: Callable[..., FinetuningD
     data = make_tags()
     data.setup()
     data.setup()  # the second time does nothing
-    assert data.target.names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert data.target.classes == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert tags(data, data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
     assert tags(data, data.validation) == [["B-PER", "I-PER"], ["B-LOC"]]
     schemes = [data.facts[f"{name}_counts"]["tag_scheme"] for name in ("train", "validation")]
@@ -447,7 +447,7 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., FinetuningDataM
 def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., FinetuningDataModule]) -> None:
     data = make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
     data.setup()
-    assert data.target.names == ["NOUN", "VERB", "X"]
+    assert data.target.classes == ["NOUN", "VERB", "X"]
     assert tags(data, data.validation) == [["X"]]
 
 

@@ -24,6 +24,7 @@ from tests.modules.test_pretraining import (
 )
 from torch import Tensor, nn
 
+from clozelab.addresses import build
 from clozelab.assembly.encoders import build_objectives, encoder_config
 from clozelab.corpus.packing import SpecialIds
 from clozelab.models.encoder import Encoder
@@ -31,7 +32,6 @@ from clozelab.modules import graphs, pretraining
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, shapes_of
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
-from clozelab.targets import build
 from clozelab.training import guards, trainer
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.checkpoints import load_file

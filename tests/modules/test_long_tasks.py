@@ -15,6 +15,7 @@ from clozelab.models import attention
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for, family_of
+from clozelab.models.trained import train_what_is_read
 from clozelab.models.windows import Chunks
 from clozelab.modules.model import read_model, write_model
 
@@ -44,6 +45,7 @@ def test_a_folder_knows_what_is_global(write: Any) -> None:
     for kind, is_trained in (("classification", True), ("tags", False)):
         model = read_model(write(kind))
         assert (model.encoder.choose_global is not None) == is_trained
+        train_what_is_read(model.encoder, reads_pooler=True)
         names = [name for name, x in model.encoder.named_parameters() if not x.requires_grad]
         assert all("qkv_global" in name for name in names) and bool(names) != is_trained
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from clozelab.addresses import build
 from clozelab.launch.sweep import compose
 from clozelab.models.encoder import Encoder
 from clozelab.modules.base import build_with_hparams
-from clozelab.optim.groups import freeze_groups, match_groups
-from clozelab.targets import build
+from clozelab.optim.groups import frozen_by_groups, match_groups
 
 GROUPS = (
     'optimizer.groups=[{pattern: "*.layer.1.*", frozen: true},'
@@ -82,19 +82,20 @@ def test_the_rate_of_a_matrix_under_muon(tiny_config) -> None:
 )
 def test_a_group_that_means_nothing(tiny_config, group: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        freeze_groups(Encoder(tiny_config()), [group])
+        frozen_by_groups(Encoder(tiny_config()), [group])
 
 
 def test_the_log_counts_what_is_frozen(tiny_config, caplog: pytest.LogCaptureFixture) -> None:
     encoder = Encoder(tiny_config())
     with caplog.at_level("INFO"):
-        freeze_groups(encoder, [{"pattern": "*embeddings.*", "frozen": True}])
+        frozen = frozen_by_groups(encoder, [{"pattern": "*embeddings.*", "frozen": True}])
     table = [value for name, value in encoder.named_parameters() if "embeddings." in name]
+    assert list(map(id, frozen)) == list(map(id, table))
     weights = sum(value.numel() for value in table)
     total = len(list(encoder.parameters()))
     assert f"{len(table)} of {total} tensors, {weights:,} weights, frozen" in caplog.text
     with pytest.raises(ValueError, match="freezes every parameter"):
-        freeze_groups(encoder, [{"pattern": "*", "frozen": True}])
+        frozen_by_groups(encoder, [{"pattern": "*", "frozen": True}])
 
 
 def test_a_group_behind_one_that_takes_all_is_refused() -> None:

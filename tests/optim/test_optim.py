@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from clozelab.addresses import build
 from clozelab.launch.sweep import compose
 from clozelab.optim import muon
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
@@ -21,7 +22,6 @@ from clozelab.optim.schedule import (
     WarmupStableDecay,
     linear_warmup_decay,
 )
-from clozelab.targets import build
 
 SETTINGS = {
     "learning_rate": 0.01,

@@ -88,6 +88,18 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     assert job.flops < 10 * 300 * job.lengths.tokens * 3 * per_token + training
 
 
+def test_frozen_layers_are_not_counted_as_trained(jobs: list[TaskJob]) -> None:
+    """Embeddings and two of four layers: half of the backward pass is left out."""
+    job = next(job for job in jobs if not job.features)
+    groups = [
+        {"pattern": pattern, "frozen": True} for pattern in ("*.embeddings.*", "*.layer.[01].*")
+    ]
+    groups.append({"pattern": "classifier.*", "learning_rate_factor": 2.0})
+    optimizer = {**job.settings["optimizer"], "groups": groups}
+    frozen = replace(job, settings={**job.settings, "optimizer": optimizer})
+    assert frozen.flops_per_token == pytest.approx(job.flops_per_token * (3 - 1) / 3)
+
+
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     job = replace(by_size(jobs, 128), speeds=[Speed(1000.0), Speed(50_000.0)], start=5.0)
     training = 10 * 300 * 2 / 1000.0

@@ -449,7 +449,7 @@ def answers(module: FineTuning) -> Evaluation:
     if isinstance(split, PassageSplit):
         number, shape = len(split.features.sequences), (len(split.features.sequences.input_ids), 2)
     elif isinstance(split, WordSplit):
-        number, shape = len(split.words), (len(split.words), len(module.target.names))
+        number, shape = len(split.words), (len(split.words), len(module.target.classes))
     else:
         number, shape = split.num_outputs, (split.num_outputs, module.target.num_outputs)
     logits = draw.normal(size=shape).astype(np.float32)

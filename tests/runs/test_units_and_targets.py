@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.composing import composed
 
+from clozelab.addresses import allowed
 from clozelab.runs.identity import (
     DATA_BEFORE_UNITS,
     MODULES_BEFORE_UNITS,
@@ -14,7 +15,6 @@ from clozelab.runs.identity import (
     delta_as_before_units,
     identity_of,
 )
-from clozelab.targets import allowed
 from clozelab.text.plain import flatten
 
 UNIT = "task.unit._target_"

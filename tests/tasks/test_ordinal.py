@@ -131,7 +131,7 @@ def test_compare_measures_ranks_in_points() -> None:
     ids = [str(number) for number in range(5)]
     first = RunAnswers(ids, ["low"] * 5, list(TEXTS.values()))
     second = RunAnswers(ids, ["best"] * 5, list(TEXTS.values()))
-    run: Any = SimpleNamespace(config={"task": {"data": {"labels": RANKS}}}, scores={})
+    run: Any = SimpleNamespace(config={"task": {"data": {"labels": RANKS}}}, scores={}, facts={})
     test = pair_runs(run, first, second, "rank_mae")
     assert test.bootstrap.difference == pytest.approx((0 + 1 + 2 + 3 + 3) / 5 - (3 + 2 + 1) / 5)
 

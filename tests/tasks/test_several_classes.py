@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,12 @@ def test_a_cell_is_taken_apart(tmp_path: Path) -> None:
     cells = ["b,a", "", ["a", "c, d"], '"c, d", b', None, " b ", [], [1]]
     rows = [(f"the car {number}", cell) for number, cell in enumerate(cells)]
     data = read_task(tmp_path, SeveralClassesTarget, rows, rows, separator=",")
-    assert data.target.names == ["1", "a", "b", "c, d"]
+    assert data.target.classes == ["1", "a", "b", "c, d"]
     expected = ["0110", "0000", "0101", "0011", "0000", "0010", "0000", "1000"]
     assert ["".join(map(str, row)) for row in data.train.labels.astype(int).tolist()] == expected
     assert data.target._written(["b", "c, d"]) == 'b,"c, d"'
     preview = data.preview()
-    assert preview.label_names == data.target.names and not preview.one_label_each
+    assert preview.label_names == data.target.classes and not preview.one_label_each
 
 
 @pytest.mark.parametrize(
@@ -210,11 +211,15 @@ def test_compare_resamples_sets_of_labels() -> None:
             (RunAnswers(ids, predictions, golds, [*NAMES, "boat"]), outcome.scores["micro_f1"])
         )
     (first, first_score), (second, second_score) = answers
-    test = pair_runs(None, first, second, "micro_f1")  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(facts={"answers": SeveralClassesTarget.answers})
+    test = pair_runs(run, first, second, "micro_f1")
     difference = 100 * (first_score - second_score)
     assert test.bootstrap.difference == pytest.approx(difference)
     with pytest.raises(ValueError, match="mean_average_precision is no score of predictions"):
-        pair_runs(None, first, second, "mean_average_precision")  # type: ignore[arg-type]
+        pair_runs(run, first, second, "mean_average_precision")
+    run.facts["answers"] = "rankings"
+    with pytest.raises(ValueError, match="their answers are rankings, which nothing here"):
+        pair_runs(run, first, second, "micro_f1")
 
 
 @pytest.mark.parametrize(
@@ -232,10 +237,11 @@ def test_compare_refuses_a_score_of_another_kind(
 ) -> None:
     """What is no score of such answers is never counted as another kind's."""
     answers = RunAnswers(["1", "2"], labels, labels, names)
+    older: Any = SimpleNamespace(facts={})
     with pytest.raises(
         ValueError, match=rf"{metric} is no score of predictions alone, .*{message}"
     ):
-        pair_runs(None, answers, answers, metric)  # type: ignore[arg-type]
+        pair_runs(older, answers, answers, metric)
 
 
 TASK = """\
@@ -334,9 +340,9 @@ def test_a_model_that_is_read_back_answers_at_the_border_as_in_training() -> Non
     labels = np.array([[1, 1], [0, 0]] * 5, dtype=np.float32)
     logits = np.full((10, 2), -1.1, dtype=np.float32)
     split = split_of(labels)
-    trained = SeveralClassesTarget(labels=["a", "b"]).named(["a", "b"])
+    trained = SeveralClassesTarget(labels=["a", "b"]).with_classes(["a", "b"])
     chosen = trained.evaluate(logits, split)
-    read_back = SeveralClassesTarget(labels=["a", "b"]).named(["a", "b"])
+    read_back = SeveralClassesTarget(labels=["a", "b"]).with_classes(["a", "b"])
     read_back.restore_config(trained.model_config_to_save(chosen.scores))
     again = read_back.evaluate(logits, split)
     assert again.scores["micro_f1"] == pytest.approx(f1_score(labels, labels >= 0, average="micro"))

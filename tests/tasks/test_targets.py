@@ -11,9 +11,9 @@ from tests.composing import composed
 from tests.parts import PAIRS, TEXTS, WORDS
 from tests.tasks.labelled_files import read_task
 
+from clozelab.addresses import build_parts
 from clozelab.assembly.finetuning import check_finetuning
 from clozelab.metrics import glue
-from clozelab.targets import build_parts
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.contrast import ContrastTarget
@@ -81,11 +81,11 @@ def test_the_bag_of_words_is_scored_by_all_that_means_something() -> None:
 
 def test_a_positive_label_is_one_of_the_classes() -> None:
     target = ClassTarget(positive_label="yes", metrics=["f1"])
-    assert target.named(["no", "yes"]).positive_label == "yes"
+    assert target.with_classes(["no", "yes"]).positive_label == "yes"
     with pytest.raises(ValueError, match=r"positive_label=yes is not one of the labels a, b"):
-        target.named(["a", "b"])
+        target.with_classes(["a", "b"])
     with pytest.raises(ValueError, match="f1 is of one class, and the labels are a, b"):
-        ClassTarget(metrics=["f1"]).named(["a", "b"]).check_scores()
+        ClassTarget(metrics=["f1"]).with_classes(["a", "b"]).check_scores()
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from clozelab.addresses import build
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
-from clozelab.targets import build
 from clozelab.text.plain import JsonObject
 
 

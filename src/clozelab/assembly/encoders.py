@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
+from clozelab.addresses import build
 from clozelab.assembly import factory
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -25,7 +26,6 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
 from clozelab.objectives.objective import EncoderWithHeads, Objective
 from clozelab.schema import PretrainConfig
-from clozelab.targets import build
 from clozelab.training.callbacks import (
     PositionGrowth,
     growth_steps,

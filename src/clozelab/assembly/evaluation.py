@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
 from clozelab.config import Composed
@@ -43,7 +44,6 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
-from clozelab.targets import build, locate
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.target import Target
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
@@ -334,7 +334,7 @@ def check_outputs(target: Target, folder: Path) -> None:
     if MULTI_LABEL not in problem_types:
         return
     names = named_labels(config, config_path(folder))
-    has_other_number = bool(target.names) and len(names) != target.num_outputs
+    has_other_number = bool(target.classes) and len(names) != target.num_outputs
     if len(set(problem_types)) > 1 or has_other_number:
         raise ValueError(
             f"{config_path(folder)}: its problem_type is {problem_types[0]} with {len(names)}"
@@ -348,7 +348,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
 
     It says what to type, and fills in what differs only in letters' case.
     """
-    if data.target.configured_names != list(names):
+    if data.target.configured_classes != list(names):
         return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
     # The preview reads texts and labels without tokenising them: this check is cheap.

@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from clozelab.addresses import build, check_targets
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
@@ -29,7 +30,6 @@ from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
-from clozelab.targets import build, check_targets
 from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import PlainDict
 from clozelab.training.background import BackgroundLogger

@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from clozelab.addresses import build_parts, check_targets
 from clozelab.assembly import factory, task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
@@ -35,7 +36,6 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
-from clozelab.targets import build_parts, check_targets
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.sequences import Sequences
 from clozelab.tasks.target import metrics_of
@@ -73,7 +73,7 @@ class FinetuneJob:
     cfg: FinetuneConfig
     hardware: Hardware
     encoder_folder: Path
-    encoder: Encoder
+    module: FineTuning
     data: FinetuningDataModule  # set up: read and tokenised
     inputs: dict[str, str]  # name -> fingerprint of what is read
 
@@ -100,11 +100,9 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
-    data.target.check_scores()
-    # The names of the head's parameters are known once it is built.
-    if cfg.optimizer.get("groups"):
-        build_module(cfg, encoder, data)
-    return FinetuneJob(cfg, hardware, folder, encoder, data, inputs)
+    # An encoder is adapted once: whatever trains it takes this module.
+    module = build_module(cfg, encoder, data)
+    return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
 def check_finetuning(cfg: FinetuneConfig) -> None:
@@ -244,10 +242,10 @@ def train(
     cfg = job.cfg
     data = job.data
     # Batches have as many tokens as their examples: one compiled graph for all sizes.
+    module = job.module
     if job.hardware.compile == "true":
-        compile_encoder(job.encoder, dynamic=True)
-    module = build_module(cfg, job.encoder, data)
-    begun_with = factory.encoder_facts(job.encoder_folder, job.encoder.config)
+        compile_encoder(module.encoder, dynamic=True)
+    begun_with = factory.encoder_facts(job.encoder_folder, module.encoder.config)
     factory.record_begin(
         run,
         job.hardware,
@@ -318,6 +316,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
     run.complete(
         results,
         data=job.data.facts,
+        answers=module.target.answers,
         num_evaluations=len(module.history),
         **facts,
         **module.facts(),
@@ -335,9 +334,9 @@ def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataMod
     """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     if job.hardware.compile == "true":
-        compile_encoder(job.encoder, dynamic=True)
+        compile_encoder(job.module.encoder, dynamic=True)
     trainer = factory.standalone_trainer(cfg, job.hardware, job.data.total_steps, None)
-    return build_module(cfg, job.encoder, job.data), job.data, trainer
+    return job.module, job.data, trainer
 
 
 def build_data(

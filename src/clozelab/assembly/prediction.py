@@ -106,5 +106,5 @@ def load_module(
 
 def rename_labels(module: FineTuning, label_names: Mapping[str, str], run: Path) -> None:
     """Let the predictions call some classes otherwise than the task does."""
-    names = renamed_labels(module.target.names, label_names, run)
+    names = renamed_labels(module.target.classes, label_names, run)
     module.target = module.target.renamed(names)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from clozelab.addresses import build_parts, parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs.code import code_version
-from clozelab.targets import build_parts, parameters_of
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 READ_ONCE = TrainingPlan(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from clozelab.addresses import build, check_targets
 from clozelab.assembly import evaluation, factory, finetuning, pretraining
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
@@ -29,7 +30,6 @@ from clozelab.planning.sweeps import (
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import TrainerConfig
-from clozelab.targets import build, check_targets
 from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware

@@ -8,8 +8,6 @@ document: to find duplicates, to split.
 from __future__ import annotations
 
 import hashlib
-import html
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +18,7 @@ import numpy as np
 import sentencex
 
 from clozelab.corpus.files import CorpusCounts, Shard
+from clozelab.corpus.steps.clean import HOLDS_WORD, clean
 from clozelab.readers.bad_rows import MAX_BAD_FRACTION
 from clozelab.readers.lines import Advance, ignore
 
@@ -35,45 +34,7 @@ MAX_DOCUMENT_CHARACTERS = 4_000_000
 # what the split takes to one side: some 4,000 tokens, seven of the longest instances
 STRETCH_CHARACTERS = 16_000
 
-_TAG_NAMES = (
-    "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i"
-    "|id|imagemap|includeonly|ins|kbd|li|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|rb|ref"
-    "|rp|rt|ruby|s|score|small|span|strike|strong|sub|sup|table|tbody|td|th|tr|tt|u|ul|var"
-)
-_ATTRIBUTE_VALUE = "\"[^\"<>]{0,300}\"|'[^'<>]{0,300}'|[^\\s<>\"']{1,300}"
-# Known names with well-formed attributes only: "a<b and c>d" is mathematics.
-_TAG = re.compile(
-    r"<!--[^<>]{0,1000}-->"
-    rf"|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:{_ATTRIBUTE_VALUE}))*\s*/?>",
-    re.IGNORECASE,
-)
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd"
-    "\ud800-\udfff]"
-)
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
-_LINE_END = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
-_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return html.unescape(match[0])
-
-
-Replacement = str | Callable[[re.Match[str]], str]
-Rule = tuple[str, re.Pattern[str], Replacement]
-# In this order: characters without which there is nothing to do, what becomes what.
-_CLEANING: Sequence[Rule] = (
-    ("&", _ENTITY, _unescape),
-    ("", _INVISIBLE, ""),
-    ("", _LINE_END, "\n"),
-    ("<", _TAG, " "),
-    ("#", _HEADING, ""),
-    ("*_", _EMPHASIS, r"\2"),
-)
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
-_WORD = re.compile(r"[^\W_]")
 
 
 @dataclass(frozen=True)
@@ -153,14 +114,6 @@ def hash_of(text: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def clean(text: str) -> list[str]:
-    """Lines that hold a word, without invisible characters, HTML tags and light Markdown."""
-    for signs, pattern, new in _CLEANING:
-        if not signs or any(sign in text for sign in signs):
-            text = pattern.sub(new, text)
-    return [line.strip() for line in text.split("\n") if _WORD.search(line)]
-
-
 def split_paragraph(paragraph: str) -> list[str]:
     """Sentences of one paragraph.
 
@@ -170,11 +123,11 @@ def split_paragraph(paragraph: str) -> list[str]:
     for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
             if len(sentence) <= LONG_SENTENCE_CHARACTERS:
-                sentences += _whole_line(sentence)
+                sentences.append(sentence.strip())
                 continue
             for quoted in _split_quoted(sentence):
                 sentences += _whole_line(quoted)
-    return [sentence for sentence in sentences if _WORD.search(sentence)]
+    return [sentence for sentence in sentences if HOLDS_WORD.search(sentence)]
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
@@ -193,7 +146,7 @@ def _whole_line(line: str) -> list[str]:
     line = line.strip()
     if len(line) <= MAX_SENTENCE_CHARACTERS:
         return [line]
-    return [part for part in _cut(line, MAX_SENTENCE_CHARACTERS, " ") if _WORD.search(part)]
+    return [part for part in _cut(line, MAX_SENTENCE_CHARACTERS, " ") if HOLDS_WORD.search(part)]
 
 
 def _cut(text: str, size: int, boundary: str) -> list[str]:
@@ -253,7 +206,7 @@ class TextSample:
     # a short document is one block: by its plain hash it would be held-out text, see SplitRule
     SALT = "vocabulary\n"
 
-    def __init__(self, max_characters: int) -> None:
+    def __init__(self, max_characters: float) -> None:
         self.max_characters = max_characters
         self.threshold = 2**64
         self._blocks: list[tuple[int, str]] = []

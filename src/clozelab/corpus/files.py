@@ -55,8 +55,7 @@ HOW_TO_GET = (
     " text field (.jsonl: one document a line), either also packed (.gz, .zst, .xz, .bz2), a table"
     " with a column of texts (.csv, .tsv, .parquet, .arrow: one document a row), or a folder of"
     " such files. To get one: set data_dir to the folder your sources are relative to, or name your"
-    " own text with corpus=text corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs"
-    " none"
+    " own text with text=FILE_FOLDER_OR_GLOB; corpus=microworld needs none"
 )
 
 

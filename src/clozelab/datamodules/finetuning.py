@@ -462,7 +462,7 @@ class FinetuningDataModule(LightningDataModule):
         read = cache(partial(self.examples, path, role))
         arrays, facts, key = self.cached(path, role, partial(self._encode, read))
         if role == "training":
-            self.target = self.target.named(facts["names"])
+            self.target = self.target.with_classes(facts["names"])
         del facts["names"]
         read_anew = partial(self.examples_in_use, path, role)
         source = SplitSource(path, role, key, lambda: self._in_use(read(), role), read_anew)
@@ -473,14 +473,14 @@ class FinetuningDataModule(LightningDataModule):
         examples = read()
         # The classes are those of all examples, also of those that the plan leaves out.
         used = self._in_use(examples, role)
-        names = list(self.target.names_of(self.unit.label_pool(examples)))
+        names = list(self.target.classes_of(self.unit.label_pool(examples)))
         arrays, counts = self.unit.encode(used, self.inputs.tokenizer)
-        arrays["ids"] = np.array(self.unit.ids(used), dtype=np.str_)
-        arrays["labels"] = self.unit.labels(used, self.target.named(names), path)
+        arrays["ids"] = np.array(used.ids, dtype=np.str_)
+        arrays["labels"] = self.unit.labels(used, self.target.with_classes(names), path)
         facts: Facts = {
             "names": names,
             "num_available": len(examples),
-            "num_bad_rows": self.unit.num_bad_rows(examples),
+            "num_bad_rows": examples.num_bad_rows,
             "counts": counts,
         }
         return arrays | self.unit.row_arrays(examples), facts
@@ -530,7 +530,7 @@ class FinetuningDataModule(LightningDataModule):
         }
         of_examples = {
             "code": self.inputs.code,
-            "names": list(self.target.names),
+            "names": list(self.target.classes),
             "max_examples": self.limit(role),
         }
         # Any other value of these would give other arrays, so it has another folder of the cache.
@@ -547,10 +547,10 @@ class FinetuningDataModule(LightningDataModule):
             validation = self._preview(self.validation_path, "validation")
         # Both may be parts of one file, and warn of the same.
         warnings = list(dict.fromkeys(record.getMessage() for record in records))
-        names = self.target.preview_names(train.labels or ())
+        names = self.target.preview_classes(train.labels or ())
         positive_label = None
         if names is not None:
-            positive_label = self.target.named(names).positive_label
+            positive_label = self.target.with_classes(names).positive_label
         return TaskPreview(
             train,
             validation,

@@ -35,8 +35,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from clozelab import hydra_compat
+from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
-from clozelab.targets import UPWARDS
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, flatten
 from clozelab.text.safe_yaml import UniqueKeys, own_text

@@ -41,7 +41,7 @@ SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<word>.*)'\n")
 NO_ENTRY = re.compile(r"\+*(?P<list>[^=]+?)\.(?P<index>\d+)[.=]")
 # "measure.data.sources.0.path=x" of a list that is null
 NO_LIST = re.compile(r"Key '(?P<index>\d+)' .*\s+full_key: (?P<list>\S+)\.\d+\s+object_type=dict$")
-TEXT_OF_EVALUATE = "measure=held_out_text 'measure.data.sources=[{name: mine, path: FILE}]'"
+TEXT_OF_EVALUATE = "measure=held_out_text text=FILE"
 OF_NO_ENTRY = ("is not a subclass of", "list index out of range")  # how OmegaConf refuses it
 
 

@@ -34,6 +34,9 @@ def check_overrides(composed: Composed) -> None:
     if origin is None:
         return
     overrides = {key_of(override): override for override in origin.overrides}
+    _refuse_text_of_generated(composed, origin, overrides)
+    if composed.stage == "prepare":
+        return
     # Only a pre-training has no row.
     if "row" not in composed.values:
         _refuse_idle_in_pretraining(composed, origin, overrides)
@@ -43,6 +46,20 @@ def check_overrides(composed: Composed) -> None:
         _refuse_idle_in_finetuning(composed.values, overrides)
     _refuse_misfiled_encoder(composed, origin, overrides)
     _refuse_undone(composed, origin, "row", overrides)
+
+
+def _refuse_text_of_generated(
+    composed: Composed, origin: Composition, overrides: Mapping[str, str]
+) -> None:
+    """`corpus.sources.0.path=`, which a generated corpus would still be called by its own name."""
+    corpus = composed.values.get("corpus", {})
+    word = overrides.get("corpus.sources.0.path")
+    if word is not None and corpus.get("generator") is not None:
+        path = word.partition("=")[2]
+        raise ValueError(
+            f"{word} would be read as the generated corpus {corpus['name']}, which"
+            f" corpus={origin.choices.get('corpus')} is: say text={path} instead"
+        )
 
 
 def _refuse_idle_in_finetuning(config: ReadOnlyJson, overrides: Collection[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clozelab import hydra_compat
-from clozelab.targets import allowed, locate
+from clozelab.addresses import allowed, locate
 
 PACKAGE = "hydra_plugins."
 """Hydra accepts no plugin from elsewhere: `hydra_plugins.clozelab.X` is our `clozelab.X`."""

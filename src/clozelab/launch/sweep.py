@@ -14,23 +14,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import setup_globals
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError
 
 from clozelab import hydra_compat
+from clozelab.addresses import validate_config_security
 from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
+from clozelab.launch.own_text import (
+    NO_CORPUS,
+    has_own_text,
+    with_corpus,
+    with_measured_text,
+    without_own_text,
+)
 from clozelab.schema import PretrainConfig
-from clozelab.targets import validate_config_security
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping
@@ -61,8 +70,27 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
 class GatedLoader(hydra_compat.CheckingLoader):
     """Hydra's loader, whose configurations have passed the gate.
 
-    They have passed it before Hydra or anybody makes anything of them.
+    They have passed it before Hydra or anybody makes anything of them. `text=FOLDER` is spelt out
+    first.
     """
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
+    ) -> DictConfig:
+        """Compose; ValueError for what must not be run, and for a text beside another one."""
+        if not has_own_text(overrides):
+            return super().load_configuration(config_name, overrides, *args, **options)
+        try:
+            words = with_corpus(overrides)
+            return super().load_configuration(config_name, words, *args, **options)
+        except ConfigCompositionException as error:
+            if NO_CORPUS not in str(error):
+                raise
+        # A stage without a corpus: an evaluation may measure on a text.
+        others = without_own_text(overrides)
+        composed = super().load_configuration(config_name, others, *args, **options)
+        words = with_measured_text(overrides, composed)
+        return super().load_configuration(config_name, words, *args, **options)
 
     def check(self, composed: Composed) -> None:
         plain = composed.partly_resolved()

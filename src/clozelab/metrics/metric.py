@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-Unit = Literal["percent", "points", "nats", "bits", "logits", ""]
+MetricUnit = Literal["percent", "points", "nats", "bits", "logits", ""]
 PERCENT: Final = "percent"
 NO_UNIT: Final = ""
 UNKNOWN_UNIT: Final = "unknown unit"  # of an older score whose name was never declared
@@ -40,14 +40,14 @@ class Metric:
     """
 
     name: str
-    unit: Unit
+    unit: MetricUnit
     higher_is_better: bool | None
     factor: float = 1.0
     is_of_one_class: bool = False
 
     def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            known = ", ".join(filter(None, get_args(Unit)))
+        if self.unit not in get_args(MetricUnit):
+            known = ", ".join(filter(None, get_args(MetricUnit)))
             raise ValueError(
                 f"metric {self.name}: the unit {self.unit!r} is unknown; known units: {known}, and"
                 " '' for none"

@@ -15,7 +15,7 @@ forward, on the meta device by torch's kernels in Python, whose import takes sec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,31 @@ def training_flops_per_token(
     return 3.0 * (_encoder_flops(config, seq_length) + head_flops)
 
 
+@lru_cache(maxsize=4096)
+def frozen_flops_per_token(config: EncoderConfig, seq_length: int, frozen: frozenset[str]) -> float:
+    """What a training step leaves out where some of the encoder's weights are frozen.
+
+    A frozen matrix has no gradient, and nothing below the lowest layer that trains something has
+    one: that layer is counted whole. `frozen`: names of the encoder's parameters.
+    """
+    encoder = _on_meta(config)
+    trained = {id(value) for name, value in encoder.named_parameters() if name not in frozen}
+    passes_gradient = not trained.isdisjoint(map(id, encoder.embeddings.parameters()))
+    flops = 0.0
+    for part, attended in _parts(encoder, seq_length):
+        entries = _matrix_entries(part)
+        flops += 2.0 * (entries - _matrix_entries(part, trained))
+        passes_gradient |= not trained.isdisjoint(map(id, part.parameters()))
+        if not passes_gradient:
+            flops += 2.0 * entries + 2.0 * attended
+    return config.num_directions * flops
+
+
+def weight_names(config: EncoderConfig) -> list[str]:
+    """The names of an encoder's parameters."""
+    return [name for name, _ in _on_meta(config).named_parameters()]
+
+
 @lru_cache(maxsize=256)
 def parameter_count(config: EncoderConfig) -> int:
     """Parameters of the encoder with pooler, without any head, as published sizes are given."""
@@ -78,16 +103,21 @@ def _on_meta(config: EncoderConfig) -> Encoder:
 @lru_cache(maxsize=4096)
 def _encoder_flops(config: EncoderConfig, seq_length: int) -> float:
     """Of the forward pass, per token of a sequence of this length."""
-    encoder = _on_meta(config)
     flops = 0.0
+    for part, attended in _parts(_on_meta(config), seq_length):
+        flops += 2.0 * _matrix_entries(part) + attended
+    return config.num_directions * flops
+
+
+def _parts(encoder: Encoder, seq_length: int) -> Iterator[tuple[nn.Module, float]]:
+    """What a token passes through in turn, with what attention multiplies there beside matrices."""
     if encoder.embeddings_project is not None:
-        flops += 2.0 * _matrix_entries(encoder.embeddings_project)
+        yield encoder.embeddings_project, 0.0
     positions: Any = encoder.embeddings.position_embeddings
     for layer, mask in zip(encoder.layers(), encoder.masks, strict=True):
         # Of a query with all keys that it sees, and of as many probabilities with values.
-        attended = 4.0 * mask.num_keys(seq_length) * config.hidden_size
-        flops += 2.0 * _matrix_entries(layer) + attended + positions.score_flops(seq_length)
-    return config.num_directions * flops
+        attended = 4.0 * mask.num_keys(seq_length) * encoder.config.hidden_size
+        yield layer, attended + positions.score_flops(seq_length)
 
 
 @lru_cache(maxsize=256)
@@ -101,10 +131,12 @@ def _head_flops(config: EncoderConfig, kind: str) -> float:
     return 2.0 * entries
 
 
-def _matrix_entries(module: nn.Module) -> int:
-    """Numbers in the matrices of a module that a token passes through."""
+def _matrix_entries(module: nn.Module, of_ids: Container[int] | None = None) -> int:
+    """Numbers in the matrices of a module that a token passes through, or (`of_ids`) in some."""
     entries = 0
     for name, part in module.named_modules():
-        if isinstance(part, nn.Linear) and name.rpartition(".")[2] not in LEFT_OUT:
+        if not isinstance(part, nn.Linear) or name.rpartition(".")[2] in LEFT_OUT:
+            continue
+        if of_ids is None or id(part.weight) in of_ids:
             entries += part.weight.numel()
     return entries

@@ -32,6 +32,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
+from clozelab.models.trained import freeze
 from clozelab.models.windows import weighted_values
 
 SENTENCE_POOLINGS = ("mean", "cls")
@@ -91,7 +92,7 @@ class SelfAttention(nn.Module):
         self.qkv_global = None
         if isinstance(config.attention.build(config), LongAttention):
             self.qkv_global = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
-            self.qkv_global.requires_grad_(False)
+            freeze(self.qkv_global.parameters())
         self.output = ResidualOutput(config.hidden_size, config, norm_last)
 
     def forward(

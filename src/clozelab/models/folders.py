@@ -38,6 +38,7 @@ from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.leftovers import HARMLESS, TASK_KINDS, foreign_tensors, named_few
 from clozelab.models.locate import CONFIG_FILE, config_path
 from clozelab.models.registry import family_for, family_of
+from clozelab.models.trained import effective_state
 from clozelab.text.plain import JsonObject, PlainMapping, ReadOnlyJson, read_json
 
 WEIGHTS_FILE = "model.safetensors"
@@ -243,7 +244,7 @@ def load_head(
         decoder_bias = f"{family.decoder}.bias"
         if decoder_bias in stored and (projection is not None or bias not in stored):
             stored = {**stored, bias: stored[decoder_bias]}
-    state = _head_state(kind, module)
+    state = _head_state(kind, module, module.state_dict())
     tensors = {name: stored[name] for name in family.to_hf(state) if name in stored}
     _fill(state, tensors, family, folder)
 
@@ -522,19 +523,18 @@ def to_hf_tensors(
 
 def _state(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """The tensors of a whole model: `encoder.NAME`, and `KIND.NAME` of each head."""
-    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    state = {f"encoder.{name}": value for name, value in effective_state(encoder).items()}
     # A sum is written as what it is, so that a folder needs no other one.
     state["encoder.embeddings.word_embeddings.weight"] = encoder.embeddings.word_embeddings.table()
     for kind, head in heads.items():
-        state |= _head_state(kind, head)
+        state |= _head_state(kind, head, effective_state(head))
     return state
 
 
-def _head_state(kind: str, head: nn.Module) -> dict[str, Tensor]:
-    """A head's own tensors, as `KIND.NAME`."""
+def _head_state(kind: str, head: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of a head's tensors its own ones, as `KIND.NAME`."""
     tied = getattr(head, "tied_parameters", ())
-    state = head.state_dict().items()
-    return {f"{kind}.{name}": value for name, value in state if name not in tied}
+    return {f"{kind}.{name}": value for name, value in state.items() if name not in tied}
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Block, Intermediate, ResidualOutput, SelfAttention
 from clozelab.models.layers import Dropout, Embedding, Linear
 from clozelab.models.layout import Layout
+from clozelab.models.trained import freeze
 
 CLS_SEGMENT = 2  # of a pair's texts the segments are 0 and 1
 # What goes together.
@@ -61,7 +62,8 @@ class SegmentedDistances(Positions):
         _check_parts(config)
         self.tells_length = not config.is_causal
         # Trained where an objective says so: elsewhere DDP would wait for its gradient.
-        self.query = Embedding(1, config.hidden_size).requires_grad_(False)
+        self.query = Embedding(1, config.hidden_size)
+        freeze(self.query.parameters())
         self.dropout = Dropout(config.hidden_dropout_prob)
         # A distance is the query's position less the key's; the most negative one stands first.
         reach = config.max_position_embeddings - 1

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from clozelab.optim.groups import freeze_groups
+from clozelab.models.trained import freeze, log_trained
+from clozelab.optim.groups import frozen_by_groups
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
@@ -287,11 +288,12 @@ class TrainingModule(LightningModule):
 def build_with_hparams(factory: Callable[..., M], **arguments: object) -> M:
     """Builds a module, by its class or a `partial` of it, that keeps its arguments.
 
-    It is adapted once: what the optimizer's groups call frozen is so, before a strategy wraps it.
+    It is adapted once, before a strategy wraps it: what the optimizer's groups call frozen is so.
     """
     module = factory(**arguments)
     settings = getattr(module.optimizer_factory, "keywords", {})
-    freeze_groups(module, settings.get("groups"))
+    freeze(frozen_by_groups(module, settings.get("groups")))
+    log_trained(module)
     module.arguments = {**getattr(factory, "keywords", {}), **arguments}
     return module
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,12 +24,12 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
-from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
+from clozelab.models.trained import train_what_is_read
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
@@ -150,11 +149,8 @@ class FineTuning(TrainingModule):
         target.prepare_encoder(encoder)
 
     def _attach_head(self) -> None:
-        """Adds the output layer, and trains the pooler only where that reads it.
-
-        DDP would wait for the gradient of a pooler that nothing reads.
-        """
-        self.encoder.pooler.requires_grad_(False)
+        """Adds the output layer; what neither it nor anything else reads is not trained."""
+        reads_pooler = False
         for head_kind in self.target.head_kinds:
             head = family_for(self.encoder.config).head(
                 head_kind,
@@ -164,9 +160,9 @@ class FineTuning(TrainingModule):
             )
             reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
             reads_pooler = head_kind in POOLED_KINDS and not reads_states
-            self.encoder.pooler.requires_grad_(reads_pooler)
             self.encoder.has_trained_pooler |= reads_pooler
             setattr(self, self.target.head_name, head)
+        train_what_is_read(self.encoder, reads_pooler=reads_pooler)
 
     @property
     def output_head(self) -> nn.Module:
@@ -289,8 +285,8 @@ class FineTuning(TrainingModule):
         checkpoint["finetuning"] = {
             "loss_sum": loss_sum,
             "loss_steps": self._loss_steps,
-            # since the last log point, of all ranks
-            "work": [self.throughput.tokens, self.throughput.flops],
+            # tokens since the last log point, of all ranks
+            "work": [self.throughput.tokens],
             "history": json.dumps(self.history),
             # As text: a checkpoint holds tensors and plain values, and predictions are JSON values
             # by their contract.
@@ -303,7 +299,7 @@ class FineTuning(TrainingModule):
         saved = checkpoint["finetuning"]
         self._loss_sum = saved["loss_sum"]
         self._loss_steps = saved["loss_steps"]
-        self.throughput.tokens, self.throughput.flops = saved["work"]
+        self.throughput.tokens = saved["work"][0]
         self.history = json.loads(saved["history"])
         record = json.loads(saved["best"])
         self.best = None
@@ -320,12 +316,8 @@ class FineTuning(TrainingModule):
         # A sum on the device: nobody waits for it before the log point.
         self._loss_sum += loss.detach()
         self._loss_steps += 1
-        tokens = batch["global_tokens"]
         self.update_batch_digest(batch.get("contents", 0))
-        # All ranks' work, at the mean length of the global batch.
-        length = math.ceil(tokens / batch["global_examples"])
-        flops = tokens * training_flops_per_token(self.encoder.config, length, 0.0)
-        self.throughput.add(tokens, flops)
+        self.throughput.add(batch["global_tokens"])
         return loss
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
@@ -430,7 +422,7 @@ class FineTuning(TrainingModule):
             mean = self.trainer.strategy.reduce(mean, reduce_op="mean")
         self.require_finite(self.trainer.global_step, mean, loss=mean)
         tokens = self.throughput.tokens
-        seconds = self.throughput.settle(tokens, self.throughput.flops)
+        seconds = self.throughput.settle(tokens)
         metrics = {"train/loss": float(mean), "train/learning_rate": self.learning_rate}
         if seconds > 0 and tokens:
             metrics["train/tokens_per_second"] = tokens / seconds

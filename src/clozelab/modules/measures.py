@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
+from clozelab.models.trained import freeze
 from clozelab.modules.finetuning import Evaluation, FineTuning
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.class_report import ClassReport
@@ -66,7 +67,7 @@ class Measurement(LightningModule):
         self.heads = nn.ModuleDict(heads)
         self.data = data
         self.metric = metric
-        self.requires_grad_(False)
+        freeze(self.parameters())
         self.best: Evaluation | None = None
         self._collected: list[object] = []
 
@@ -183,7 +184,7 @@ class Probe(Measurement):
             # Pairs of held-out sentences are no task: their splits name the two answers.
             self.label_names = getattr(self.data.train, "label_names", ())
         else:
-            self.label_names = target.names
+            self.label_names = target.classes
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
                 "a probe tells classes of words, texts or pairs; this task has numbers, choices or"

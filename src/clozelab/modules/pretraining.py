@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -25,10 +26,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.metrics.metric import NO_UNIT, Metric
-from clozelab.models.cost import parameter_count
+from clozelab.models.cost import frozen_flops_per_token, parameter_count
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.heads import VocabularyHead
+from clozelab.models.trained import frozen_weights, train_what_is_read
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
@@ -61,9 +63,7 @@ class PretrainingModel(nn.Module):
         trained = {name: model for name, model in self.named_models.items() if model.is_trained}
         self.models = nn.ModuleDict(trained)
         self.trains_pooler = any(objective.pair is not None for objective in objectives)
-        if not self.trains_pooler:
-            # Nothing reads it: DDP would wait for its gradient.
-            encoder.pooler.requires_grad_(False)
+        train_what_is_read(encoder, reads_pooler=self.trains_pooler)
 
     def _apply(self, *arguments: object, **options: object) -> PretrainingModel:
         """Models that are not trained move with the others."""
@@ -347,10 +347,15 @@ class PretrainingModule(TrainingModule):
         lengths = batch.get("text_lengths", batch["layout"].lengths_list)
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
-        flops_per_token = objective.flops_per_token(
-            self.model.encoder.config, max(lengths), fraction
-        )
+        config = self.model.encoder.config
+        flops_per_token = objective.flops_per_token(config, max(lengths), fraction)
+        flops_per_token -= frozen_flops_per_token(config, max(lengths), self.frozen)
         self.throughput.add(tokens, tokens * flops_per_token)
+
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """The names of the encoder's weights that are not trained."""
+        return frozen_weights(self.model.encoder)
 
     def _to_device(self, numbers: Sequence[int]) -> Tensor:
         """fp32, by a copy that does not wait for the work that is queued on a GPU."""

@@ -32,6 +32,7 @@ from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.layers import Linear, initialise_
 from clozelab.models.locate import config_path
 from clozelab.models.registry import family_for
+from clozelab.models.trained import freeze
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     AuxiliaryModel,
@@ -312,7 +313,7 @@ class Distillation(MaskedLanguageModel):
         teacher.encoder.load_state_dict(state)
         folders.load_head(self.teacher, "lm", teacher.heads["lm"], stored)
         # A projection apart from the word embeddings is a new parameter, which would be trained.
-        teacher.requires_grad_(False)
+        freeze(teacher.parameters())
         if self.teacher_layers:
             self._copy_layers(models["encoder"], teacher)
 

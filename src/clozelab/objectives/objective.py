@@ -36,6 +36,7 @@ from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
+from clozelab.models.trained import freeze
 
 Arrays = dict[str, Any]
 TorchBatch = dict[str, Any]
@@ -123,7 +124,7 @@ class AuxiliaryModel(EncoderWithHeads):
 
     def _settle(self) -> None:
         if not self.is_trained:
-            self.requires_grad_(False)
+            freeze(self.parameters())
             self.eval()
 
     def train(self, mode: bool = True) -> AuxiliaryModel:

@@ -28,6 +28,7 @@ from clozelab.models.embeddings import Embeddings
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.families.electra import generator_config
 from clozelab.models.layers import DeltaEmbedding
+from clozelab.models.trained import train_what_is_read
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import (
     Arrays,
@@ -100,7 +101,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             else:
                 _refuse_other_widths(config, discriminator.encoder)
                 generator = Encoder(config, embeddings=embeddings)
-            generator.pooler.requires_grad_(False)
+            train_what_is_read(generator, reads_pooler=False)
             models["generator"] = AuxiliaryModel(generator, trained=True)
             models["generator"].add_head("lm")
 

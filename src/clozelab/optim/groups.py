@@ -92,14 +92,15 @@ def _names_of_group(pattern: str, names: Sequence[str], taken: Container[str]) -
     return remaining
 
 
-def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
-    """Freezes the parameters of a model whose groups are frozen, and logs what each group has."""
+def frozen_by_groups(model: nn.Module, nodes: GroupNodes) -> list[nn.Parameter]:
+    """The parameters of a model whose groups are frozen; logs what each group has."""
     named = dict(model.named_parameters())
+    frozen = []
     members: dict[ParameterGroup, list[nn.Parameter]] = {}
     for name, group in match_groups(named, nodes).items():
         members.setdefault(group, []).append(named[name])
         if group.frozen:
-            named[name].requires_grad_(False)
+            frozen.append(named[name])
     for group, parameters in members.items():
         count = sum(parameter.numel() for parameter in parameters)
         log.info(
@@ -110,6 +111,17 @@ def freeze_groups(model: nn.Module, nodes: GroupNodes) -> None:
             f"{count:,}",
             group.settings,
         )
+    return frozen
+
+
+def frozen_names(names: Iterable[str], nodes: GroupNodes) -> list[str]:
+    """Which of some names are frozen; a pattern that fits none of them is of other parameters."""
+    frozen = []
+    for name in names:
+        fitting = [node for node in nodes or () if fnmatchcase(name, node["pattern"])]
+        if fitting and fitting[0].get("frozen"):
+            frozen.append(name)
+    return frozen
 
 
 # What torch.optim calls a group: its parameters and their settings.

@@ -28,6 +28,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.optim.groups import frozen_names
 from clozelab.tasks.preview import Preview
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
@@ -323,7 +324,9 @@ class Arm(Shape):
         for phase, objective in zip(self.phases, self.of_phases, strict=True):
             seq_length = phase["seq_length"]
             share = objective.token.predicted_share(seq_length)
-            flops.append(objective.flops_per_token(self.config, seq_length, share))
+            every = objective.flops_per_token(self.config, seq_length, share)
+            frozen = frozen_weights(self.config, self.settings, "model.models.encoder.encoder.")
+            flops.append(every - cost.frozen_flops_per_token(self.config, seq_length, frozen))
         return flops
 
     @property
@@ -540,8 +543,11 @@ class TaskJob(Shape):
 
     @property
     def flops_per_token(self) -> float:
-        """Of training the encoder; a third of it passes forward."""
-        return cost.training_flops_per_token(self.encoder, round(self.lengths.tokens), 0.0)
+        """Of training the encoder, without what is frozen."""
+        length = round(self.lengths.tokens)
+        frozen = frozen_weights(self.encoder, self.settings, "encoder.")
+        left_out = cost.frozen_flops_per_token(self.encoder, length, frozen)
+        return cost.training_flops_per_token(self.encoder, length, 0.0) - left_out
 
     @property
     def flops(self) -> float | None:
@@ -554,7 +560,9 @@ class TaskJob(Shape):
         if self.features is None:
             return self.trained_examples * self.lengths.tokens * self.flops_per_token
         words = self.trained_examples * self.words_per_example
-        return self.pass_tokens * self.flops_per_token / 3 + words * self.features.flops_per_word
+        length = round(self.lengths.tokens)
+        pass_flops = cost.training_flops_per_token(self.encoder, length, 0.0) / 3
+        return self.pass_tokens * pass_flops + words * self.features.flops_per_word
 
     @property
     def result_bytes(self) -> int:
@@ -619,6 +627,13 @@ class TaskJob(Shape):
         title = f"fine-tuning {size} on {self.task} ({self.head})"
         yield Request(question, title, tokens, flops)
         yield forward_request(self.encoder, length, self.settings["task"]["data"], hardware)
+
+
+def frozen_weights(config: EncoderConfig, settings: ReadOnlyJson, prefix: str) -> frozenset[str]:
+    """The encoder's weights that `optimizer.groups` freezes; a module has them at `prefix`."""
+    names = [prefix + name for name in cost.weight_names(config)]
+    frozen = frozen_names(names, settings.get("optimizer", {}).get("groups"))
+    return frozenset(name.removeprefix(prefix) for name in frozen)
 
 
 def forward_request(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from clozelab.addresses import locate
 from clozelab.corpus.files import matching_files
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
 from clozelab.datamodules.scoring import MinimalPairs
@@ -29,7 +30,6 @@ from clozelab.planning.jobs import (
     forward_request,
 )
 from clozelab.planning.starts import constants
-from clozelab.targets import locate
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.plain import ReadOnlyJson
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.addresses import check_targets
 from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
@@ -30,7 +31,6 @@ from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
-from clozelab.targets import check_targets
 from clozelab.terminal import say
 from clozelab.text.formatting import duration
 from clozelab.training.host import import_torchmetrics_quickly

@@ -22,6 +22,7 @@ from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
+from clozelab.launch.own_text import OWN_TEXT
 from clozelab.launch.sweep import Sweep, compose, root_of, runs_root, sweeps_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
@@ -29,6 +30,7 @@ from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
 
 STAGES = ("prepare", *SWEEPS)
+OF_CORPUS = ("prepare", "pretrain")  # the stages that have one
 LEAVE_OUT = {"finetune=none", "evaluate=none"}
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
@@ -168,6 +170,8 @@ def _addressed(word: str, stages: Mapping[str, Step]) -> dict[str, str]:
     if dot and stage in STAGES:
         return {stage: sign + override}
     by_stage = dict.fromkeys(STAGES, word)
+    if word.startswith(OWN_TEXT):  # evaluations measure on what the encoders' corpus holds out
+        return dict.fromkeys(OF_CORPUS, word)
     if key_of(word) in ("row", "seed"):
         del by_stage["evaluate"]
     if key_of(word) == "row" and "evaluate" in stages:
@@ -200,6 +204,8 @@ def _refusal(
         # of those that have what stands on top of the key.
         *_, stage = sorted(stages, key=lambda name: name != "evaluate")
         top = key_of(word).partition(".")[0]
+        if word.startswith(OWN_TEXT):
+            top = "corpus"
         for name, step in {"pretrain": Step("pretrain", "pretrain", None, ()), **stages}.items():
             if top in known_keys(step.config_name, step.folder):
                 stage = name

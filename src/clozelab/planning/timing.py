@@ -37,6 +37,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from clozelab.addresses import build
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
 from clozelab.files.digests import digest
@@ -47,7 +48,6 @@ from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, synthetic_corpus
 from clozelab.runs.record import write_json
-from clozelab.targets import build
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import TokenSequences, offsets_of

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from clozelab.readers.lines import parse_json, text_lines
 from clozelab.readers.objects import is_list, object_of
@@ -36,7 +37,13 @@ class SquadQuestion:
 
 @dataclass
 class SquadExamples:
-    """Questions in file order; `counts` says what was repaired or skipped, by reason."""
+    """Questions in file order; `counts` says what was repaired or skipped, by reason.
+
+    Answers are no labels, and a question that cannot be used is counted, not a bad row.
+    """
+
+    labels: ClassVar[None] = None
+    num_bad_rows: ClassVar[int] = 0
 
     passages: list[str] = field(default_factory=list)
     questions: list[SquadQuestion] = field(default_factory=list)
@@ -45,7 +52,17 @@ class SquadExamples:
     def __len__(self) -> int:
         return len(self.questions)
 
-    def texts(self) -> list[tuple[str, str]]:
+    @property
+    def ids(self) -> list[str]:
+        return [question.id for question in self.questions]
+
+    @property
+    def lines(self) -> range:
+        """The questions' numbers, from 1."""
+        return range(1, len(self) + 1)
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
         """Each question with its passage."""
         return [(question.text, self.passages[question.passage]) for question in self.questions]
 

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clozelab.addresses import build
 from clozelab.config import Composed
 from clozelab.report.wording import verdict_label
 from clozelab.runs.tracked import command_argv
-from clozelab.targets import build
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import redacted
 from clozelab.training.jobs import TrackedJob

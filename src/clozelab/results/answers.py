@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from clozelab.metrics import glue, label_sets, ordinal, squad
+from clozelab.metrics.answers import AnswerKind
 from clozelab.metrics.entities import entities
 from clozelab.readers.tables import open_table
 from clozelab.runs.record import Record
@@ -171,13 +172,20 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
         raise ValueError("they were not scored on the same examples with the same labels")
     count = len(first.ids)
     labels = first.labels
-    predictions = (first.predictions, second.predictions)
-    if isinstance(labels[0], list):
-        return PairedTest(count, metric, _bootstrap_lists(predictions, labels, first.names, metric))
-
-    *values, label_values = _as_numbers(run, *predictions, labels)
+    kind = run.facts.get("answers") or _kind_of(labels, first.names)
+    if kind in LISTS:
+        metrics, compute = LISTS[kind]
+        if metric not in metrics:
+            raise ValueError(
+                f"{metric} is no score of predictions alone, so it cannot be resampled; of {kind}"
+                f" those are {', '.join(metrics)}"
+            )
+        return PairedTest(count, metric, compute(first, second, metric))
+    if kind not in ("labels", "numbers"):
+        raise ValueError(f"their answers are {kind}, which nothing here resamples")
+    *values, label_values = _as_numbers(run, first.predictions, second.predictions, labels)
     test = None
-    if not isinstance(labels[0], float | int):
+    if kind == "labels":
         right = np.array([answers == label_values for answers in values])
         test = mcnemar(right[0], right[1])
         names = {str(label) for label in labels}
@@ -189,6 +197,21 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
                 " say"
             )
     return PairedTest(count, metric, _bootstrap_scores(values, label_values, metric), test)
+
+
+def _kind_of(labels: Sequence[Json], names: Sequence[str]) -> AnswerKind:
+    """What the answers of an older run are, whose record has no `answers`.
+
+    Only examples with several classes have their names; a word's null is a missing number.
+    """
+    if names:
+        return "sets of labels"
+    if not isinstance(labels[0], list):
+        return "numbers" if isinstance(labels[0], float | int) else "labels"
+    values = itertools.chain.from_iterable(labels)
+    if any(isinstance(value, float | int) for value in values):
+        return "words' numbers"
+    return "tags"
 
 
 def _label_names(run: Record) -> list[str]:
@@ -276,44 +299,16 @@ def _bootstrap_scores(
     return bootstrap(score, len(labels))
 
 
-def _bootstrap_lists(
-    predictions: Sequence[list[Json]], labels: list[Json], names: Sequence[str], metric: str
-) -> Bootstrap:
-    """Of sets of labels, or of sentences with a number or a tag for each word.
-
-    ValueError for a metric that is no score of these.
-    """
-    # Only examples with several classes have their names; a word's null is a missing number.
-    values = list(itertools.chain.from_iterable(labels))
-    kind = "tags"
-    metrics: Iterable[str] = TAG_METRICS
-    if names:
-        kind = "sets of labels"
-        metrics = label_sets.SCORERS
-    elif any(isinstance(value, float | int) for value in values):
-        kind = "words' numbers"
-        metrics = glue.OF_NUMBERS
-    if metric not in metrics:
-        raise ValueError(
-            f"{metric} is no score of predictions alone, so it cannot be resampled; of {kind} those"
-            f" are {', '.join(metrics)}"
-        )
-    if names:
-        return _bootstrap_label_sets(predictions, labels, names, metric)
-    if metrics is glue.OF_NUMBERS:
-        return _bootstrap_word_numbers(predictions, labels, metric)
-    return _bootstrap_tags(predictions, labels, metric)
+def _sentence_arrays(sentences: Sequence[Json]) -> list[NDArray[np.float64]]:
+    return [np.array(sentence, dtype=np.float64) for sentence in sentences]
 
 
-def _bootstrap_word_numbers(
-    predictions: Sequence[list[Json]], labels: list[Json], metric: str
-) -> Bootstrap:
+def _bootstrap_word_numbers(first: RunAnswers, second: RunAnswers, metric: str) -> Bootstrap:
     """Sentences are resampled, with the numbers of all their words; null is a word without one."""
     scorer = glue.OF_NUMBERS[metric]
-    golds = [np.array(sentence, dtype=np.float64) for sentence in labels]
-    numbers: list[list[np.ndarray]] = []
-    for answers in predictions:
-        numbers.append([np.array(sentence, dtype=np.float64) for sentence in answers])
+    golds, *numbers = map(
+        _sentence_arrays, (first.labels or [], first.predictions, second.predictions)
+    )
 
     def score(index: NDArray[np.int64], system: int) -> float:
         expected = np.concatenate([golds[place] for place in index])
@@ -321,30 +316,27 @@ def _bootstrap_word_numbers(
         is_known = ~np.isnan(expected)
         return scorer.metric.factor * scorer(predicted[is_known], expected[is_known])
 
-    return bootstrap(score, len(labels))
+    return bootstrap(score, len(golds))
 
 
-def _bootstrap_label_sets(
-    predictions: Sequence[list[Json]], labels: list[Json], names: Sequence[str], metric: str
-) -> Bootstrap:
+def _bootstrap_label_sets(first: RunAnswers, second: RunAnswers, metric: str) -> Bootstrap:
     """Examples are resampled, each with all of its labels."""
     scorer = label_sets.SCORERS[metric]
-    systems = [*predictions, labels]
-    *predicted, expected = [label_sets.matrix_of(sets, names) for sets in systems]
+    systems = (first.predictions, second.predictions, first.labels or [])
+    *predicted, expected = [label_sets.matrix_of(sets, first.names) for sets in systems]
 
     def score(index: NDArray[np.int64], system: int) -> float:
         return scorer.metric.factor * scorer(predicted[system][index], expected[index])
 
-    return bootstrap(score, len(labels))
+    return bootstrap(score, len(expected))
 
 
-def _bootstrap_tags(
-    predictions: Sequence[list[Json]], labels: list[Json], metric: str
-) -> Bootstrap:
+def _bootstrap_tags(first: RunAnswers, second: RunAnswers, metric: str) -> Bootstrap:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
     # of each system [sentences, 2]: numerator and denominator
     counts: list[np.ndarray] = []
-    for answers in predictions:
+    labels = first.labels or []
+    for answers in (first.predictions, second.predictions):
         pairs = zip(answers, labels, strict=True)
         counts.append(np.array([_count_tags(answer, label, metric) for answer, label in pairs]))
 
@@ -368,6 +360,14 @@ def _count_tags(predicted: Sequence[str], label: Sequence[str], metric: str) -> 
     if metric == "recall":
         return hits, len(expected)
     return 2 * hits, len(predicted_entities) + len(expected)
+
+
+# Kind of answers that are lists -> the scores of them, and what resamples one.
+LISTS: dict[AnswerKind, tuple[Iterable[str], Callable[..., Bootstrap]]] = {
+    "sets of labels": (label_sets.SCORERS, _bootstrap_label_sets),
+    "tags": (TAG_METRICS, _bootstrap_tags),
+    "words' numbers": (glue.OF_NUMBERS, _bootstrap_word_numbers),
+}
 
 
 # -- questions -------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from operator import attrgetter
 
 from clozelab.analysis.grouping import group_by
 from clozelab.analysis.phrases import join_list
+from clozelab.metrics.answers import WORD_NUMBERS
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
 from clozelab.text.formatting import DASH
-from clozelab.text.plain import flatten
 
 LEARNT_CONTEXT_NATS = 0.2
 """A token, below the loss of a model without context: else a run is on its first plateau."""
@@ -238,9 +238,8 @@ def ending(run: Record) -> list[str]:
         has_model = (folder / "model").is_dir()
         headline = f"{run.title}: {shown_score(run, run.score)}; {context}".removesuffix("; ")
         # A number for each word has no answer to a single text.
-        target = flatten(run.config).get("task.target._target_", "")
-        asked = "test=FILE" if str(target).endswith(".TokenNumberTarget") else "text=..."
-        next_command = f"predict {folder} {asked}"
+        question = "test=FILE" if run.facts.get("answers") == WORD_NUMBERS else "text=..."
+        next_command = f"predict {folder} {question}"
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.files.origin import RUN_FILE
-from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, Unit, base_name
+from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, MetricUnit, base_name
 from clozelab.runs.identity import identity_of
 from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 class Score(BaseModel):
     """A held-out figure of a run: what it is in and, at the end, its value."""
 
-    unit: Unit | Literal["unknown unit"]
+    unit: MetricUnit | Literal["unknown unit"]
     # times what metrics.csv and scores.json say: 100 where those have shares of one
     factor: float = 1.0
     # None: it is no achievement, such as a threshold, or nobody knows

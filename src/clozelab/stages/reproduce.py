@@ -21,6 +21,7 @@ line at least every 30 seconds.
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain., finetune.
                          and evaluate.
+  text=FOLDER            pre-trains on this folder of text (or file, or glob)
   seeds=1,2,3            the pre-training seeds, in every stage
   evaluate=none          leaves the measures out; finetune=none leaves the
                          fine-tuning out

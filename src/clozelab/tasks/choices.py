@@ -92,7 +92,7 @@ def fold_of(context: str, num_folds: int) -> int:
     return int.from_bytes(digest[:8]) % num_folds
 
 
-class ChoiceUnit(Unit):
+class ChoiceUnit(Unit[TextExamples]):
     """A context and its endings; the batch size counts examples.
 
     Args: as conf/task/format/swag.yaml says of each.

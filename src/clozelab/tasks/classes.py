@@ -6,7 +6,7 @@ Letters: N examples, B of a batch, K classes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,37 +35,6 @@ SHOWN_LABELS = 10
 DEFAULT_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
 
 
-def class_or_number(
-    *,
-    numeric_labels: bool,
-    labels: Sequence[object] | None,
-    positive_label: object,
-    metrics: Sequence[str],
-    number_range: Sequence[float] | None,
-) -> Target:
-    """The target of a table's label column: a class, or with `numeric_labels` a number.
-
-    Args: as conf/task/format/labelled.yaml says of each.
-    """
-    if not numeric_labels:
-        return ClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    numbers = NumberTarget(metrics=metrics, number_range=number_range)
-    return without_classes(numbers, labels, positive_label)
-
-
-def without_classes(
-    target: NumberTarget, labels: Sequence[object] | None, positive_label: object
-) -> NumberTarget:
-    """The target, whose file may list its `labels`; ValueError for a positive one among numbers."""
-    if positive_label is not None:
-        raise ValueError(
-            f"task.data.positive_label={positive_label}: this task predicts a number, which has no"
-            " classes; leave it out"
-        )
-    target.configured_names = configured_labels(labels)
-    return target
-
-
 def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
     """The labels that a configuration lists; ValueError where one stands there twice."""
     if labels is None:
@@ -87,32 +56,32 @@ class KnownClasses(Target):
     units = ("TextUnit",)
 
     def __init__(self, *, labels: Sequence[object] | None = None) -> None:
-        self.configured_names = configured_labels(labels)
+        self.configured_classes = configured_labels(labels)
         self.is_of_model = False
-        self._set_names(self.configured_names or ())
+        self._set_classes(self.configured_classes or ())
 
     @property
     def listed(self) -> Sequence[str]:  # type: ignore[override]
-        return self.configured_names or ()
+        return self.configured_classes or ()
 
-    def of_model(self, names: Sequence[str]) -> Self:
-        target = self.named(names)
-        target.configured_names = list(names)
+    def of_model(self, classes: Sequence[str]) -> Self:
+        target = self.with_classes(classes)
+        target.configured_classes = list(classes)
         target.is_of_model = True
         return target
 
-    def named(self, names: Sequence[str]) -> Self:
-        named = super().named(names)
-        named._set_names(names)
-        return named
+    def with_classes(self, classes: Sequence[str]) -> Self:
+        target = super().with_classes(classes)
+        target._set_classes(classes)
+        return target
 
-    def _set_names(self, names: Sequence[str]) -> None:
+    def _set_classes(self, classes: Sequence[str]) -> None:
         """Take these classes; ValueError where they do not fit the settings."""
-        self.names = list(names)
-        self._index = {name: number for number, name in enumerate(self.names)}
+        self.classes = list(classes)
+        self._index = {name: number for number, name in enumerate(self.classes)}
 
-    def preview_names(self, labels: Sequence[str]) -> Sequence[str]:
-        return self.names or sorted(set(labels))
+    def preview_classes(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.classes or sorted(set(labels))
 
 
 class ClassTarget(KnownClasses):
@@ -151,19 +120,19 @@ class ClassTarget(KnownClasses):
 
     # Labels
 
-    def _set_names(self, names: Sequence[str]) -> None:
-        super()._set_names(names)
+    def _set_classes(self, classes: Sequence[str]) -> None:
+        super()._set_classes(classes)
         self.positive_label = self.given_positive_label
         if self.positive_label is None:
-            self.positive_label = DEFAULT_POSITIVE_LABELS.get(frozenset(self.names))
-        elif self.names and self.positive_label not in self._index:
+            self.positive_label = DEFAULT_POSITIVE_LABELS.get(frozenset(self.classes))
+        elif self.classes and self.positive_label not in self._index:
             raise ValueError(
                 f"task.data.positive_label={self.positive_label} is not one of the labels"
-                f" {', '.join(self.names[:SHOWN_LABELS])}"
+                f" {', '.join(self.classes[:SHOWN_LABELS])}"
             )
 
-    def names_of(self, labels: Sequence[str]) -> Sequence[str]:
-        return self.preview_names(labels)
+    def classes_of(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.preview_classes(labels)
 
     def encode(self, labels: Sequence[str]) -> np.ndarray:
         return np.array([self._index[label] for label in labels], dtype=np.int64)
@@ -173,18 +142,18 @@ class ClassTarget(KnownClasses):
         return strata
 
     def check_training(self, path: Path, split: Split, column_key: str) -> None:
-        refuse_one_class(path, self.names, column_key)
+        refuse_one_class(path, self.classes, column_key)
         # A fine-tuned model brings its classes, and the file may lack some of those.
         if not self.is_of_model:
-            warn_of_lacking_classes(path, split.labels, self.names)
+            warn_of_lacking_classes(path, split.labels, self.classes)
 
     def check_scores(self) -> None:
         names = [metric.name for metric in self.metrics if metric.is_of_one_class]
         if names and self.positive_label is None:
-            listed = ", ".join(self.names[:SHOWN_LABELS])
+            listed = ", ".join(self.classes[:SHOWN_LABELS])
             raise ValueError(
                 f"module.metrics: f1 is of one class, and the labels are {listed}: name it by"
-                f" task.data.positive_label={self.names[0]} (or another), or take macro_f1, the"
+                f" task.data.positive_label={self.classes[0]} (or another), or take macro_f1, the"
                 " mean over the classes"
             )
 
@@ -223,8 +192,8 @@ class ClassTarget(KnownClasses):
             records.append(
                 {
                     "id": str(example_id),
-                    "prediction": self.names[predicted[number]],
-                    "label": self.names[split.labels[number]],
+                    "prediction": self.classes[predicted[number]],
+                    "label": self.classes[split.labels[number]],
                     "logits": logits,
                 }
             )
@@ -248,7 +217,7 @@ class ClassTarget(KnownClasses):
             text_pairs(train.texts),
             self.encode(train.labels),
             text_pairs(texts),
-            len(self.names),
+            len(self.classes),
         )
         metrics = [scorer.metric for scorer in self.scorers.values()]
         if self.positive_label is None:
@@ -264,7 +233,7 @@ class ClassTarget(KnownClasses):
         scores: Mapping[str, float],
     ) -> Files:
         """A file of a GLUE submission."""
-        answers = [self.names[index] for index in self.predict(outputs)]
+        answers = [self.classes[index] for index in self.predict(outputs)]
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
 
     def result_files(self, records: Sequence[PlainDict], split: Split, suffix: str) -> Files:
@@ -281,4 +250,35 @@ class ClassTarget(KnownClasses):
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
         pairs = [(record["label"], record["prediction"]) for record in records]
-        return ClassReport.from_pairs(self.names, pairs)
+        return ClassReport.from_pairs(self.classes, pairs)
+
+
+def by_labels(
+    of_classes: type[ClassTarget], of_numbers: type[NumberTarget]
+) -> Callable[..., Target]:
+    """What makes the target of a label column: a class, or with `numeric_labels` a number."""
+
+    def class_or_number(
+        *,
+        numeric_labels: bool,
+        labels: Sequence[object] | None,
+        positive_label: object,
+        metrics: Sequence[str],
+        number_range: Sequence[float] | None,
+    ) -> Target:
+        """Args: as conf/task/format/labelled.yaml says of each."""
+        if not numeric_labels:
+            return of_classes(labels=labels, positive_label=positive_label, metrics=metrics)
+        if positive_label is not None:
+            raise ValueError(
+                f"task.data.positive_label={positive_label}: this task predicts a number, which has"
+                " no classes; leave it out"
+            )
+        target = of_numbers(metrics=metrics, number_range=number_range)
+        target.configured_classes = configured_labels(labels)
+        return target
+
+    return class_or_number
+
+
+class_or_number = by_labels(ClassTarget, NumberTarget)

@@ -64,7 +64,7 @@ class ContrastTarget(CosineTarget):
                 "texts that belong together are validated by numbers: take a task with"
                 " numeric_labels"
             )
-        self.configured_names = configured_labels(labels)
+        self.configured_classes = configured_labels(labels)
         self.temperature = temperature
         self.dropout = dropout
 

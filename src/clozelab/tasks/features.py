@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FeatureMix, check_features, feature_layers
+from clozelab.models.trained import freeze
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
@@ -118,7 +119,7 @@ class FeatureUnit(WordUnit):
 
     def parts(self, encoder: Encoder) -> dict[str, nn.Module]:
         config = encoder.config
-        encoder.requires_grad_(False)
+        freeze(encoder.parameters())
         mix = FeatureMix(self.features, config.num_hidden_layers, config.output_size)
         return {"feature_mix": mix}
 

@@ -41,6 +41,7 @@ class NumberTarget(Target):
     units = ("TextUnit",)
     problem_type = "regression"
     predicts_numbers = True
+    answers = "numbers"
     expects = NUMBERS
 
     def __init__(

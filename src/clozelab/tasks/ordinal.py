@@ -61,14 +61,14 @@ class OrdinalTarget(ClassTarget):
 
     @property
     def num_outputs(self) -> int:
-        return len(self.names) - 1
+        return len(self.classes) - 1
 
     @property
     def output_names(self) -> Sequence[str]:
-        return [f"above {name}" for name in self.names[:-1]]
+        return [f"above {name}" for name in self.classes[:-1]]
 
     def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
-        return {"answers": {"ranks": list(self.names)}}
+        return {"answers": {"ranks": list(self.classes)}}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Of logits [B, K - 1]: the sum over the examples of the mean over the outputs."""

@@ -270,7 +270,7 @@ class PassageSplit(Split):
         }
 
 
-class PassageUnit(Unit):
+class PassageUnit(Unit[SquadExamples]):
     """Questions and passages, as conf/task/squad_v1.yaml says.
 
     `max_train_examples` counts questions, a batch counts windows. A question without an answer is
@@ -359,29 +359,8 @@ class PassageUnit(Unit):
                 f" ({dict(examples.counts)}); {advice}"
             )
 
-    def rows(self, examples: SquadExamples) -> Sequence[tuple[str, str]]:
-        return examples.texts()
-
-    def ids(self, examples: SquadExamples) -> Sequence[str]:
-        return [question.id for question in examples.questions]
-
-    def lines(self, examples: SquadExamples) -> Sequence[int]:
-        """The questions' numbers, from 1."""
-        return range(1, len(examples) + 1)
-
-    def num_bad_rows(self, examples: SquadExamples) -> int:
-        """None: a question that cannot be used is counted under its reason."""
-        return 0
-
-    def has_labels(self, examples: SquadExamples) -> bool:
-        """No: answers are none."""
-        return False
-
-    def label_pool(self, examples: SquadExamples) -> Sequence[str]:
-        return ()
-
     def groups(self, examples: SquadExamples) -> Sequence[str]:
-        return [passage for _, passage in examples.texts()]
+        return [passage for _, passage in examples.rows]
 
     def preview_texts(self, examples: SquadExamples) -> Mapping[str, Sequence[str]]:
         questions = [question.text for question in examples.questions]

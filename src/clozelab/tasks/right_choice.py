@@ -36,15 +36,15 @@ class ChoiceTarget(ClassTarget):
         endings = [str(number) for number in range(len(ending_columns))]
         super().__init__(labels=endings, metrics=metrics)
 
-    def of_model(self, names: Sequence[str]) -> ChoiceTarget:
+    def of_model(self, classes: Sequence[str]) -> ChoiceTarget:
         return self
 
     def check_training(self, path: Path, split: Split, column_key: str) -> None:
-        warn_of_lacking_classes(path, split.labels, self.names)
+        warn_of_lacking_classes(path, split.labels, self.classes)
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """[B, K], from the states [B * K, H] of the sequences."""
-        return apply_head_fp32(head, states).view(-1, len(self.names))
+        return apply_head_fp32(head, states).view(-1, len(self.classes))
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
@@ -72,7 +72,7 @@ class ChoiceTarget(ClassTarget):
         logits = torch.from_numpy(outputs)
         best_choices = logits.argmax(1).tolist()
         probabilities = logits.softmax(1).tolist()
-        endings = [f"ending{choice}" for choice in range(len(self.names))]
+        endings = [f"ending{choice}" for choice in range(len(self.classes))]
         lines = [",".join(["index", "label", *endings])]
         for example_id, best, shares in zip(split.ids, best_choices, probabilities, strict=True):
             columns = [f"{share:.6f}" for share in shares]

@@ -69,6 +69,7 @@ class SeveralClassesTarget(KnownClasses):
 
     problem_type = "multi_label_classification"
     one_label_each = False
+    answers = "sets of labels"
     metrics = (
         *(scorer.metric for scorer in label_sets.SCORERS.values()),
         label_sets.MEAN_AVERAGE_PRECISION.metric,
@@ -144,11 +145,11 @@ class SeveralClassesTarget(KnownClasses):
         csv.writer(text, delimiter=self.separator, lineterminator="").writerow(labels)
         return text.getvalue()
 
-    def names_of(self, labels: Sequence[Labels]) -> Sequence[str]:
-        return self.preview_names(self.shown_labels(labels))
+    def classes_of(self, labels: Sequence[Labels]) -> Sequence[str]:
+        return self.preview_classes(self.shown_labels(labels))
 
     def encode(self, labels: Sequence[Labels]) -> np.ndarray:
-        return label_sets.matrix_of(labels, self.names).astype(np.float32)
+        return label_sets.matrix_of(labels, self.classes).astype(np.float32)
 
     def shown_labels(self, labels: Sequence[Labels]) -> Sequence[str]:
         """All labels of all examples, one behind the other."""
@@ -171,15 +172,15 @@ class SeveralClassesTarget(KnownClasses):
                 f"{path}: no row has a label, so there is nothing to learn; is {column_key} the"
                 " right one?"
             )
-        if len(self.names) < 2:
+        if len(self.classes) < 2:
             raise ValueError(
-                f"{path}: there is one label, {self.names[0]!r}: a class for each text"
+                f"{path}: there is one label, {self.classes[0]!r}: a class for each text"
                 " (format/labelled) tells rows with it from rows without"
             )
         # A fine-tuned model brings its classes, and the file may lack some of those.
         if not self.is_of_model:
             present = np.flatnonzero(split.labels.any(axis=0))
-            warn_of_lacking_classes(path, present, self.names)
+            warn_of_lacking_classes(path, present, self.classes)
 
     def check_validation(self, split: Split) -> None:
         for name, part in {"": split, **split.extra}.items():
@@ -194,9 +195,9 @@ class SeveralClassesTarget(KnownClasses):
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none")
         return losses.mean(dim=1).sum()
 
-    def restore_config(self, config_to_save: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
-        own = (config_to_save.get("answers") or {}).get("threshold")
+        own = (saved_config.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
         if own is None:
             own = DEFAULT_THRESHOLD
@@ -222,7 +223,7 @@ class SeveralClassesTarget(KnownClasses):
                     "id": str(split.ids[number]),
                     "prediction": predicted_sets[number],
                     "label": labels,
-                    "probabilities": dict(zip(self.names, shares, strict=True)),
+                    "probabilities": dict(zip(self.classes, shares, strict=True)),
                 }
             )
         scores = score_sets(predicted, probabilities, expected) | {THRESHOLD.name: threshold}
@@ -252,7 +253,7 @@ class SeveralClassesTarget(KnownClasses):
         """The names of each row's labels."""
         sets = []
         for row in matrix:
-            sets.append([self.names[place] for place in np.flatnonzero(row).tolist()])
+            sets.append([self.classes[place] for place in np.flatnonzero(row).tolist()])
         return sets
 
     def majority_score(self, name: str, split: Split) -> float | None:
@@ -303,9 +304,9 @@ class SeveralClassesTarget(KnownClasses):
         return {f"{name}.tsv": glue.prediction_lines(split.ids, list(map(self._written, sets)))}
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport:
-        predicted = label_sets.matrix_of([record["prediction"] for record in records], self.names)
-        expected = label_sets.matrix_of([record["label"] for record in records], self.names)
-        return ClassReport(self.names, label_sets.scores_of_labels(predicted, expected))
+        predicted = label_sets.matrix_of([record["prediction"] for record in records], self.classes)
+        expected = label_sets.matrix_of([record["label"] for record in records], self.classes)
+        return ClassReport(self.classes, label_sets.scores_of_labels(predicted, expected))
 
 
 def probabilities_of(logits: np.ndarray) -> NDArray[np.float64]:

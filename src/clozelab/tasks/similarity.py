@@ -18,28 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.tasks.batches import Batch, apply_head_fp32
-from clozelab.tasks.classes import ClassTarget, without_classes
+from clozelab.tasks.classes import ClassTarget, by_labels
 from clozelab.tasks.numbers import NumberTarget
-from clozelab.tasks.target import Target
 from clozelab.tasks.unit import Split
-
-
-def similarity(
-    *,
-    numeric_labels: bool,
-    labels: Sequence[object] | None,
-    positive_label: object,
-    metrics: Sequence[str],
-    number_range: Sequence[float] | None,
-) -> Target:
-    """The target of two texts' vectors: a class, or with `numeric_labels` what their cosine is.
-
-    Args: as conf/task/format/labelled.yaml says of each.
-    """
-    if not numeric_labels:
-        return VectorClassTarget(labels=labels, positive_label=positive_label, metrics=metrics)
-    cosine = CosineTarget(metrics=metrics, number_range=number_range)
-    return without_classes(cosine, labels, positive_label)
 
 
 class VectorClassTarget(ClassTarget):
@@ -87,3 +68,6 @@ class CosineTarget(NumberTarget):
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return self.least + super().predict(outputs) * (self.largest - self.least)
+
+
+similarity = by_labels(VectorClassTarget, CosineTarget)

@@ -182,6 +182,7 @@ class SpanTarget(Target):
     """
 
     units = ("PassageUnit",)
+    answers = "spans"
     head_kinds = ("spans",)
     head_name = "qa_outputs"
 

@@ -53,6 +53,7 @@ class TagTarget(Target):
     """
 
     units = ("WordUnit", "FeatureUnit")
+    answers = "tags"
     head_kinds = ("tags",)
 
     def __init__(self, *, entity_tags: bool) -> None:
@@ -67,23 +68,23 @@ class TagTarget(Target):
 
     # Labels
 
-    def of_model(self, names: Sequence[str]) -> Self:
-        target = self.named(names)
-        target.has_plain_labels = are_plain(names)
+    def of_model(self, classes: Sequence[str]) -> Self:
+        target = self.with_classes(classes)
+        target.has_plain_labels = are_plain(classes)
         return target
 
-    def names_of(self, labels: Sequence[str]) -> Sequence[str]:
+    def classes_of(self, labels: Sequence[str]) -> Sequence[str]:
         """The tags themselves, or of entities O, then B and I of every type."""
-        if self.names:
-            return self.names
+        if self.classes:
+            return self.classes
         if not self.entity_tags:
             return sorted(set(labels))
         # An entity type of the training file may lack B or I there; both are labels.
         types = {split_tag(tag)[1] for tag in set(labels)} - {""}
-        names = [OUTSIDE]
+        classes = [OUTSIDE]
         for name in sorted(types):
-            names += [f"B-{name}", f"I-{name}"]
-        return names
+            classes += [f"B-{name}", f"I-{name}"]
+        return classes
 
     def convert(
         self, labels: Sequence[Sequence[str]], path: Path
@@ -105,13 +106,13 @@ class TagTarget(Target):
         return list(map(convert, labels)), {"tag_scheme": scheme}
 
     def unknown(self, labels: Sequence[str]) -> int | None:
-        foreign = set(labels).difference(self.names)
+        foreign = set(labels).difference(self.classes)
         if not foreign:
             return None
         return next(place for place, label in enumerate(labels) if label in foreign)
 
     def encode(self, labels: Sequence[str]) -> np.ndarray:
-        index = {name: number for number, name in enumerate(self.names)}
+        index = {name: number for number, name in enumerate(self.classes)}
         return np.array([index[label] for label in labels], dtype=np.int64)
 
     def shown_labels(self, labels: Sequence[str]) -> Sequence[str]:
@@ -120,11 +121,11 @@ class TagTarget(Target):
             return to_plain(labels)
         return labels
 
-    def preview_names(self, labels: Sequence[str]) -> Sequence[str]:
+    def preview_classes(self, labels: Sequence[str]) -> Sequence[str]:
         return sorted(set(labels))
 
     def check_training(self, path: Path, split: WordSplit, column_key: str) -> None:
-        refuse_one_class(path, self.names, column_key)
+        refuse_one_class(path, self.classes, column_key)
 
     def check_splits(self, splits: Sequence[tuple[Path, WordSplit]], tokenizer: Tokenizer) -> None:
         if self.entity_tags and tokenizer.lowercase:
@@ -185,7 +186,7 @@ class TagTarget(Target):
 
     def _tags(self, classes: np.ndarray, split: WordSplit) -> list[list[str]]:
         """[W] -> one list of tags a sentence."""
-        return split.by_sentence([self.names[number] for number in classes])
+        return split.by_sentence([self.classes[number] for number in classes])
 
     def _score(
         self, tags: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
@@ -221,7 +222,7 @@ class TagTarget(Target):
         scores: Mapping[str, float],
     ) -> Files:
         """The test file itself with a column of predictions (entities in IOB2)."""
-        return split.with_column(name, [self.names[number] for number in outputs])
+        return split.with_column(name, [self.classes[number] for number in outputs])
 
     def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
         """Of each type of entities, or each tag."""
@@ -230,4 +231,4 @@ class TagTarget(Target):
         if self.entity_tags:
             return ClassReport(*scores_of_types(answers, labels))
         pairs = zip(chain(*labels), chain(*answers), strict=True)
-        return ClassReport.from_pairs(self.names, pairs)
+        return ClassReport.from_pairs(self.classes, pairs)

@@ -4,8 +4,8 @@ A target says how labels become numbers, what a model's outputs are trained on, 
 how that is scored and written down, and what simple rules reach. It knows nothing of how texts
 become sequences (unit.py), and nobody else knows a single target. A new one is a file here.
 
-A target is made of settings before any file is read. `named` gives the one that knows the classes
-of the training file.
+A target is made of settings before any file is read. `with_classes` gives the one that knows the
+classes of the training file.
 
 Letters: N examples (or words), B of a batch, K classes or labels.
 """
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.metrics.answers import AnswerKind
 from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -51,7 +52,7 @@ class Outcome:
 
 
 class Target(ABC):
-    """Base of all targets; `names` are the classes in the order of their indices."""
+    """Base of all targets; `classes` are named in the order of their indices."""
 
     # kinds of units whose states it predicts from; none: any
     units: ClassVar[tuple[str, ...]] = ()
@@ -62,10 +63,11 @@ class Target(ABC):
     problem_type: ClassVar[str | None] = None  # in a model's config.json
     predicts_numbers: ClassVar[bool] = False
     one_label_each: ClassVar[bool] = True  # an example has one label, neither none nor several
+    answers: ClassVar[AnswerKind] = "labels"  # of predictions files
     expects: str = CLASSES  # what a column of labels holds (labels.py)
-    configured_names: Sequence[str] | None = None  # classes that a configuration lists
+    configured_classes: Sequence[str] | None = None  # classes that a configuration lists
     listed: Sequence[str] = ()  # texts that are labels whatever they look like
-    names: Sequence[str] = ()
+    classes: Sequence[str] = ()
     positive_label: str | None = None  # the class that an F1 is of, where it is known
     metrics: Sequence[Metric]  # what `evaluate` computes
 
@@ -84,21 +86,21 @@ class Target(ABC):
 
     # Labels
 
-    def of_model(self, names: Sequence[str]) -> Self:
+    def of_model(self, classes: Sequence[str]) -> Self:
         """The target of a fine-tuned model with these classes, whatever the files have."""
         return self
 
-    def named(self, names: Sequence[str]) -> Self:
+    def with_classes(self, classes: Sequence[str]) -> Self:
         """A copy with these classes."""
-        return self.renamed(names)
+        return self.renamed(classes)
 
     def renamed(self, names: Sequence[str]) -> Self:
         """A copy whose predictions call the classes so."""
         renamed = copy.copy(self)
-        renamed.names = list(names)
+        renamed.classes = list(names)
         return renamed
 
-    def preview_names(self, labels: Sequence[str]) -> Sequence[str] | None:
+    def preview_classes(self, labels: Sequence[str]) -> Sequence[str] | None:
         """The classes of a training file with these labels; None where there are none."""
         return None
 
@@ -109,9 +111,9 @@ class Target(ABC):
         """
         return column.add(line, cell)
 
-    def names_of(self, labels: Sequence[Any]) -> Sequence[str]:
+    def classes_of(self, labels: Sequence[Any]) -> Sequence[str]:
         """The classes of a training file with these labels; none of what has no classes."""
-        return self.names
+        return self.classes
 
     def convert(self, labels: Sequence[Any], path: Path) -> tuple[Sequence[Any], PlainDict]:
         """The labels of a whole file as they are predicted, and counts worth keeping."""
@@ -158,12 +160,12 @@ class Target(ABC):
     @property
     def num_outputs(self) -> int:
         """Of the output layer."""
-        return max(1, len(self.names))
+        return max(1, len(self.classes))
 
     @property
     def output_names(self) -> Sequence[str]:
         """What a model's folder calls the outputs: the classes, where each has one."""
-        return self.names
+        return self.classes
 
     def prepare_encoder(self, encoder: Encoder) -> None:
         """Set the encoder up for this training."""

@@ -94,7 +94,7 @@ def text_split(
     )
 
 
-class TextUnit(Unit):
+class TextUnit(Unit[TextExamples]):
     """Single texts, or pairs in one sequence.
 
     Args: as conf/task/format/labelled.yaml says of each.
@@ -152,7 +152,7 @@ class TextUnit(Unit):
     # Fingerprints, and what a model's folder remembers
 
     def reading(self, target: Target) -> PlainDict:
-        layout = [asdict(self.layout), target.configured_names, target.predicts_numbers]
+        layout = [asdict(self.layout), target.configured_classes, target.predicts_numbers]
         windows = None
         if self.window_stride is not None:
             windows = (self.window_stride, self.window_pooling)
@@ -183,8 +183,8 @@ class TextUnit(Unit):
         Which of them belong there is for a preview's reader to say.
         """
         names = None
-        if strict and target.names:
-            names = target.names
+        if strict and target.classes:
+            names = target.classes
         expected = target.expects
         # the classes are named: the file's own set is not what is trained on
         if expected == CLASSES and names is None and target.listed:

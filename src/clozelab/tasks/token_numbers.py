@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.metrics.answers import WORD_NUMBERS
 from clozelab.metrics.glue import OF_NUMBERS
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch
@@ -45,6 +46,7 @@ class TokenNumberTarget(Target):
     problem_type = "regression"
     predicts_numbers = True
     expects = NUMBERS
+    answers = WORD_NUMBERS
     metrics = tuple(OF_NUMBERS[name].metric for name in SCORES)
 
     def __init__(self, *, missing: str = "_") -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -66,15 +66,51 @@ class Split:
         return outputs
 
 
+class Examples(Protocol):
+    """Some examples of a file, as each unit reads them: N of them."""
+
+    @property
+    def num_bad_rows(self) -> int:
+        """Damaged rows that were left out."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """What records and prediction files call each example."""
+
+    @property
+    def rows(self) -> Sequence[Sequence[str]]:
+        """The texts of each example: by them files are compared."""
+
+    @property
+    def lines(self) -> Sequence[int]:
+        """Where each example stands in its file."""
+
+    @property
+    def labels(self) -> Sequence[Any] | None:
+        """As a target reads them; None: the file has none."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What is unusual about the file."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, index: Sequence[int]) -> Self:
+        """Those of these numbers."""
+
+
+E = TypeVar("E", bound=Examples)
+
+
 @dataclass(frozen=True)
-class SplitSource:
+class SplitSource(Generic[E]):
     """Where a split comes from."""
 
     path: Path
     role: str  # training | validation | test
     key: str  # names the content: what is computed from the sequences is stored under it
-    examples: Callable[[], Any]  # those in use, read once
-    read: Callable[[], Any]  # the same, read anew
+    examples: Callable[[], E]  # those in use, read once
+    read: Callable[[], E]  # the same, read anew
 
 
 @dataclass(frozen=True)
@@ -112,8 +148,8 @@ class TaskModel(Protocol):
         """[T, H]: the encoder's states, or what the BiLSTM makes of them."""
 
 
-class Unit(ABC):
-    """Base of all units."""
+class Unit(ABC, Generic[E]):
+    """Base of all units, each of which has a class for what it reads."""
 
     kind: ClassVar[str] = ""  # by which a target names it; "": any target may take it
     row_noun: ClassVar[str] = "line"  # what numbers a file's rows
@@ -187,96 +223,77 @@ class Unit(ABC):
 
     # Files
 
-    def rows(self, examples: Any) -> Sequence[Sequence[str]]:
-        """The texts of each example: by them files are compared."""
-        return examples.rows
-
-    def ids(self, examples: Any) -> Sequence[str]:
-        """What records and prediction files call each example."""
-        return examples.ids
-
-    def lines(self, examples: Any) -> Sequence[int]:
-        """Where each example stands in its file."""
-        return examples.lines
-
-    def num_bad_rows(self, examples: Any) -> int:
-        """Damaged rows that were left out."""
-        return examples.num_bad_rows
-
-    def row_arrays(self, examples: Any) -> Arrays:
+    def row_arrays(self, examples: E) -> Arrays:
         """A hash of each row's texts, and its line; of pairs another one, in swapped order."""
-        rows = self.rows(examples)
+        rows = examples.rows
         arrays: Arrays = {
             "row_hashes": text_hashes(rows),
-            "row_lines": np.array(self.lines(examples), dtype=np.int64),
+            "row_lines": np.array(examples.lines, dtype=np.int64),
         }
         if self.compares_swapped and rows and len(rows[0]) == 2:
             arrays["swapped_hashes"] = swapped_hashes(rows)
         return arrays
 
     @abstractmethod
-    def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> Any:
+    def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> E:
         """The examples of a file; without `strict` labels are taken as they are written."""
 
     @abstractmethod
-    def groups(self, examples: Any) -> Sequence[str]:
+    def groups(self, examples: E) -> Sequence[str]:
         """[N]: examples of one group are held out together, or not at all."""
 
-    def strata(self, examples: Any, target: Target) -> NDArray[np.int64] | None:
+    def strata(self, examples: E, target: Target) -> NDArray[np.int64] | None:
         """[N]: of what the held-out part has the same shares."""
         return None
 
     @abstractmethod
-    def preview_texts(self, examples: Any) -> Mapping[str, Sequence[str]]:
+    def preview_texts(self, examples: E) -> Mapping[str, Sequence[str]]:
         """Part of an example (sentence, question, ...) -> its texts."""
 
-    def preview(self, examples: Any, target: Target) -> Preview:
+    def preview(self, examples: E, target: Target) -> Preview:
         """The examples as written."""
         labels = None
-        if self.has_labels(examples):
+        if examples.labels is not None:
             labels = target.shown_labels(self.flat_labels(examples))
-        rows = self.rows(examples)
+        rows = examples.rows
         return Preview(
             self.preview_texts(examples), labels, len(examples), self.preview_counts(examples), rows
         )
 
-    def preview_counts(self, examples: Any) -> Mapping[str, int]:
+    def preview_counts(self, examples: E) -> Mapping[str, int]:
         return dict(examples.counts)
 
-    def joined(self, parts: Sequence[Any]) -> Any:
+    def joined(self, parts: Sequence[E]) -> E:
         """The examples of several training files as those of one, for baselines."""
         (examples,) = parts
         return examples
 
     # Sequences
 
-    def has_labels(self, examples: Any) -> bool:
-        return examples.labels is not None
-
-    def flat_labels(self, examples: Any) -> Sequence[Any]:
+    def flat_labels(self, examples: E) -> Sequence[Any]:
         """One label for each prediction, in file order."""
-        return examples.labels
+        return examples.labels or ()
 
-    def line_of(self, examples: Any, place: int) -> int:
+    def line_of(self, examples: E, place: int) -> int:
         """Where the label stands that is number `place` of `flat_labels`."""
-        return self.lines(examples)[place]
+        return examples.lines[place]
 
-    def label_pool(self, examples: Any) -> Sequence[Any]:
+    def label_pool(self, examples: E) -> Sequence[Any]:
         """All labels of the file that the examples are of, among which its classes are."""
         return examples.labels or ()
 
-    def labels(self, examples: Any, target: Target, path: Path) -> np.ndarray:
+    def labels(self, examples: E, target: Target, path: Path) -> np.ndarray:
         """The labels as numbers; -1 for examples without labels."""
-        if not self.has_labels(examples):
+        if examples.labels is None:
             return np.full(len(examples), -1, dtype=np.int64)
         return target.encode(self.flat_labels(examples))
 
     @abstractmethod
-    def encode(self, examples: Any, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
+    def encode(self, examples: E, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         """Arrays of all sequences, and what was unusual about them."""
 
     @abstractmethod
-    def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> Split:
+    def split(self, arrays: Arrays, facts: Facts, source: SplitSource[E]) -> Split:
         """A split of what `encode` and `labels` gave."""
 
     def check_splits(self, splits: Sequence[tuple[Path, Any]], name: str) -> None:

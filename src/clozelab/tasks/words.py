@@ -326,7 +326,7 @@ class WordSplit(Split):
         return {f"{name}.{suffix}": predicted_lines(self.path, self.layout, cells)}
 
 
-class WordUnit(Unit):
+class WordUnit(Unit[Sentences]):
     """Words of sentences; `max_train_examples` counts sentences.
 
     Args: as conf/task/format/conll.yaml says of each.
@@ -402,7 +402,7 @@ class WordUnit(Unit):
         if place is not None:
             raise ValueError(
                 f"{path}:{self.line_of(examples, place)}: tag {labels[place]!r} does not occur in"
-                f" the training file; its tags are {target.names}"
+                f" the training file; its tags are {target.classes}"
             )
         return target.encode(labels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,9 @@ Unlike a JsonObject's, they can be used only after a check of their type.
 """
 PlainMapping: TypeAlias = Mapping[str, object]
 """The same for whoever does not change it."""
+SPELT_VALUES = ("true", "false", "null", "inf", "nan")  # which Hydra would not take for text
+PLAIN_TEXT = re.compile(r"[A-Za-z_/.][\w./-]*", re.ASCII)
+"""A text that Hydra's grammar takes without quotes."""
 
 
 def read_json(path: Path) -> Json:
@@ -39,3 +43,13 @@ def flatten(value: Json, prefix: str = "") -> JsonObject:
     for key, child in items:
         leaves.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
     return leaves
+
+
+def hydra_text(text: str) -> str:
+    """Write a text in Hydra's grammar, in quotes where it needs some."""
+    if PLAIN_TEXT.fullmatch(text) and text.lower() not in SPELT_VALUES:
+        return text
+    # Hydra's grammar reads a backslash as itself, but before a quote, where it has to be doubled.
+    doubled = re.sub(r"(\\+)(?='|$)", lambda match: match[1] * 2, text)
+    quoted = doubled.replace("'", "\\'")
+    return f"'{quoted}'"

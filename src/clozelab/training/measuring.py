@@ -41,12 +41,12 @@ class Throughput:
             self.seconds += time.perf_counter() - self._started
             self._started = None
 
-    def add(self, tokens: int, flops: float) -> None:
+    def add(self, tokens: int, flops: float = 0.0) -> None:
         """Count one micro-batch: real tokens and useful floating-point operations."""
         self.tokens += tokens
         self.flops += flops
 
-    def settle(self, tokens: int, flops: float) -> float:
+    def settle(self, tokens: int, flops: float = 0.0) -> float:
         """Moves the interval into the totals; returns its seconds.
 
         `tokens` and `flops` are summed over ranks.

@@ -69,14 +69,10 @@ class Longformer(Roberta):
     harmless = ("onnx_export",)
 
     def head(self, kind: str, encoder: Encoder, **options: Any) -> nn.Module:
-        """Also lets the encoder know which tokens are global, and trains their matrices then."""
-        has_some = kind in GLOBAL_KINDS and not encoder.config.is_causal
+        """Also lets the encoder know which tokens are global."""
         encoder.choose_global = None
-        if has_some:
+        if kind in GLOBAL_KINDS and not encoder.config.is_causal:
             encoder.choose_global = partial(global_slots, kind)
-        for name, parameter in encoder.named_parameters():
-            if ".qkv_global." in name:
-                parameter.requires_grad_(has_some)
         return super().head(kind, encoder, **options)
 
     def to_hf_keys(self, config: EncoderConfig) -> PlainDict:

@@ -10,8 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from tests.screens import refuses
 
-from clozelab.launch import sweep
-from clozelab.targets import (
+from clozelab.addresses import (
     GIVEN_BY_STAGE,
     build,
     check_targets,
@@ -19,6 +18,7 @@ from clozelab.targets import (
     parameters_of,
     parse_allow_targets,
 )
+from clozelab.launch import sweep
 from clozelab.text.paths import CONF_DIR
 
 GOOD = {

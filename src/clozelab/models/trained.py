@@ -1,0 +1,77 @@
+"""Which parameters of a model are trained; every place that freezes some calls this file.
+
+A parameter is frozen for one of two reasons. Nothing reads it, which is known once the heads stand:
+DDP would wait for its gradient. Or somebody wants it so: `optimizer.groups`, features of a frozen
+encoder, a teacher.
+
+A parametrization (torch.nn.utils.parametrize) computes a weight of others, as an adapter does. Here
+it stands under the name of that weight.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+log = logging.getLogger(__name__)
+PARAMETRIZED = re.compile(r"\bparametrizations\.(\w+)\..*")
+
+
+def freeze(parameters: Iterable[Tensor]) -> None:
+    """Leave these parameters as they are in training."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+
+
+def train_what_is_read(encoder: Encoder, *, reads_pooler: bool) -> None:
+    """Train the pooler, and the matrices of global tokens, only where something reads them."""
+    encoder.pooler.requires_grad_(reads_pooler)
+    # A matrix that global tokens share with the others has the others' name alone.
+    for name, parameter in encoder.named_parameters():
+        if ".qkv_global." in name:
+            parameter.requires_grad_(encoder.choose_global is not None)
+
+
+def log_trained(model: nn.Module) -> None:
+    """Log how many of a model's parameters are trained; one that is shared counts once."""
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    trained = [value.numel() for value in model.parameters() if value.requires_grad]
+    log.info("%s of %s parameters are trained", f"{sum(trained):,}", f"{sum(sizes):,}")
+
+
+def frozen_weights(model: nn.Module) -> frozenset[str]:
+    """The names of the weights that get no gradient, neither they nor what they are computed of."""
+    names = set()
+    trained = set()
+    for name, parameter in model.named_parameters():
+        weight = PARAMETRIZED.sub(r"\1", name)
+        names.add(weight)
+        if parameter.requires_grad:
+            trained.add(weight)
+    return frozenset(names - trained)
+
+
+def effective_state(model: nn.Module) -> dict[str, Tensor]:
+    """A model's state where a parametrized weight is what it computes, under its own name.
+
+    Without parametrizations it is `state_dict()`.
+    """
+    state = {}
+    for name, value in model.state_dict().items():
+        if not PARAMETRIZED.search(name):
+            state[name] = value
+    # A module that stands at two places has its weights under both names.
+    for path, module in model.named_modules(remove_duplicate=False):
+        if not is_parametrized(module):
+            continue
+        for name in module.parametrizations:
+            state[f"{path}.{name}".removeprefix(".")] = getattr(module, name)
+    return state
