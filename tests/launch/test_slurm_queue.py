@@ -4,7 +4,9 @@ nobody answers.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
+from clozelab.cli import main
 from clozelab.launch import slurm_launcher, slurm_queue
 from clozelab.launch.clusters import NO_RESULT
 from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
@@ -23,6 +26,7 @@ from clozelab.launch.slurm_queue import (
     SlurmState,
     SlurmUnreachableError,
     query_slurm,
+    unfinished_jobs,
 )
 from clozelab.training.stopping import TERMINATED
 
@@ -303,3 +307,47 @@ def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(
     commands(AWAY)
     with refuses("Slurm does not answer (squeue: slurm_load_jobs error: Unable to"):
         launcher._earlier_job(note)
+
+
+RUNS = {
+    "a/seed-1": None,
+    "b/seed-1": "running",
+    "c/seed-1": "interrupted",
+    "d/seed-1": "failed",
+    "e/seed-1": "complete",
+    "f/seed-1": None,
+    "g/seed-1": None,
+}
+
+
+def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
+    tmp_path: Path, commands: Commands, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "adhoc/demo"
+    notes = {}
+    for number, (name, state) in enumerate(RUNS.items(), 11):
+        arm, _, _ = name.partition("/")
+        if state is not None:
+            writers.pretrain(root, arm, 1, status=state)
+        notes[f"elsewhere/runs/adhoc/demo/pretrain/{name}"] = {"job_id": str(number), "tasks": 1}
+    notes_file = root / "launcher/slurm/handed_over.json"
+    notes_file.parent.mkdir(parents=True)
+    notes_file.write_text(json.dumps(notes))
+    states = ["11|PENDING|Priority", "12|RUNNING|None", "13|NODE_FAIL|None", "14|FAILED|None"]
+    states += ["16|CANCELLED|None", "17|OUT_OF_MEMORY|OutOfMemory"]
+    calls = commands("\n".join(f"echo '{line}'" for line in states))
+    assert unfinished_jobs(notes_file) == [
+        ("11", "waiting", "pretrain/a/seed-1", "Priority"),
+        ("12", "running", "pretrain/b/seed-1", ""),
+        ("13", "stopped", "pretrain/c/seed-1", ""),
+        ("14", "failed", "pretrain/d/seed-1", ""),
+        ("16", "cancelled", "pretrain/f/seed-1", ""),
+        ("17", "lost", "pretrain/g/seed-1", "OutOfMemory"),
+    ]
+    assert "15" not in calls.read_text(), "a complete run's job is not asked for"
+    assert main(["status", f"runs_dir={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"(?m)^ *11 +waiting +pretrain/a/seed-1 +Priority *$", shown), shown
+    commands(AWAY)
+    assert main(["status", f"runs_dir={tmp_path}"]) == 0
+    shows(capsys.readouterr().out, "Slurm does not answer (squeue: slurm_load_jobs error: Unable")

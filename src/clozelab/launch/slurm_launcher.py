@@ -24,6 +24,7 @@ from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import (
     IN_LINE,
+    NOTES_FILE,
     SlurmQueue,
     SlurmState,
     SlurmUnreachableError,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 RESULT_SECONDS = 15.0
 LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
-NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
 
 
 class SlurmLauncher(SweepLauncher):
