@@ -77,7 +77,7 @@ def ray_engine(folder: Path) -> Iterator[tuple[Engine, subprocess.Popen[bytes]]]
         yield Engine("ray", launcher_words(words), environment), nodes[0]
     finally:
         for node in reversed(nodes):
-            end_group(node)
+            end_node(node)
         shutil.rmtree(sockets, ignore_errors=True)
 
 
@@ -107,14 +107,22 @@ def start_ray(
         )
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
+def end_node(process: subprocess.Popen[bytes]) -> None:
+    """End a Ray node and all that it has started, some of it in groups of their own."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(20)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_session(process.pid)
     process.wait()
+
+
+def kill_session(pid: int) -> None:
+    """Kill -9 every process of the session that a process has begun."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            session = int(path.read_text().rpartition(")")[2].split()[3])
+            if session == pid:
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def launcher_words(words: Sequence[str]) -> tuple[str, ...]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from tests.cluster.conftest import require_ray
 from tests.cluster.engines import (
     Place,
     checksums,
+    kill_session,
     outcome,
     pretraining,
     ray_engine,
@@ -49,14 +48,3 @@ def test_a_lost_head_is_one_clear_line_and_the_same_command_goes_on(
     alone = Place(data, tmp_path / "alone", None)
     alone.run(*words)
     assert checksums(place.runs / RUN, WEIGHTS) == checksums(alone.runs / RUN, WEIGHTS) != {}
-
-
-def kill_session(pid: int) -> None:
-    """Kill -9 every process of the session that a process has begun."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            session = int(path.read_text().rpartition(")")[2].split()[3])
-        except OSError:
-            continue
-        if session == pid:
-            os.kill(int(path.parent.name), signal.SIGKILL)

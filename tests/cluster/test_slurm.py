@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.engines import Engine, Place, checksums, outcome, pretraining, wait_until
@@ -26,6 +27,16 @@ def state(slurm: Engine, job: str) -> str:
     return command(slurm, "squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
 
+def has_steps(job: str) -> bool:
+    """Whether the node has processes of Slurm's own for a job."""
+    name = f"slurmstepd: [{job}.".encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(name):
+                return True
+    return False
+
+
 def job_of(slurm: Engine) -> str:
     """The number of the one job that Slurm has, once it has one."""
     question = ("squeue", "--noheader", "--format=%A")
@@ -43,7 +54,9 @@ def test_a_job_of_a_node_that_goes_down_comes_back_and_its_result_is_seen(
     job = job_of(slurm)
     command(slurm, "scontrol", "update", NODE, "state=down", "reason=test")
     wait_until(lambda: "PENDING" in state(slurm, job), f"job {job} in line again")
-    # Slurm lets two minutes pass before such a job may begin again.
+    # Slurm lets two minutes pass before such a job may begin again: on a node where its first start
+    # has not ended it would be refused, and held.
+    wait_until(lambda: not has_steps(job), f"the end of job {job}'s first start")
     command(slurm, "scontrol", "update", f"job={job}", "starttime=now")
     text = outcome(launcher, 0)
     assert f"job {job} is in line again: Slurm says PENDING" in text, text

@@ -333,7 +333,7 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
     notes_file = root / "launcher/slurm/handed_over.json"
     notes_file.parent.mkdir(parents=True)
     notes_file.write_text(json.dumps(notes))
-    states = ["11|PENDING|Priority", "12|RUNNING|None", "13|NODE_FAIL|None", "14|FAILED|None"]
+    states = ["11|PENDING|Priority", "12|RUNNING|None", "13|CANCELLED|None", "14|FAILED|None"]
     states += ["16|CANCELLED|None", "17|OUT_OF_MEMORY|OutOfMemory"]
     calls = commands("\n".join(f"echo '{line}'" for line in states))
     assert unfinished_jobs(notes_file) == [

@@ -69,7 +69,7 @@ HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 # in what squeue and scontrol say of a job that the controller does not know
 NO_SUCH_JOB = "Invalid job id"
 NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
-# how the run of a job stands that has ended -> how its job does; any other is lost
+# how the run of a job stands that has ended -> how its job does
 ENDS = {"interrupted": "stopped", "failed": "failed"}
 
 
@@ -141,10 +141,9 @@ def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
         standing = "running"
         if state.name in IN_LINE:
             standing = "waiting"
-        elif state.name == "CANCELLED":
-            standing = "cancelled"
         elif state.has_ended:
-            standing = ENDS.get(runs[job_id].status, "lost")
+            standing = "cancelled" if state.name == "CANCELLED" else "lost"
+            standing = ENDS.get(runs[job_id].status, standing)
         rows.append((job_id, standing, runs[job_id].place, state.reason))
     return rows
 
