@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.assembly.corpora import (
+    find_corpus,
+    prepared_corpus,
+    source_weights,
+)
 from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
-from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -162,7 +166,7 @@ def text_bytes(settings: ReadOnlyJson) -> int:
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in CorpusSource(**source).shards(index, data_dir):
+            for shard in make_source(source, index, settings["hub"]).shards(index, data_dir):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])
@@ -194,6 +198,7 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
         nodes=phase_objectives(cfg),
         settings=settings,
         jobs=jobs,
+        source_weights=source_weights(cfg),
     )
 
 
