@@ -274,11 +274,24 @@ class CorpusConfig(Frozen):
 class TokenizerConfig(Frozen):
     """How text becomes ids (corpus/tokenizer_settings.py)."""
 
-    kind: Annotated[str, one_of("wordpiece", "wordpiece_roberta", "byte_bpe")] = MISSING
+    kind: Annotated[
+        str,
+        one_of(
+            "wordpiece",
+            "wordpiece_roberta",
+            "byte_bpe",
+            "unigram",
+            "characters",
+            "bytes",
+            "whitespace",
+        ),
+    ] = MISSING
     vocab_size: Count = MISSING
     lowercase: bool = MISSING
     vocab_file: str | None = None
     add_prefix_space: bool | None = None
+    # of the text that a vocabulary is learnt from; None: all of it
+    sample_characters: Annotated[Count | None, Added(was=64_000_000)] = 64_000_000
 
 
 @dataclass

@@ -14,6 +14,12 @@ from clozelab.corpus.shards import TokenShards, TokenStream
 FIRST_ID = 10
 
 
+@pytest.fixture(autouse=True)
+def small_texts_go_the_way_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By words: the library alone would be asked for so few."""
+    monkeypatch.setattr("clozelab.corpus.encoding.MIN_CUT_CHARACTERS", 0)
+
+
 @pytest.fixture
 def ids() -> SpecialIds:
     return SpecialIds(cls=2, sep=3, pad=0, mask=4, vocab_size=5000)

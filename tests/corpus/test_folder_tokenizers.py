@@ -487,7 +487,7 @@ def test_a_cache_that_is_always_full_changes_nothing(
     for kind in ("bert with every flag", "roberta with every flag", "xlm-roberta with every flag"):
         tokenizer = read_tokenizer(folder_of(kind))
         together = tokenizer.encode_batch(texts)
-        monkeypatch.setattr("clozelab.corpus.encoding.CACHED_CHARACTERS", 10)
+        monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
         for text, ids in zip(texts, together, strict=True):
             assert tokenizer.encode_batch([text])[0].tolist() == ids.tolist()
         monkeypatch.undo()

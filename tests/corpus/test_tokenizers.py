@@ -168,7 +168,7 @@ def test_cache_offsets_and_batches_agree(
     texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
     batch = wordpiece.encode_batch(texts)
     with_offsets = [ids for ids, _ in wordpiece.encode_with_offsets(texts)]
-    monkeypatch.setattr("clozelab.corpus.encoding.CACHED_CHARACTERS", 10)
+    monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
     one_by_one = [wordpiece.encode_batch([text])[0] for text in texts]
     for expected, *others in zip(with_offsets, batch, one_by_one, strict=True):
         for ids in others:

@@ -206,7 +206,7 @@ class TextSample:
     # a short document is one block: by its plain hash it would be held-out text, see SplitRule
     SALT = "vocabulary\n"
 
-    def __init__(self, max_characters: int) -> None:
+    def __init__(self, max_characters: float) -> None:
         self.max_characters = max_characters
         self.threshold = 2**64
         self._blocks: list[tuple[int, str]] = []

@@ -1,8 +1,8 @@
 """Text to ids: a tokenizer.json, which the `tokenizers` library runs.
 
-Unusual: encoding asks the library for words that are not in a cache only. WordPiece splits at
-whitespace before anything else, byte-level BPE before every single space, so the result is the
-library's, at three times its speed. Texts of tokenizers with other rules go to the library whole.
+Unusual: encoding asks the library for words that are not in a cache only (words.py says where a
+text may be cut), so the result is the library's, at six times its speed. Texts of tokenizers with
+other rules go to the library whole.
 
 A folder's own tokenizer.json runs as it is: "[MASK]" in a text is the mask, as AutoTokenizer has
 it. In the tokenizers of tokenizers.py text never turns into a special token.
@@ -16,8 +16,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,25 @@ from tokenizers import Tokenizer as Library
 from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
+from clozelab.corpus.words import (
+    WordCache,
+    WordRules,
+    arrow_numbers,
+    arrow_texts,
+    bare_rules,
+    with_space_before,
+    word_rules,
+)
 from clozelab.readers.lines import SURROGATES
 from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 
-# of cached words, 100 MB; then anew (frequent words are back within a batch)
-CACHED_CHARACTERS = 4_000_000
-TEXTS_PER_BATCH = 8192
-WORDS_PER_CALL = 512
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_CHARACTERS = 4_000_000
+# below, asking the library for the whole texts takes no longer than Arrow takes to be imported
+MIN_CUT_CHARACTERS = 50_000
+TEXTS_PER_CALL = 1024
 # a vocabulary made for a text leaves far less than 1 % unknown
 MAX_UNKNOWN_SHARE = 0.5
 WARNED_UNKNOWN_SHARE = 0.01
@@ -73,50 +86,6 @@ def refuse_unknown(text: str, unknown: float, max_unknown_share: float) -> None:
         )
     if unknown > WARNED_UNKNOWN_SHARE:
         log.warning(message)
-
-
-class WordCache:
-    """Words to ids: the library encodes each word that is not cached, once."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._ids: dict[str, bytes] = {}  # int32 ids of each word
-        self._characters = 0
-
-    def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all words one after the other, int32 [T], and of each text how many, int64 [N].
-
-        An empty word stands behind each text. It has the id -1 meanwhile: ids [5, 7, -1, 6, -1] are
-        two texts of 2 and 1.
-        """
-        if self._characters > CACHED_CHARACTERS:
-            self._ids = {}
-            self._characters = 0
-        self._ids[""] = np.int32(-1).tobytes()
-        self._learn(list(set(words).difference(self._ids)))
-        data = bytearray().join(map(self._ids.__getitem__, words))
-        ids = np.frombuffer(data, dtype=np.int32)
-        lengths = np.diff(np.flatnonzero(ids < 0), prepend=-1) - 1
-        return ids[ids >= 0], lengths
-
-    def _learn(self, missing: list[str]) -> None:
-        """Cache the ids of words that are not cached yet."""
-        calls = []
-        for i in range(0, len(missing), WORDS_PER_CALL):
-            calls.append(missing[i : i + WORDS_PER_CALL])
-        encodings = self._library.encode_batch(
-            calls,
-            is_pretokenized=True,
-            add_special_tokens=False,
-        )
-        for call, encoding in zip(calls, encodings, strict=True):
-            data = np.array(encoding.ids, dtype=np.int32).tobytes()
-            word_ids = np.array(encoding.word_ids, dtype=np.int64)
-            counts = np.bincount(word_ids, minlength=len(call))
-            ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
-            for word, start, end in zip(call, [0, *ends], ends, strict=False):
-                self._ids[word] = data[start:end]
-        self._characters += sum(map(len, missing))
 
 
 class Tokenizer:
@@ -165,18 +134,18 @@ class Tokenizer:
         self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
         # wordpiece, byte_bpe, metaspace or other
         self.kind = files.kind_of(self._rules)
-        self._cut, self._uncut = files.word_splitter(self._rules, self.added_tokens)
+        self._word_rules = word_rules(self._rules)
         # With byte-level BPE words of running text have a space before them, and what is cut out of
         # a text brings its own.
         self._spaced = False
         self._caches: dict[bool, WordCache] = {}
         for value in (True, False):
-            word_rules = files.with_prefix_space(self._rules, value)
+            rules = files.with_prefix_space(self._rules, value)
             library = self._library
-            if word_rules != self._rules:
-                library = self._open(word_rules)
+            if rules != self._rules:
+                library = self._open(rules)
                 self._spaced |= not value
-            self._caches[value] = WordCache(library)
+            self._caches[value] = self._cache_of(library, rules)
 
     def __getattr__(self, name: str) -> object:
         """A special token that is missing is missed where it is needed."""
@@ -192,6 +161,11 @@ class Tokenizer:
         library = files.open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
+
+    def _cache_of(self, library: Library, rules: PlainMapping) -> WordCache:
+        if self._word_rules is None or self._word_rules.bare is None:
+            return WordCache(library)
+        return WordCache(library, self._open(bare_rules(rules)), self._word_rules.bare)
 
     def _set_vocabulary(self) -> None:
         self._ids = self._library.get_vocab(with_added_tokens=True)
@@ -337,46 +311,69 @@ class Tokenizer:
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         """The texts without what the library refuses; each keeps its length."""
-        return [SURROGATES.sub("\ufffd", text) for text in texts]
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            return [SURROGATES.sub("\ufffd", text) for text in texts]
+        return list(texts)
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
         all_ids = [np.empty(0, dtype=np.int32)]
         all_lengths = [np.empty(0, dtype=np.int64)]
-        for start in range(0, len(texts), TEXTS_PER_BATCH):
-            ids, lengths = self._encode(self._cleaned(texts[start : start + TEXTS_PER_BATCH]))
+        # A batch ends with the text that fills it.
+        batch_of = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
+        ends = (np.flatnonzero(np.diff(batch_of)) + 1).tolist()
+        for start, end in pairwise([0, *ends, len(texts)]):
+            ids, lengths = self._encode(self._cleaned(texts[start:end]))
             all_ids.append(ids)
             all_lengths.append(lengths)
         return np.concatenate(all_ids), np.concatenate(all_lengths)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
-        plain = []
-        all_words = []
-        for index, text in enumerate(texts):
-            if self._cut is None or (self._uncut is not None and self._uncut.search(text)):
-                continue
-            plain.append(index)
-            if self._spaced and text and text[0] != " ":
-                text = f" {text}"
-            all_words += self._cut(text)
-            all_words.append("")
-        plain_ids, plain_lengths = self._caches[False].encode(all_words)
-        if len(plain) == len(texts):
-            return plain_ids, plain_lengths
+        rules = self._word_rules
+        if rules is None or sum(map(len, texts)) < MIN_CUT_CHARACTERS:
+            return self._encode_whole(texts)
+        array = arrow_texts(texts)
+        can_cut = rules.can_cut(array)
+        if can_cut.all():
+            return self._encode_by_words(rules, array)
         # The others go to the library as they are, and each text back to its place.
-        pieces: list[np.ndarray] = [np.empty(0, dtype=np.int32)] * len(texts)
-        ids_of_plain = np.split(plain_ids, np.cumsum(plain_lengths)[:-1])
-        for index, ids in zip(plain, ids_of_plain, strict=False):
-            pieces[index] = ids
-        whole = sorted(set(range(len(texts))).difference(plain))
-        encodings = self._library.encode_batch_fast(
-            [texts[index] for index in whole],
-            add_special_tokens=False,
-        )
-        for index, encoding in zip(whole, encodings, strict=True):
-            pieces[index] = np.array(encoding.ids, dtype=np.int32)
-        return np.concatenate(pieces), np.array([len(piece) for piece in pieces], dtype=np.int64)
+        others = [texts[index] for index in np.flatnonzero(~can_cut)]
+        parts = {
+            True: self._encode_by_words(rules, array.take(arrow_numbers(np.flatnonzero(can_cut)))),
+            False: self._encode_whole(others),
+        }
+        lengths = np.empty(len(texts), dtype=np.int64)
+        ids = np.empty(sum(len(part) for part, _ in parts.values()), dtype=np.int32)
+        for value, (_, part_lengths) in parts.items():
+            lengths[can_cut == value] = part_lengths
+        is_of_words = np.repeat(can_cut, lengths)
+        for value, (part_ids, _) in parts.items():
+            ids[is_of_words == value] = part_ids
+        return ids, lengths
+
+    def _encode_by_words(
+        self, rules: WordRules, texts: pyarrow.LargeStringArray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._spaced:
+            texts = with_space_before(texts)
+        words, num_words = rules.cut(texts)
+        ids, ends = self._caches[False].encode_array(words)
+        # Tokens before each word, so before each text's first one.
+        return ids, np.diff(ends[np.append(0, np.cumsum(num_words))])
+
+    def _encode_whole(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, by the library alone."""
+        pieces = [np.empty(0, dtype=np.int32)]
+        for start in range(0, len(texts), TEXTS_PER_CALL):
+            encodings = self._library.encode_batch_fast(
+                texts[start : start + TEXTS_PER_CALL], add_special_tokens=False
+            )
+            pieces += [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        lengths = np.array([len(piece) for piece in pieces[1:]], dtype=np.int64)
+        return np.concatenate(pieces), lengths
 
     def encode_words(
         self, words: Sequence[str], *, inside: bool = False
@@ -386,12 +383,7 @@ class Tokenizer:
         `inside`: they go on with a word instead.
         """
         cache = self._inner_cache if inside else self._caches[True]
-        words_and_ends: list[str] = []
-        for word in self._cleaned(words):
-            if word:
-                words_and_ends.append(word)
-            words_and_ends.append("")
-        return cache.encode(words_and_ends)
+        return cache.encode(self._cleaned(words))
 
     @cached_property
     def _inner_cache(self) -> WordCache:

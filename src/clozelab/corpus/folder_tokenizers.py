@@ -14,6 +14,7 @@ from pathlib import Path
 from tokenizers import models
 
 from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.simple_tokenizers import WhitespaceTokenizer
 from clozelab.corpus.tokenizer_classes import (
     BOS_CLASSES,
     BUILT_MODELS,
@@ -49,9 +50,18 @@ from clozelab.corpus.tokenizers import (
     ids_of,
     wordpiece_rules,
 )
+from clozelab.corpus.unigram import UnigramTokenizer
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
+# those that a corpus may have learnt; a tokenizer.json may be of one of them
+VOCABULARY_CLASSES = (
+    MpnetTokenizer,
+    WordPieceTokenizer,
+    ByteBpeTokenizer,
+    UnigramTokenizer,
+    WhitespaceTokenizer,
+)
 # RoBERTa's template, before it has its tokens
 ROBERTA_PROCESSOR: PlainMapping = {
     "type": "ByteLevel",
@@ -109,7 +119,7 @@ def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
             )
     _compare_vocabularies(folder, rules["model"])
     released = None
-    for tokenizer_class in (MpnetTokenizer, WordPieceTokenizer, ByteBpeTokenizer):
+    for tokenizer_class in VOCABULARY_CLASSES:
         if released is None:
             released = tokenizer_class.from_rules(rules)
     tokenizer: Tokenizer

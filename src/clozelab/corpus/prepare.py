@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,8 +59,6 @@ log = logging.getLogger(__name__)
 
 # raise it with every change of cleaning, splitting or tokenisation: it renames the folder
 PREPARATION_VERSION = 3
-# that a vocabulary is learnt from; frequencies are settled long before
-VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 BATCH_CHARACTERS = 1_000_000
 # at the beginning of the corpus, on which a given vocabulary is tried before anything slow
 FIT_CHARACTERS = 200_000
@@ -156,8 +155,9 @@ def _source_facts(sources: Sequence[CorpusSource], shards: Sequence[Shard]) -> l
 
 def _write_corpus(folder: Path, plan: CorpusPlan) -> None:
     split = SplitRule(plan.settings["validation_fraction"])
-    counts, sample = _survey(plan.shards, split, learn=plan.given_tokenizer is None)
-    tokenizer = plan.given_tokenizer or plan.tokenizer.learn(sample)
+    sample = TextSample(plan.tokenizer.sample_characters or math.inf)
+    counts = _survey(plan.shards, split, None if plan.given_tokenizer else sample)
+    tokenizer = plan.given_tokenizer or plan.tokenizer.learn(sample.texts())
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
@@ -315,25 +315,22 @@ def check_spaces(
         )
 
 
-def _survey(
-    shards: Sequence[Shard], split: SplitRule, learn: bool
-) -> tuple[CorpusCounts, list[str]]:
-    """Counts, and text to learn a vocabulary from (none unless `learn`).
+def _survey(shards: Sequence[Shard], split: SplitRule, sample: TextSample | None) -> CorpusCounts:
+    """Count what there is, and settle the split.
 
-    Settles the split, and logs what was met.
+    `sample` gets text to learn a vocabulary from; None where one is given.
     """
     counts = CorpusCounts()
-    sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
     for document in _read(shards, counts, "reading"):
         split.observe(document)
-        if learn:
+        if sample is not None:
             sample.add(document)
     # one document of several stretches can be divided
     if counts.documents < 2 and split.num_stretches < 2:
         _refuse_small(counts)
     split.settle()
     _log_counts(counts)
-    return counts, sample.texts()
+    return counts
 
 
 def _log_counts(counts: CorpusCounts) -> None:

@@ -8,8 +8,7 @@ counts for what AutoTokenizer takes from it.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tokenizers import AddedToken
@@ -34,11 +33,6 @@ BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNorm
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_WORD = re.compile("[^ \t\n\r]+")
-# "the old cat" -> "the", " old", " cat"
-_BYTE_CHUNK = re.compile(" ?[^ ]+")
-# no cut before each space: byte-level BPE looks at runs of them
-_ODD_SPACE = r"[^\S ]|\u180e|\s\s|\s$"
 
 
 def read_text(path: Path, expected: str) -> str:
@@ -314,29 +308,6 @@ def unknown_token(model: ReadOnlyJson) -> str:
             return ""
         return model["vocab"][index][0]
     return model.get("unk_token") or ""
-
-
-def word_splitter(
-    rules: ReadOnlyJson, added: Sequence[str]
-) -> tuple[Callable[[str], list[str]] | None, re.Pattern[str] | None]:
-    """How a text is cut into what can be encoded by itself (None: it cannot be).
-
-    The pattern is what no such text has.
-    """
-    normalizer = type_of(rules.get("normalizer"))
-    splitter = rules.get("pre_tokenizer") or {}
-    if splitter.get("type") == "BertPreTokenizer":
-        is_local = normalizer in (None, "BertNormalizer", "Lowercase")
-        if is_local and not any(map(re.compile(r"\s").search, added)):
-            return _WORD.findall, None
-    # RoBERTa's words can be encoded with the space before them, in a text without added tokens.
-    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
-    if not is_robertas or not splitter.get("use_regex", True):
-        return None, None
-    is_normalized = any(token["normalized"] for token in rules.get("added_tokens", ()))
-    if normalizer is None or (normalizer == "Lowercase" and not is_normalized):
-        return _BYTE_CHUNK.findall, re.compile("|".join([_ODD_SPACE, *map(re.escape, added)]))
-    return None, None
 
 
 def with_prefix_space(rules: ReadOnlyJson, value: bool) -> PlainDict:

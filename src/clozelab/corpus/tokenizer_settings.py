@@ -11,8 +11,10 @@ from pathlib import Path
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.files import resolve_path
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.simple_tokenizers import BytesTokenizer, WhitespaceTokenizer
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer
+from clozelab.corpus.unigram import CharacterTokenizer, UnigramTokenizer
 from clozelab.text.plain import PlainDict, ReadOnlyJson
 
 log = logging.getLogger(__name__)
@@ -21,14 +23,20 @@ KINDS: ReadOnlyJson = {
     WordPieceTokenizer.kind: WordPieceTokenizer,
     MpnetTokenizer.kind: MpnetTokenizer,
     ByteBpeTokenizer.kind: ByteBpeTokenizer,
+    BytesTokenizer.kind: BytesTokenizer,
+    UnigramTokenizer.kind: UnigramTokenizer,
+    CharacterTokenizer.kind: CharacterTokenizer,
+    WhitespaceTokenizer.kind: WhitespaceTokenizer,
 }
+# of the text that a vocabulary is learnt from; frequencies are settled long before
+SAMPLE_CHARACTERS = 64_000_000
 
 
 @dataclass(frozen=True)
 class TokenizerSettings:
     """What a corpus's tokenizer is to be; the keys of conf/tokenizer.
 
-    `kind` is wordpiece, wordpiece_roberta or byte_bpe.
+    `kind` is one of KINDS.
     """
 
     kind: str
@@ -39,13 +47,16 @@ class TokenizerSettings:
 
     It is a vocab.txt, byte_bpe's folder (vocab.json, merges.txt), or any tokenizer.json.
     """
-    add_prefix_space: bool | None = None  # of byte_bpe alone
+    add_prefix_space: bool | None = None  # of byte_bpe and bytes alone
+    sample_characters: int | None = SAMPLE_CHARACTERS
+    """Of the text, chosen by a hash, that a vocabulary is learnt from; None: all of it."""
 
     def __post_init__(self) -> None:
-        if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):
+        has_bytes = issubclass(KINDS[self.kind], ByteBpeTokenizer)
+        if has_bytes != (self.add_prefix_space is not None):
             raise ValueError(
-                f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe"
-                " alone"
+                f"tokenizer.add_prefix_space={json.dumps(self.add_prefix_space)}: say true or false"
+                " for byte_bpe and bytes, and nothing for other kinds"
             )
         least = KINDS[self.kind].smallest
         if self.vocab_file is None and self.vocab_size < least:
@@ -107,4 +118,14 @@ class TokenizerSettings:
         if given:
             size = given.vocab_size
             vocabulary = given.fingerprint
-        return {"kind": self.kind, "vocab_size": size, "vocabulary": vocabulary, **self._rules}
+        sample = {}
+        # Folders of older versions are named without it.
+        if given is None and self.sample_characters != SAMPLE_CHARACTERS:
+            sample = {"sample_characters": self.sample_characters}
+        return {
+            "kind": self.kind,
+            "vocab_size": size,
+            "vocabulary": vocabulary,
+            **self._rules,
+            **sample,
+        }

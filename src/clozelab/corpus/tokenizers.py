@@ -27,7 +27,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-from clozelab.corpus.encoding import TEXTS_PER_BATCH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
 from clozelab.corpus.tokenizer_files import (
     CONFIG_FILE,
@@ -46,6 +45,7 @@ MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
+TEXTS_PER_BLOCK = 8192
 
 # BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
@@ -72,9 +72,14 @@ class VocabularyTokenizer(Tokenizer):
     def _rules_for_words(self) -> Library:
         """The rules in the library's terms, without special tokens in text."""
 
-    @abstractmethod
     def _template(self) -> processors.PostProcessor:
-        """What stands around texts and pairs, in the library's terms."""
+        """What stands around texts and pairs, in the library's terms: BERT's."""
+        second_type = 1 if self.has_token_types else 0
+        return processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{second_type} [SEP]:{second_type}",
+            special_tokens=[(name, self._ids[name]) for name in ("[CLS]", "[SEP]")],
+        )
 
     def _roles(self) -> dict[str, str]:
         keys = [f"{role}_token" for role in ROLES]
@@ -96,6 +101,17 @@ class VocabularyTokenizer(Tokenizer):
         """tokenizer.json and tokenizer_config.json."""
         config |= {"model_max_length": 512, **self._roles()}
         return {TOKENIZER_FILE: self.rules().encode(), CONFIG_FILE: json_bytes(config)}
+
+    def files(self) -> dict[str, bytes]:
+        """tokenizer.json, and a tokenizer_config.json by which AutoTokenizer takes it as it is."""
+        inputs = ["input_ids", "attention_mask"]
+        if self.has_token_types:
+            inputs.insert(1, "token_type_ids")
+        return self._rule_files(
+            tokenizer_class="PreTrainedTokenizerFast",
+            do_lower_case=self.lowercase,
+            model_input_names=inputs,
+        )
 
     def has_mask(self, text: str) -> bool:
         return self.mask_token in text
@@ -194,7 +210,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         splits = type_of(rules.get("pre_tokenizer")) == "BertPreTokenizer"
         if lowercase is None or not (has_pieces and cleans and strips and splits):
             return None
-        return _or_none(cls, rules, lowercase=lowercase)
+        return or_none(cls, rules, lowercase=lowercase)
 
     def files(self) -> dict[str, bytes]:
         config: PlainDict = {
@@ -213,14 +229,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     def _rules_for_words(self) -> Library:
         return wordpiece_rules(self._ids, self.lowercase)
-
-    def _template(self) -> processors.PostProcessor:
-        second_type = 1 if self.has_token_types else 0
-        return processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0",
-            pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{second_type} [SEP]:{second_type}",
-            special_tokens=[(name, self._ids[name]) for name in ("[CLS]", "[SEP]")],
-        )
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         if self.lowercase:
@@ -287,15 +295,8 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     ValueError where they are more than the vocabulary is to have.
     """
     rules = wordpiece_rules({"[UNK]": 0}, lowercase)
-    counts = _character_counts(texts, rules)
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    # As many of the most frequent characters as cover CHARACTER_COVERAGE of the text.
-    covered = np.cumsum([counts[character] for character in ranked]) / max(1, counts.total())
-    kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
-    # At most half of the entries are single characters; plain ASCII is worth its few entries
-    # however rare.
-    ascii_characters = {character for character in counts if character.isascii()}
-    kept = sorted({*kept[: vocab_size // 4], *ascii_characters})
+    # At most half of the entries are single characters.
+    kept = covering_characters(_character_counts(texts, rules), vocab_size // 4)
     # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
     alphabet = list(kept)
     for character in kept:
@@ -311,13 +312,24 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
     return alphabet
 
 
+def covering_characters(counts: Counter[str], most: int) -> list[str]:
+    """At most so many of the most frequent characters as cover a text, in code-point order."""
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    # As many as cover CHARACTER_COVERAGE of the text.
+    covered = np.cumsum([counts[character] for character in ranked]) / max(1, counts.total())
+    kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
+    # Plain ASCII is worth its few entries however rare.
+    ascii_characters = {character for character in counts if character.isascii()}
+    return sorted({*kept[:most], *ascii_characters})
+
+
 def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
     """How often each character stands in what BERT's normalisation makes of the texts."""
     # Characters are counted as written, and each kind is normalised once.
     # Unicode has 0x110000 code points: a counter for each.
     raw = np.zeros(0x110000, dtype=np.int64)
-    for start in range(0, len(texts), TEXTS_PER_BATCH):
-        block = "".join(texts[start : start + TEXTS_PER_BATCH])
+    for start in range(0, len(texts), TEXTS_PER_BLOCK):
+        block = "".join(texts[start : start + TEXTS_PER_BLOCK])
         # UTF-32 has four bytes a character, and they are its code point.
         codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
         raw += np.bincount(codes, minlength=len(raw))
@@ -424,7 +436,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             # Older versions of the library write "a b" for ["a", "b"].
             pieces = pair.split(" ") if isinstance(pair, str) else pair
             merges.append(tuple(pieces))
-        return _or_none(
+        return or_none(
             cls,
             rules,
             merges,
@@ -480,6 +492,13 @@ def _has(node: PlainMapping, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
+def has_sections(rules: ReadOnlyJson, library: Library) -> bool:
+    """Whether a tokenizer.json normalises and splits text as a tokenizer of the library does."""
+    expected = json.loads(library.to_str())
+    sections = ("normalizer", "pre_tokenizer")
+    return all(rules.get(section) == expected[section] for section in sections)
+
+
 def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
     """Entries by their ids; ValueError where those are not 0, 1, 2, ..."""
     entries = sorted(ids, key=ids.__getitem__)
@@ -491,7 +510,7 @@ def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
 T = TypeVar("T")
 
 
-def _or_none(
+def or_none(
     cls: Callable[..., T], rules: ReadOnlyJson, *merges: object, **settings: object
 ) -> T | None:
     """A tokenizer of this class, or None where the vocabulary is not one of it."""

@@ -26,6 +26,7 @@ from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 
+MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
 WORD = re.compile(r"[^\W\d_]+")
 GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
@@ -96,10 +97,10 @@ def with_entries(tokenizer: Tokenizer, entries: Sequence[str]) -> Tokenizer:
     rules = json.loads(files[TOKENIZER_FILE])
     config = json.loads(files[CONFIG_FILE])
     model = rules["model"]
-    if model["type"] not in ("WordPiece", "BPE", "Unigram") or not rules["pre_tokenizer"]:
+    if model["type"] not in MODELS or not rules["pre_tokenizer"]:
         raise ValueError(
-            f"{tokenizer.path}: words can be added to WordPiece, BPE and Unigram behind a"
-            f" pre-tokenizer, and this is {model['type']}; give another tokenizer (tokenizer=)"
+            f"{tokenizer.path}: words can be added to {', '.join(MODELS)} behind a pre-tokenizer,"
+            f" and this is {model['type']}; give another tokenizer (tokenizer=)"
         )
     # Added tokens behind the model's own entries keep their ids by being entries, too.
     vocabulary = model["vocab"]

@@ -1,0 +1,114 @@
+"""Tokenizers that learn no pieces: the 256 bytes, and whole words between spaces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Library
+
+from clozelab.corpus.tokenizer_files import type_of
+from clozelab.corpus.tokenizers import (
+    MIN_PIECE_COUNT,
+    SPECIAL_TOKENS,
+    ByteBpeTokenizer,
+    VocabularyTokenizer,
+    entries_of,
+    has_sections,
+    or_none,
+)
+from clozelab.corpus.unigram import count_words
+from clozelab.text.plain import ReadOnlyJson
+
+WORD = re.compile("[^ \t\n\r]+")
+# "[MASK]" between two spaces becomes "[ MASK]": text never turns into a special token.
+SPECIAL_WORD = Regex(r"(?<!\S)\[(?=(?:PAD|UNK|CLS|SEP|MASK)\](?!\S))")
+
+
+class BytesTokenizer(ByteBpeTokenizer):
+    """The bytes of UTF-8, as ByT5 reads them: byte-level BPE without merges."""
+
+    kind = "bytes"
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],  # noqa: ARG003
+        vocab_size: int,  # noqa: ARG003
+        lowercase: bool,
+        add_prefix_space: bool,
+    ) -> ByteBpeTokenizer:
+        """The 256 bytes and the special tokens; there is nothing to learn from the texts."""
+        pad, unknown, begin, separator, mask = cls.default_tokens
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = [begin, pad, separator, unknown, *alphabet, mask]
+        return ByteBpeTokenizer(
+            vocabulary, [], lowercase=lowercase, add_prefix_space=add_prefix_space
+        )
+
+
+class WhitespaceTokenizer(VocabularyTokenizer):
+    """Words between spaces, punctuation included; each other word is [UNK]."""
+
+    kind = "whitespace"
+    default_tokens = SPECIAL_TOKENS
+    smallest = len(SPECIAL_TOKENS) + 1
+
+    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
+        self.lowercase = lowercase
+        super().__init__(vocabulary)
+        self._cut = WORD.findall  # each can be encoded by itself
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WhitespaceTokenizer:
+        """The most frequent words that occur twice, at most `vocab_size` with special tokens."""
+        words = count_words(texts, whitespace_rules(models.WordLevel(), lowercase))
+        frequent = []
+        for word, count in words.items():
+            if count >= MIN_PIECE_COUNT and word not in SPECIAL_TOKENS:
+                frequent.append(word)
+        ranked = sorted(frequent, key=lambda word: (-words[word], word))
+        most = vocab_size - len(SPECIAL_TOKENS)
+        return cls([*SPECIAL_TOKENS, *ranked[:most]], lowercase=lowercase)
+
+    @classmethod
+    def from_vocab(cls, path: str | Path, lowercase: bool) -> WhitespaceTokenizer:
+        """Read a `vocab.txt` (one word a line); ValueError where it is not one."""
+        try:
+            return cls(entries_of(Path(path)), lowercase=lowercase)
+        except ValueError as error:
+            raise ValueError(f"vocabulary file {path}: {error}") from None
+
+    @classmethod
+    def from_rules(cls, rules: ReadOnlyJson) -> WhitespaceTokenizer | None:
+        """The one with the words and the rules of a tokenizer.json.
+
+        None where those are not ours.
+        """
+        if type_of(rules["model"]) != "WordLevel":
+            return None
+        for lowercase in (True, False):
+            if has_sections(rules, whitespace_rules(models.WordLevel(), lowercase)):
+                return or_none(cls, rules, lowercase=lowercase)
+        return None
+
+    def _identity(self) -> list[object]:
+        return [WhitespaceTokenizer.kind, self.vocabulary, self.lowercase]
+
+    def _rules_for_words(self) -> Library:
+        model = models.WordLevel(self._ids, unk_token="[UNK]")
+        return whitespace_rules(model, self.lowercase)
+
+
+def whitespace_rules(model: models.Model, lowercase: bool) -> Library:
+    """Words between spaces in the library's terms, without special tokens in text."""
+    library = Library(model)
+    cleaning = normalizers.BertNormalizer(
+        handle_chinese_chars=False, strip_accents=lowercase, lowercase=lowercase
+    )
+    special_words = normalizers.Replace(SPECIAL_WORD, "[ ")
+    library.normalizer = normalizers.Sequence([cleaning, special_words])
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return library

@@ -1,0 +1,284 @@
+"""Words of many texts, of which each different one is encoded once.
+
+Texts are cut as bytes, by the kinds of two neighbours: a table says between which kinds a word
+begins. It lists only places where the tokenizer's own rules cut whatever else the text holds, so
+the ids are those of whole texts:
+
+    BERT                cuts at white space and around every ASCII punctuation mark
+    byte-level BPE      cuts before a space, and between an ASCII letter or digit and a mark
+
+Arrow then numbers the words, which asks Python and the library for new ones only.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tokenizers import Tokenizer as Library
+
+from clozelab.corpus.tokenizer_files import kind_of, type_of
+from clozelab.text.plain import PlainDict, ReadOnlyJson
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# of cached words, 100 MB; then anew (frequent words are back within a batch)
+CACHED_CHARACTERS = 4_000_000
+WORDS_PER_CALL = 512
+MOST_ADDED = 1000  # added tokens that texts are searched for
+
+# Kinds of bytes. OTHER is what is no ASCII, and control characters. No byte is EDGE: it stands
+# before a text's first one.
+SPACE, ALNUM, MARK, APOSTROPHE, OTHER, EDGE = range(6)
+NUM_KINDS = 6
+ANY = range(NUM_KINDS)
+BERT_SPACES = b" \t\n\r"
+# what a byte is in its word
+DROPPED, INSIDE, BEGIN = range(3)
+# Where a text holds one of these, byte-level BPE looks at runs of white space.
+ODD_SPACES = (
+    r"[\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{180e}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}"
+    r"\x{3000}]|  | $"
+)
+
+
+def _kinds_of_bytes() -> bytes:
+    kinds = np.full(256, OTHER, dtype=np.uint8)
+    kinds[list(string.ascii_letters.encode() + string.digits.encode())] = ALNUM
+    kinds[list(string.punctuation.encode())] = MARK
+    kinds[list(b"'")] = APOSTROPHE
+    kinds[list(BERT_SPACES)] = SPACE
+    return kinds.tobytes()
+
+
+def _places(*begins: tuple[Sequence[int], Sequence[int]], drops_spaces: bool) -> bytes:
+    """What a byte is by its own kind and the one before it, at NUM_KINDS * before + own.
+
+    A word begins between one of the first kinds and one of the second, of any pair of `begins`.
+    """
+    places = np.full((NUM_KINDS, NUM_KINDS), INSIDE, dtype=np.uint8)
+    places[EDGE] = BEGIN
+    for before, after in begins:
+        places[np.ix_(before, after)] = BEGIN
+    if drops_spaces:
+        places[:, SPACE] = DROPPED
+    return places.tobytes().ljust(256, b"\0")
+
+
+KINDS = _kinds_of_bytes()
+AT_SPACES = _places(([SPACE], ANY), drops_spaces=True)
+BERT = _places(([SPACE, MARK, APOSTROPHE], ANY), (ANY, [MARK, APOSTROPHE]), drops_spaces=True)
+# An apostrophe may begin "'s", so what stands behind one may belong to it.
+BYTE_LEVEL = _places(
+    (ANY, [SPACE]), ([ALNUM], [MARK, APOSTROPHE]), ([MARK], [ALNUM]), drops_spaces=False
+)
+
+
+@dataclass(frozen=True)
+class WordRules:
+    """How texts are cut into words that can be encoded by themselves.
+
+    Args:
+        places: as `_places` says.
+        lowers: whether ASCII letters can be lower-cased before anything else.
+        uncut: a pattern of Arrow's regular expressions; a text that holds it is not cut ("": none).
+        bare: words that the model reads as they are, without normaliser and pre-tokeniser, when
+            they match this as a whole (None: there are none).
+    """
+
+    places: bytes
+    lowers: bool
+    uncut: str
+    bare: re.Pattern[str] | None
+
+    def can_cut(self, texts: pyarrow.LargeStringArray) -> np.ndarray:
+        """Whether each text can be cut, bool [N]."""
+        import pyarrow.compute as arrow
+
+        if not self.uncut:
+            return np.ones(len(texts), dtype=np.bool_)
+        bits = arrow.match_substring_regex(texts, self.uncut).buffers()[1]
+        is_uncut = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(texts), bitorder="little")
+        return is_uncut == 0
+
+    def cut(self, texts: pyarrow.LargeStringArray) -> tuple[pyarrow.LargeStringArray, np.ndarray]:
+        """All words of the texts one after the other, and of each text how many, int64 [N]."""
+        import pyarrow
+
+        _, offsets, characters = texts.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        data = characters.to_pybytes()[ends[0] : ends[-1]]
+        ends = ends - ends[0]
+        # Tables of bytes are the fastest way: one for kinds, one for pairs of kinds.
+        kinds = np.frombuffer(data.translate(KINDS), dtype=np.uint8)
+        pairs = kinds.copy()
+        pairs[1:] += NUM_KINDS * kinds[:-1]
+        firsts = ends[:-1][np.diff(ends) > 0]
+        pairs[firsts] = NUM_KINDS * EDGE + kinds[firsts]
+        places = pairs.tobytes().translate(self.places)
+        starts = _begins_in(places)
+        num_words = np.diff(np.searchsorted(starts, ends))
+        if self.places[SPACE] == DROPPED:
+            data = data.translate(None, BERT_SPACES)
+            starts = _begins_in(places.translate(None, bytes([DROPPED])))
+        if self.lowers:
+            data = data.lower()
+        starts = np.append(starts, len(data))
+        words = pyarrow.LargeStringArray.from_buffers(
+            len(starts) - 1, pyarrow.py_buffer(starts), pyarrow.py_buffer(data)
+        )
+        return words, num_words
+
+
+def _begins_in(places: bytes) -> np.ndarray:
+    return np.flatnonzero(np.frombuffer(places, dtype=np.uint8) == BEGIN)
+
+
+def arrow_texts(texts: Sequence[str]) -> pyarrow.LargeStringArray:
+    """The texts in Arrow's memory."""
+    import pyarrow  # takes a third of a second: only who encodes much text pays
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return pyarrow.LargeStringArray.from_buffers(
+        len(texts), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
+    )
+
+
+def with_space_before(texts: pyarrow.LargeStringArray) -> pyarrow.LargeStringArray:
+    """A space before each text that begins with something else."""
+    import pyarrow.compute as arrow
+
+    return arrow.replace_substring_regex(texts, r"^([^ ])", r" \1")
+
+
+# Arrow's own ways from and to NumPy import pandas, which takes longer than a corpus of some MB.
+
+
+def arrow_numbers(values: np.ndarray) -> pyarrow.Array:
+    import pyarrow
+
+    kind = pyarrow.from_numpy_dtype(values.dtype)
+    return pyarrow.Array.from_buffers(kind, len(values), [None, pyarrow.py_buffer(values)])
+
+
+def _numbers_of(array: pyarrow.Array) -> np.ndarray:
+    kind = array.type.to_pandas_dtype()
+    return np.frombuffer(array.buffers()[1], dtype=kind)[array.offset : array.offset + len(array)]
+
+
+class WordCache:
+    """Words to ids: the library encodes each word that is not cached, once.
+
+    Args:
+        library: the tokenizer.
+        bare: the same without normaliser and pre-tokeniser, which cost more than the model does;
+            it gets the words that `pattern` matches as a whole.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        bare: Library | None = None,
+        pattern: re.Pattern[str] | None = None,
+    ) -> None:
+        self._library = library
+        self._bare = bare
+        self._pattern = pattern
+        self._ids = {"": b""}  # int32 ids of each word
+        self._characters = 0
+
+    def encode(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all words one after the other, int32 [T], and of each how many, int64 [W]."""
+        if self._characters > CACHED_CHARACTERS:
+            self._ids = {"": b""}
+            self._characters = 0
+        missing = set(words).difference(self._ids)
+        self._characters += sum(map(len, missing))
+        if self._bare is not None and self._pattern is not None:
+            plain = list(filter(self._pattern.fullmatch, missing))
+            self._learn(self._bare, plain)
+            missing.difference_update(plain)
+        self._learn(self._library, list(missing))
+        data = list(map(self._ids.__getitem__, words))
+        lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
+        return np.frombuffer(bytearray().join(data), dtype=np.int32), lengths // 4
+
+    def encode_array(self, words: pyarrow.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all words, int32 [T], and how many stand before each and behind all, [W + 1]."""
+        import pyarrow
+
+        numbered = words.dictionary_encode()
+        ids, lengths = self.encode(numbered.dictionary.to_pylist())
+        offsets = arrow_numbers(np.append(0, np.cumsum(lengths)))
+        rows = pyarrow.LargeListArray.from_arrays(offsets, arrow_numbers(ids))
+        rows = rows.take(numbered.indices)
+        return _numbers_of(rows.values), _numbers_of(rows.offsets)
+
+    def _learn(self, library: Library, missing: list[str]) -> None:
+        """Cache the ids of words that are not cached yet."""
+        calls = []
+        for i in range(0, len(missing), WORDS_PER_CALL):
+            calls.append(missing[i : i + WORDS_PER_CALL])
+        encodings = library.encode_batch(
+            calls,
+            is_pretokenized=True,
+            add_special_tokens=False,
+        )
+        for call, encoding in zip(calls, encodings, strict=True):
+            data = np.array(encoding.ids, dtype=np.int32).tobytes()
+            word_ids = np.array(encoding.word_ids, dtype=np.int64)
+            counts = np.bincount(word_ids, minlength=len(call))
+            ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
+            for word, start, end in zip(call, [0, *ends], ends, strict=False):
+                self._ids[word] = data[start:end]
+
+
+def word_rules(rules: ReadOnlyJson) -> WordRules | None:
+    """How texts of a tokenizer are cut; None where they cannot be."""
+    normalizer = rules.get("normalizer") or {}
+    splitter = rules.get("pre_tokenizer") or {}
+    added = [token["content"] for token in rules.get("added_tokens", ())]
+    is_normalized = any(token["normalized"] for token in rules.get("added_tokens", ()))
+    kind = type_of(normalizer)
+    lowers = kind == "Lowercase" or bool(normalizer.get("lowercase"))
+    # A text is searched for added tokens before anything else, so one with an added token is not
+    # cut. Of those that are normalised nobody can say which text holds them.
+    is_searchable = len(added) <= MOST_ADDED and not is_normalized
+    uncut = list(map(re.escape, added))
+    letters = "a-z" if lowers else "A-Za-z"
+    if splitter.get("type") == "BertPreTokenizer":
+        is_local = kind in (None, "BertNormalizer", "Lowercase")
+        if not is_local or any(map(re.compile(r"\s").search, added)):
+            return None
+        if not is_searchable:
+            return WordRules(AT_SPACES, False, "", None)
+        bare = _bare_words(f"[{letters}0-9]+", added)
+        return WordRules(BERT, lowers, "|".join(uncut), bare)
+    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
+    if not is_robertas or not splitter.get("use_regex", True) or len(added) > MOST_ADDED:
+        return None
+    if kind is None or (kind == "Lowercase" and is_searchable):
+        bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
+        return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
+    return None
+
+
+def _bare_words(pattern: str, added: Sequence[str]) -> re.Pattern[str] | None:
+    """The pattern, unless an added token could be part of what it matches."""
+    if any(map(re.compile("[A-Za-z0-9 ]*").fullmatch, added)):
+        return None
+    return re.compile(pattern)
+
+
+def bare_rules(rules: ReadOnlyJson) -> PlainDict:
+    """The same rules for words that normaliser and pre-tokeniser would leave as they are."""
+    splitter = None
+    if kind_of(rules) == "byte_bpe":
+        splitter = {**rules["pre_tokenizer"], "use_regex": False}
+    return {**rules, "normalizer": None, "pre_tokenizer": splitter, "added_tokens": []}

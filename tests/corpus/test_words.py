@@ -1,0 +1,176 @@
+"""Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
+kind of tokenizer, whatever the texts hold.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.corpus.test_folder_tokenizers import EVERY_FLAG, KINDS, MARKED, folder_of
+from tests.corpus.test_tokenizers import make_texts, train_bpe
+
+from clozelab.corpus import words
+from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
+from clozelab.corpus.words import ODD_SPACES, WordRules, arrow_texts
+
+__all__ = ["folder_of"]  # a fixture
+
+SPECIAL = ("[MASK]", "[UNK]", "[CLS", "<mask>", "<s>", "</s>", "<hole>")
+PIECES = [
+    *("the", "The", "CAT", "cats", "it", "un", "12", "3", "x1y", "w", "ab" * 60),
+    *("'", "'s", "n't", "'LL", "''", '"', ".", ",", "...", "-", "_", "(", "),", "$", "=", "@#"),
+    *(" ", " ", " ", "  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\xa0"),
+    *("\u1680", "\u180e", "\u2003", "\u2028", "\u202f", "\u3000", "\u200b", "\ufeff", "\u00ad"),
+    *("\0", "\x01", "\x7f", "\x9f", "\ufffd", "\ud800", "\ue000", "é", "É", "e\u0301", "\u0301"),
+    *("\u0338", "≠", "\u037e", "İ", "ı", "Σ", "σ", "ς", "ß", "ẞ", "ﬁ", "K", "ⅷ", "²", "٣", "½"),
+    *(
+        "日",
+        "本",
+        "한",
+        "\u1100\u1161",
+        "가",
+        "\u0e33",
+        "\u0627\u0651",
+        "👩\u200d🔬",
+        "—",
+        "“",
+        "¿",
+    ),
+    *SPECIAL,
+    *MARKED,
+    *(token.content for token in EVERY_FLAG[:8]),
+]
+TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
+# The first call opens a tokenizer, and may be slow.
+many = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def check(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """By words, and by the library alone."""
+    ids, lengths = tokenizer.encode_flat(texts)
+    expected = [ids for ids, _ in tokenizer.encode_with_offsets(texts)]
+    assert ids.dtype == np.int32
+    assert lengths.tolist() == [len(row) for row in expected]
+    assert ids.tolist() == [index for row in expected for index in row.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_of_a_folders_tokenizer(folder_of: Callable[[str], Path], kind: str) -> None:
+    tokenizer = read_tokenizer(folder_of(kind))
+
+    @many
+    @given(TEXTS)
+    def check_texts(texts: list[str]) -> None:
+        check(tokenizer, texts)
+
+    check_texts()
+
+
+def test_where_which_tokenizer_cuts(folder_of: Callable[[str], Path]) -> None:
+    places = {
+        "bert": words.BERT,
+        "bert with every flag": words.AT_SPACES,  # some added tokens are normalised
+        "bert with spaces in tokens": None,
+        "roberta with every flag": words.BYTE_LEVEL,
+        "albert": None,
+    }
+    for kind, expected in places.items():
+        rules = words.word_rules(read_tokenizer(folder_of(kind))._rules)
+        assert (rules.places if rules else None) == expected
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "byte_bpe prefixed"])
+def test_ids_of_a_vocabularys_tokenizer(kind: str, lowercase: bool) -> None:
+    texts = [*make_texts(), *map("".join, pairwise(PIECES))]
+    tokenizer: Tokenizer
+    if kind == "wordpiece":
+        tokenizer = WordPieceTokenizer.train(texts, 800, lowercase)
+    else:
+        prefixed = kind != "byte_bpe"
+        tokenizer = ByteBpeTokenizer.train(texts, 800, lowercase, add_prefix_space=prefixed)
+
+    @many
+    @given(TEXTS)
+    def check_texts(texts: list[str]) -> None:
+        check(tokenizer, texts)
+
+    check_texts()
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        # "it's" is "it", "'s": no word begins behind its apostrophe
+        ("byte_bpe", ([words.APOSTROPHE], [words.ALNUM])),
+        # "x1y" is one word of BERT's
+        ("wordpiece", ([words.ALNUM], [words.ALNUM])),
+    ],
+)
+def test_a_wrong_place_to_cut_would_be_seen(
+    kind: str,
+    table: tuple[list[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "BYTE_LEVEL" if kind == "byte_bpe" else "BERT"
+    wrong = bytearray(getattr(words, name))
+    for before in table[0]:
+        for after in table[1]:
+            wrong[words.NUM_KINDS * before + after] = words.BEGIN
+    monkeypatch.setattr(words, name, bytes(wrong))
+    with pytest.raises(AssertionError):
+        test_ids_of_a_vocabularys_tokenizer(kind, True)
+
+
+def test_texts_with_other_spaces_than_single_ones_are_not_cut() -> None:
+    """Python knows the same white space as the pattern of Arrow does."""
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    rules = WordRules(words.BYTE_LEVEL, lowers=False, uncut=ODD_SPACES, bare=None)
+    can_cut = rules.can_cut(arrow_texts([f"a{character}b" for character in characters]))
+    refused = [characters[index] for index in np.flatnonzero(~can_cut)]
+    spaces = [character for character in characters if character.isspace()]
+    assert refused == sorted({*spaces, "\u180e"} - {" "})
+    assert rules.can_cut(arrow_texts(["a  b", "a ", "a b", " a", ""])).tolist() == [
+        *(False, False),
+        *(True, True, True),
+    ]
+
+
+def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = train_bpe(False)
+    texts = [*PIECES, *make_texts()]
+    together = tokenizer.encode_flat(texts)
+    monkeypatch.setattr("clozelab.corpus.encoding.BATCH_CHARACTERS", 50)
+    for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
+        assert whole.tolist() == parts.tolist()
+
+
+def test_pandas_is_not_imported_to_encode() -> None:
+    """Arrow's usual ways from and to NumPy would; it takes longer than to encode some MB."""
+    program = """
+import sys
+from clozelab.corpus import encoding
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+encoding.MIN_CUT_CHARACTERS = 0
+tokenizer = WordPieceTokenizer.train(["the cat [MASK]"] * 9, 60, True)
+tokenizer._word_rules = encoding.WordRules(tokenizer._word_rules.places, True, "k", None)
+assert len(tokenizer.encode_flat(["the cat", "the kat"])[0]) > 4
+assert "pyarrow" in sys.modules
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
