@@ -239,7 +239,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]
     ).refusals
     shows(what, "fine-tuning row=last")
-    shows(reason, "features='lastt' is unknown; known: embeddings, second_to_last, last")
+    shows(reason, "features=lastt: choose one of embeddings, second_to_last, last")
 
 
 def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:

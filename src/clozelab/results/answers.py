@@ -177,8 +177,8 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
         metrics, compute = LISTS[answer_kind]
         if metric not in metrics:
             raise ValueError(
-                f"{metric} is no score of predictions alone, so it cannot be resampled; of {answer_kind}"
-                f" those are {', '.join(metrics)}"
+                f"{metric} is no score of predictions alone, so it cannot be resampled; of"
+                f" {answer_kind} those are {', '.join(metrics)}"
             )
         return PairedTest(count, metric, compute(first, second, metric))
     if answer_kind not in ("labels", "numbers"):
