@@ -89,7 +89,7 @@ def test_the_pre_flight_of_a_prepared_world(
     heading, *_ = text.splitlines()
     shows(heading, "Pre-flight of table5_pretraining_tasks (demo)")
     assert ERROR not in text
-    assert "masks are as the recipe says" not in text, "what is well is counted"
+    assert "masks are those of the recipe" not in text, "what is well is counted"
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
