@@ -59,6 +59,7 @@ MODEL_VERBS = {
     "vocabulary": "a model with more words, or another tokenizer, to be pre-trained further",
 }
 OTHER_VERBS = {
+    "inspect": "a prepared corpus: its lengths, documents, and instances as a model reads them",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status, or architectures with their commands",

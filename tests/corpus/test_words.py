@@ -1,26 +1,34 @@
 """Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
-kind of tokenizer, whatever the texts hold.
+kind of tokenizer, whatever the texts hold; and words that are counted, the same vocabulary.
 """
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as tries
 from hypothesis import strategies as st
 from tests.corpus.test_folder_tokenizers import EVERY_FLAG, KINDS, MARKED, folder_of
 from tests.corpus.test_tokenizers import make_texts, train_bpe
+from tokenizers import Tokenizer as Library
+from tokenizers import models
+from tokenizers.trainers import BpeTrainer
 
 from clozelab.corpus import words
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import byte_bpe_rules, wordpiece_rules
+from clozelab.corpus.word_counts import count_words, train_on_words
 from clozelab.corpus.words import ODD_SPACES, WordRules, arrow_texts
 
 __all__ = ["folder_of"]  # a fixture
@@ -52,7 +60,7 @@ PIECES = [
 ]
 TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
 # The first call opens a tokenizer, and may be slow.
-many = settings(
+many = tries(
     max_examples=150,
     deadline=None,
     derandomize=True,
@@ -95,15 +103,18 @@ def test_where_which_tokenizer_cuts(folder_of: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "byte_bpe prefixed"])
+@pytest.mark.parametrize(
+    "kind",
+    ["wordpiece", "byte_bpe", "byte_bpe prefixed", "unigram", "characters", "whitespace"],
+)
 def test_ids_of_a_vocabularys_tokenizer(kind: str, lowercase: bool) -> None:
-    texts = [*make_texts(), *map("".join, pairwise(PIECES))]
-    tokenizer: Tokenizer
-    if kind == "wordpiece":
-        tokenizer = WordPieceTokenizer.train(texts, 800, lowercase)
-    else:
-        prefixed = kind != "byte_bpe"
-        tokenizer = ByteBpeTokenizer.train(texts, 800, lowercase, add_prefix_space=prefixed)
+    # A corpus has no NULs and no halved characters.
+    whole = [piece for piece in PIECES if piece not in ("\0", "\ud800", *SPECIAL)]
+    texts = [*make_texts(), *map("".join, pairwise(whole))]
+    name, _, prefixed = kind.partition(" ")
+    spaces = {"add_prefix_space": bool(prefixed)} if name == "byte_bpe" else {}
+    settings = TokenizerSettings(kind=name, vocab_size=800, lowercase=lowercase, **spaces)
+    tokenizer = settings.learn(texts)
 
     @many
     @given(TEXTS)
@@ -155,7 +166,7 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_bpe(False)
     texts = [*PIECES, *make_texts()]
     together = tokenizer.encode_flat(texts)
-    monkeypatch.setattr("clozelab.corpus.encoding.BATCH_CHARACTERS", 50)
+    monkeypatch.setattr("clozelab.corpus.words.BATCH_CHARACTERS", 50)
     for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
         assert whole.tolist() == parts.tolist()
 
@@ -174,3 +185,30 @@ assert "pyarrow" in sys.modules
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_words_are_counted_as_the_library_counts_them(lowercase: bool) -> None:
+    """Entries that are learnt from words are those that the library learns from the texts."""
+    rng = random.Random(4)
+    texts = ["".join(rng.choices(PIECES, k=30)).replace("\ud800", "") for _ in range(400)]
+    for prefixed in (True, False):
+        rules = byte_bpe_rules(models.BPE(), lowercase, prefixed)
+        expected = library_counts(texts, rules)
+        assert count_words(texts, rules) == expected
+        trainer = BpeTrainer(vocab_size=900, show_progress=False)
+        rules.train_from_iterator(texts, trainer)
+        trainer = BpeTrainer(vocab_size=900, show_progress=False)
+        trained = train_on_words(models.BPE(), trainer, expected)
+        assert trained.get_vocab() == rules.get_vocab()
+    rules = wordpiece_rules({"[UNK]": 0}, lowercase)
+    assert count_words(texts, rules) == library_counts(texts, rules)
+
+
+def library_counts(texts: list[str], rules: Library) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if rules.normalizer:
+            text = rules.normalizer.normalize_str(text)
+        counts.update(word for word, _ in rules.pre_tokenizer.pre_tokenize_str(text))
+    return counts

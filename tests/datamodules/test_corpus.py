@@ -448,3 +448,63 @@ def test_a_split_without_pairs(
     setattr(corpus, split, make_shards(num_documents, 0))
     with pytest.raises(ValueError, match=sentence):
         make().setup("fit")
+
+
+WEIGHTS = [None, {"books": 3.0, "wiki": 1.0}]
+
+
+def test_weights_of_one_phase_leave_the_other_as_it_is(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    plain = stream_fingerprint(StepStream(make().bound_phases(), 0, 0, 1))
+    nothing = make(source_weights=[None, None])
+    assert stream_fingerprint(StepStream(nothing.bound_phases(), 0, 0, 1)) == plain
+    weighted = make(source_weights=WEIGHTS)
+    steps = stream_fingerprint(StepStream(weighted.bound_phases(), 0, 0, 1))
+    assert steps[:5] == plain[:5]
+    assert all(mixed != one for mixed, one in zip(steps[5:], plain[5:], strict=True))
+
+
+@pytest.mark.parametrize("input", [FullSentences(), SegmentPairs(0.5, "corpus")])
+def test_a_weighted_phase_reads_its_shares(
+    make: Callable[..., CorpusDataModule], corpus: Any, input: Any
+) -> None:
+    # As prepared corpora have it: one source behind the other, so that windows are of one.
+    corpus.train = replace(corpus.train, document_source=np.repeat(np.uint8([0, 1]), 10))
+    objective = Objective(input=input, token=MLM, pair=None)
+    phases = [PHASES[0] | {"steps": 200}]
+    data = make(objective, phases=phases, source_weights=[{"wiki": 1.0, "books": 3.0}])
+    (bound,) = data.bound_phases()
+    _, index = bound.places(np.arange(200 * 12))
+    packed = bound.instances.pack(1, 0, index)
+    text = packed.lengths - 2  # tokens, with the separators of documents inside
+    share = text[packed.source == 1].sum() / text.sum()
+    assert share == pytest.approx(0.75, abs=0.02)
+
+
+def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    def phases() -> Any:
+        return make(source_weights=WEIGHTS).bound_phases()
+
+    whole = list(StepStream(phases(), 0, 0, 1))
+    resumed = stream_fingerprint(StepStream(phases(), 6, 0, 1))
+    assert stream_fingerprint(whole[6:]) == resumed
+    copies = stream_fingerprint(StepStream(pickle.loads(pickle.dumps(phases())), 0, 0, 1))
+    assert copies == stream_fingerprint(whole)
+    # Two ranks of four instances have the eight of one.
+    ranks = [list(StepStream(phases(), 5, rank, 2)) for rank in range(2)]
+    for number, step in enumerate(whole[5:]):
+        rows = [row for micro in step for row in rows_of(micro)]
+        of_ranks = [row for rank in ranks for micro in rank[number] for row in rows_of(micro)]
+        assert of_ranks == rows
+
+
+def test_weights_that_cannot_be_kept_are_refused_before_training(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    with pytest.raises(ValueError, match=r"phase 1: .*wiki would be less than one instance"):
+        make(source_weights=[None, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
+    with pytest.raises(ValueError, match="source_weights: source wiki has no weight"):
+        make(source_weights=[{"books": 1.0}, None]).setup("fit")

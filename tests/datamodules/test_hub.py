@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,9 +69,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
     """
     asked: list[tuple[Any, ...]] = []
 
-    def load(name: str, config: str | None, *, split: str, revision: str) -> Any:
-        asked.append((name, config, split, revision))
-        return datasets.load_from_disk(str(tmp_path / "hub" / name / str(config)))[split]
+    def load(name: str, config: str | None, *, revision: str) -> Any:
+        def as_dataset(split: str) -> Any:
+            asked.append((name, config, split, revision))
+            return datasets.load_from_disk(str(tmp_path / "hub" / name / str(config)))[split]
+
+        return SimpleNamespace(
+            hash=revision, download_and_prepare=lambda: None, as_dataset=as_dataset
+        )
 
     def put(
         name: str, config: str, splits: dict[str, dict[str, list[Any]]], features: Any
@@ -82,7 +88,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
         datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "hub" / name / config))
         return asked
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
     return put
 
 
@@ -325,9 +331,9 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def unreachable(*_args: Any, **_kwargs: Any) -> Any:
         raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub\nRetrying")
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
     source = HubSource.from_task(task("sst2"))
-    with refuses("is not to be had from the hub: ConnectionError: Couldn't reach") as refused:
+    with refuses("cannot be read (ConnectionError: Couldn't reach 'nyu-mll/glue' on") as refused:
         hub_files(source, tmp_path / "cache")
     assert f"revision {source.revision} " in str(refused.value)
     assert list((tmp_path / "cache/hub").iterdir()) == []

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from clozelab.analysis.phrases import format_count
+from clozelab.corpus.mixing import tokens_read
 
 MOST_PASSES = 40
 """Passes over its text after which an encoder learns it by heart."""
+ADVICE = (
+    f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps"
+    " (steps_factor=)"
+)
 
 
 def passes(read: float, text: int) -> tuple[str, bool]:
@@ -16,10 +23,36 @@ def passes(read: float, text: int) -> tuple[str, bool]:
         text: tokens of the training text.
     """
     sentence = f"{read / text:.1f} passes over {format_count(text)} tokens of text"
-    if read <= MOST_PASSES * text:
+    return _with_advice(sentence, read / text)
+
+
+def passes_by_source(
+    phase_tokens: Sequence[float],
+    weights: Sequence[Mapping[str, float] | None],
+    sizes: Mapping[str, int],
+) -> dict[str, float]:
+    """Name of each source -> how often a pre-training reads it.
+
+    Args:
+        phase_tokens: tokens of each phase.
+        weights: mixing weights of each phase; None: in proportion to the sizes.
+        sizes: name -> tokens of its training text.
+    """
+    result = dict.fromkeys(sizes, 0.0)
+    for tokens, of_phase in zip(phase_tokens, weights, strict=True):
+        for name, read in tokens_read(tokens, of_phase, sizes).items():
+            if read:
+                result[name] += read / sizes[name]
+    return result
+
+
+def source_passes(by_source: Mapping[str, float]) -> tuple[str, bool]:
+    """A sentence about how often each source is read, and whether one is read too often."""
+    parts = [f"{name} is read {times:.1f} times" for name, times in by_source.items()]
+    return _with_advice(", ".join(parts), max(by_source.values()))
+
+
+def _with_advice(sentence: str, times: float) -> tuple[str, bool]:
+    if times <= MOST_PASSES:
         return sentence, False
-    advice = (
-        f"; beyond {MOST_PASSES} an encoder learns the text by heart: more text, or fewer steps"
-        " (steps_factor=)"
-    )
-    return sentence + advice, True
+    return sentence + ADVICE, True

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.assembly import factory
-from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.corpora import prepared_corpus, source_weights
 from clozelab.assembly.encoders import (
     build_module,
     build_objectives,
@@ -25,11 +25,13 @@ from clozelab.assembly.encoders import (
     given_config,
     given_lengths,
 )
-from clozelab.assembly.passes import passes
+from clozelab.assembly.passes import passes, passes_by_source, source_passes
 from clozelab.config import Composed, total_steps
+from clozelab.corpus.files import content_marks
 from clozelab.corpus.generated import known_loss
+from clozelab.corpus.mixing import tokens_by_source
 from clozelab.corpus.packing import Masking
-from clozelab.corpus.shards import PreparedCorpus, unigram_loss
+from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
@@ -139,6 +141,7 @@ def make_data(
         num_workers=cfg.trainer.num_workers,
         validation_instances=cfg.validation.instances,
         validation_seq_length=cfg.validation.seq_length,
+        source_weights=source_weights(cfg),
     )
 
 
@@ -169,6 +172,7 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
     phases = [vars(phase) for phase in cfg.phases]
     check_lengths(phases, vars(cfg.validation), positions, hardware.world_size)
     check_position_growth(cfg.position_growth, phases, hardware.strategy)
+    source_weights(cfg)  # refuses wrong ones
     # The constructor refuses sizes and parts that do not fit together.
     EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     factory.check_optimizer(cfg, total_steps(phases))
@@ -249,15 +253,20 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
-    """Log how often the plan reads the corpus; too many passes are a warning."""
-    planned_tokens = 0
+    """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
+    phase_tokens = []
     for phase in data.phases:
-        planned_tokens += phase.steps * phase.global_batch_size * phase.seq_length
-    sentence, is_much = passes(planned_tokens, corpus.train.num_tokens)
-    level = logging.INFO
-    if is_much:
-        level = logging.WARNING
-    log.log(level, "%s", sentence)
+        phase_tokens.append(phase.steps * phase.global_batch_size * phase.seq_length)
+    sentences = [passes(sum(phase_tokens), corpus.train.num_tokens)]
+    if any(data.source_weights):
+        sizes = tokens_by_source(corpus.train)
+        by_source = passes_by_source(phase_tokens, data.source_weights, sizes)
+        sentences.append(source_passes(by_source))
+    for sentence, is_much in sentences:
+        level = logging.INFO
+        if is_much:
+            level = logging.WARNING
+        log.log(level, "%s", sentence)
 
 
 def log_learning_rate(cfg: PretrainConfig) -> None:
@@ -346,10 +355,10 @@ def save_encoder(
 
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     """Digest of a corpus's text."""
-    checksums = []
-    for source in corpus.manifest["settings"]["sources"]:
-        checksums += [file["sha256"] for file in source["files"]]
-    return digest([sorted(checksums), cfg.corpus.validation_fraction])
+    settings = corpus.manifest["settings"]
+    checksums = content_marks(settings["sources"])
+    identity = [sorted(checksums), cfg.corpus.validation_fraction]
+    return digest(identity + further_steps(settings))
 
 
 def corpus_facts(
@@ -358,8 +367,9 @@ def corpus_facts(
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
-    `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
-    and of how much was held out, whatever they are called and whichever tokenizer cuts them.
+    `known_loss` too, the best that any model can do. `text` is a digest of the files that were
+    read, of the steps that they went through and of how much was held out, whatever the files are
+    called and whichever tokenizer cuts them.
     """
     # Losses that need no model: of frequencies alone and, where it is known, the best possible.
     labels = data.held_out_labels()

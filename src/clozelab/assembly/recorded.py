@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from clozelab.assembly import encoders, factory, pretraining
 from clozelab.config import Composed
-from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import BoundPhase
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.reuse import is_record_of
@@ -70,7 +69,7 @@ def instances_by_step(bound: BoundPhase) -> NDArray[np.int32]:
     for step in range(bound.phase.steps):
         # Places count through all steps of a phase: a pass over the text may end within a step.
         places = np.arange(step * size, (step + 1) * size)
-        _, order[step] = instance_indices(bound.seed, len(bound.instances), places)
+        _, order[step] = bound.places(places)
     return order
 
 

@@ -116,6 +116,10 @@ class Instances(ABC):
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """The instances named by `index` [B]; `epoch` is one number or [B]."""
 
+    @abstractmethod
+    def sources(self) -> NDArray[np.uint8]:
+        """[instances] index of the source in which each begins."""
+
     def _document_of(self, sentence: I64) -> I64:
         """Number of the document that each sentence is in."""
         return np.searchsorted(self._documents, sentence, side="right") - 1
@@ -222,6 +226,9 @@ class BoundPairs(Instances):
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def sources(self) -> NDArray[np.uint8]:
+        return self._sources[self._document_of(self._starts)]
 
     def _find_single_document_groups(self, documents: I64) -> list[int]:
         """Groups that draw next segments from all groups, for want of another document.
@@ -457,6 +464,10 @@ class ReleasedInstances(BoundPairs):
             np.arange(len(self._documents) - 1), self._groups, self._single_document_groups
         )
 
+    def sources(self) -> NDArray[np.uint8]:
+        first = self._starts.astype(np.int64) % len(self._sentences)
+        return self._sources[self._document_of(first)]
+
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
         sentences = self._sentences
@@ -662,6 +673,9 @@ class WindowInstances(Instances):
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
+    def sources(self) -> NDArray[np.uint8]:
+        return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
+
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         first = self._bounds[index]
@@ -677,8 +691,11 @@ class WindowInstances(Instances):
         packed = pack_windows(
             self._tokens, start, length, separators, self.ids, self.seq_length, draws
         )
-        document = np.searchsorted(self._token_documents, start, side="right") - 1
-        return replace(packed, source=self._sources[document].astype(np.int64))
+        return replace(packed, source=self._sources[self._document_at(start)].astype(np.int64))
+
+    def _document_at(self, token: I64) -> I64:
+        """Number of the document that each token position is in."""
+        return np.searchsorted(self._token_documents, token, side="right") - 1
 
 
 @dataclass(frozen=True)

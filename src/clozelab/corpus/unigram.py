@@ -6,7 +6,6 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,8 @@ from clozelab.corpus.tokenizers import (
     has_sections,
 )
 from clozelab.corpus.unigram_training import learn_pieces
+from clozelab.corpus.word_counts import count_characters
+from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
 SPACE = "▁"
@@ -31,8 +32,7 @@ SPECIAL_SCORE = -1e6
 SCORE_DECIMALS = 6
 SPACES = Regex(" {2,}")
 # A text is encoded word by word, unless it has something that normalisation makes a space of.
-WORD = re.compile("[^ ]+")
-ODD_CHARACTER = re.compile(
+ODD_CHARACTER = (
     "[^ -~\u00a1-\ufaff]"
     "|[\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u037a\u0384\u0385\u1680\u180e\u1fbd-\u1fff"
     "\u2000-\u200f\u2017\u2028-\u202f\u203e\u205f-\u206f\u2581\u3000\u309b\u309c]"
@@ -53,8 +53,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         super().__init__([piece for piece, _ in self.pieces])
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
-        self._cut = WORD.findall
-        self._uncut = ODD_CHARACTER
+        self._word_rules = WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
@@ -160,10 +159,7 @@ def count_words(texts: Iterable[str], rules: Library) -> Counter[str]:
 
 def _characters_of(words: Counter[str], rules: Library, most: int) -> list[str]:
     """The characters that get entries: `most` that cover the text, and all of ASCII."""
-    counts: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            counts[character] += count
+    counts = count_characters(words)
     ascii_characters = rules.normalizer.normalize_str("".join(ASCII))
     return sorted({SPACE, *ascii_characters, *covering_characters(counts, most)})
 

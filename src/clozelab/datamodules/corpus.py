@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
+from clozelab.corpus.mixing import Mixture, check_weights, tokens_by_source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
@@ -58,6 +59,19 @@ class BoundPhase:
     first_step: int
     instances: Instances
     seed: int
+    # None: all sources in proportion to their sizes
+    mixture: Mixture | None = None
+
+    def places(self, position: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions counted over the whole phase -> (epoch, instance), shaped like `position`."""
+        if self.mixture is None:
+            return instance_indices(self.seed, len(self.instances), position)
+        return self.mixture.places(position)
+
+
+def phase_at(phases: Sequence[BoundPhase], step: int) -> BoundPhase:
+    """The phase that an optimizer step, counted from 0, is in."""
+    return next(bound for bound in reversed(phases) if bound.first_step <= step)
 
 
 class StepStream(IterableDataset[list[TorchBatch]]):
@@ -96,7 +110,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
         The last micro-batch is smaller where the sizes do not divide.
         """
-        bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
+        bound = phase_at(self.phases, step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
         if share * self.world_size != phase.global_batch_size:
@@ -113,7 +127,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
     def _micro_batch(self, bound: BoundPhase, order: NDArray[np.int64]) -> TorchBatch:
         """The instances at some places of the phase's order."""
-        epoch, index = instance_indices(bound.seed, len(bound.instances), order)
+        epoch, index = bound.places(order)
         # One number where all instances are of one epoch, which is nearly always and cheaper.
         epoch_or_epochs: int | NDArray[np.int64] = epoch
         if (epoch == epoch[0]).all():
@@ -219,6 +233,8 @@ class CorpusDataModule(LightningDataModule):
         validation_instances: held-out ones, of validation_seq_length; fewer where the split has
             fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
+        source_weights: one a phase: name of each source -> the share of tokens that is read of it,
+            in proportion; None reads all in proportion to their sizes.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
     """
@@ -233,6 +249,7 @@ class CorpusDataModule(LightningDataModule):
         validation_instances: int,
         validation_seq_length: int,
         num_workers: int,
+        source_weights: Sequence[Mapping[str, float] | None] | None = None,
     ) -> None:
         super().__init__()
         self.corpus = prepared_corpus
@@ -241,6 +258,7 @@ class CorpusDataModule(LightningDataModule):
         self.phases = []
         for phase in phases:
             self.phases.append(Phase(**{name: phase[name] for name in names}))
+        self.source_weights = source_weights or [None] * len(self.phases)
         self.seed = seed
         self.num_workers = num_workers
         self.validation_instances = validation_instances
@@ -266,6 +284,7 @@ class CorpusDataModule(LightningDataModule):
             objective.token.check_batch(phase.global_batch_size)
             self.instances("train", phase.seq_length, objective)
             self.instances("validation", self.validation_seq_length, objective)
+        self.bound_phases()  # weights that cannot be kept are refused
 
     def instances(
         self, split: str, seq_length: int, objective: Objective | None = None
@@ -299,8 +318,24 @@ class CorpusDataModule(LightningDataModule):
             instances = self.instances("train", phase.seq_length, objective)
             seed = derive_seed(self.seed, f"phase {number}")
             first_step = self.first_steps[number]
-            phases.append(BoundPhase(number, phase, objective, first_step, instances, seed))
+            mixture = self._mixture(number, instances, seed)
+            phases.append(
+                BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
+            )
         return phases
+
+    def _mixture(self, number: int, instances: Instances, seed: int) -> Mixture | None:
+        """The order of a phase with weights; ValueError where a source has nothing to read."""
+        weights = self.source_weights[number]
+        if weights is None:
+            return None
+        names = self.corpus.train.source_names
+        check_weights(f"phases.{number}.source_weights", weights, names)
+        in_order = {name: weights[name] for name in names}
+        try:
+            return Mixture(instances.sources(), in_order, tokens_by_source(self.corpus.train), seed)
+        except ValueError as error:
+            raise ValueError(f"phase {number}: {error}") from error
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
 from clozelab.corpus.packing import I64, Epoch, PackedInstances, SegmentSpans, pack_pairs
@@ -97,6 +98,9 @@ class SentencePairInstances(Instances):
 
     def __len__(self) -> int:
         return len(self._first)
+
+    def sources(self) -> NDArray[np.uint8]:
+        return self._sources[self._document_of(self._first)]
 
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from clozelab.addresses import build_parts
-from clozelab.assembly.passes import MOST_PASSES
+from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
+from clozelab.corpus.mixing import tokens_by_source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
@@ -254,6 +255,7 @@ class Arm(Shape):
     Attributes:
         objective: its last phase's.
         objectives, nodes: those of all phases, built and as they are configured.
+        source_weights: mixing weights of each phase.
     """
 
     name: str
@@ -263,6 +265,7 @@ class Arm(Shape):
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[PlainMapping] = ()
+    source_weights: Sequence[Mapping[str, float] | None] = ()
 
     @property
     def longest(self) -> int:
@@ -300,8 +303,17 @@ class Arm(Shape):
         """The multiple of its steps with which it does not yet learn its text by heart."""
         if self.corpus.folder is None:
             return float("inf")
+        times = [self.tokens / self.corpus.train.num_tokens, *self.passes_by_source.values()]
         # A little less, since factors are rounded.
-        return 0.99 * MOST_PASSES * self.corpus.train.num_tokens / self.tokens
+        return 0.99 * MOST_PASSES / max(times)
+
+    @cached_property
+    def passes_by_source(self) -> dict[str, float]:
+        """How often each source of a prepared corpus is read; empty without weights."""
+        if self.corpus.folder is None or not any(self.source_weights):
+            return {}
+        sizes = tokens_by_source(self.corpus.train)
+        return passes_by_source(self.phase_tokens, self.source_weights, sizes)
 
     @cached_property
     def parameters(self) -> int:

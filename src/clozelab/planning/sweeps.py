@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.assembly.corpora import (
+    find_corpus,
+    prepared_corpus,
+    source_weights,
+)
 from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
-from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -165,7 +169,8 @@ def text_bytes(cfg: PretrainConfig) -> int:
     total = 0
     try:
         for index, source in enumerate(cfg.corpus.sources):
-            for shard in CorpusSource(**vars(source)).shards(index, Path(cfg.data_dir)):
+            files = make_source(vars(source), index, cfg.hub)
+            for shard in files.shards(index, Path(cfg.data_dir)):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])
@@ -197,6 +202,7 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
         nodes=phase_objectives(cfg),
         settings=settings,
         jobs=jobs,
+        source_weights=source_weights(cfg),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich import filesize
 
 from clozelab.analysis.phrases import format_count, join_list
-from clozelab.assembly.passes import MOST_PASSES, passes
+from clozelab.assembly.passes import MOST_PASSES, passes, source_passes
 from clozelab.terminal import Heading
 from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
 
@@ -295,6 +295,11 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
             )
         if arm.corpus.folder:
             amount, _ = passes(tokens, arm.corpus.train.num_tokens)
+            names_of.setdefault(amount, []).append(arm.name)
+        if arm.passes_by_source:
+            factor = tokens / arm.tokens
+            times = {name: factor * often for name, often in arm.passes_by_source.items()}
+            amount, _ = source_passes(times)
             names_of.setdefault(amount, []).append(arm.name)
     for amount, names in names_of.items():
         readers = join_list(names)

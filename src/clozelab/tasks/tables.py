@@ -18,6 +18,7 @@ from typing import Any
 from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.cells import cell_text, is_missing
 from clozelab.readers.records import DamagedRow, Record, Table, check_columns
+from clozelab.readers.remote import FilePath
 from clozelab.readers.tables import open_table
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
@@ -206,7 +207,7 @@ class TableFormat:
 class NamedClasses:
     """A column of numbers, or lists of them, that the datasets library gave names (ClassLabel)."""
 
-    path: Path
+    path: FilePath
     column: str
     names: list[str]
     labels: frozenset[str]  # those that are known; empty: none are

@@ -1,0 +1,150 @@
+"""Mixing weights: which share of its tokens a training reads from each source of a corpus.
+
+As in the data mixtures of GPT-3 and LLaMA: with weights 1 and 3, three quarters of the tokens are
+of the second source, whatever the sources' sizes; a small one is then read several times. Without
+weights each is read in proportion to its size, so all equally often.
+
+Unusual: the order has no state. A period of instances is laid out once: each source's are spread
+evenly over it, each at a drawn place of its own stretch. So any beginning of the order has each
+source's share to within an instance or two, and no source stands at every second place. Where an
+instance stands says how many of its source came before it, which says its number and epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.corpus.packing import I64
+from clozelab.corpus.random import derive_seed, instance_indices, uniform01
+from clozelab.corpus.shards import TokenShards
+from clozelab.text.did_you_mean import hint
+
+PERIOD = 2**16  # instances: shares are multiples of 1 / PERIOD
+
+
+def check_weights(key: str, weights: Mapping[str, float], names: Sequence[str]) -> None:
+    """ValueError for weights that say no share of each of the sources `names`.
+
+    `key` is where they stand in the configuration.
+    """
+    for name in weights:
+        if name not in names:
+            raise ValueError(f"{key}: there is no source {name!r}; {hint(name, names)}")
+    for name in names:
+        if name not in weights:
+            raise ValueError(
+                f"{key}: source {name} has no weight: give each source one, 0 to leave it out"
+            )
+    for name, weight in weights.items():
+        if not math.isfinite(weight) or weight < 0:
+            raise ValueError(f"{key}: the weight of {name} is {weight}: give 0 or more")
+    if not any(weights.values()):
+        raise ValueError(f"{key}: all weights are 0: give one source more")
+
+
+def tokens_by_source(shards: TokenShards) -> dict[str, int]:
+    """Name of each source -> tokens of it in a split."""
+    ends = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
+    counts = np.zeros(len(shards.source_names), dtype=np.int64)
+    np.add.at(counts, np.asarray(shards.document_source), np.diff(ends))
+    return dict(zip(shards.source_names, counts.tolist(), strict=True))
+
+
+def tokens_read(
+    tokens: float, weights: Mapping[str, float] | None, sizes: Mapping[str, int]
+) -> dict[str, float]:
+    """Name of each source -> how many of `tokens` are read from it; by `sizes` without weights."""
+    shares: Mapping[str, float] = sizes
+    if weights is not None:
+        shares = weights
+    total = sum(shares.values())
+    return {name: tokens * share / total for name, share in shares.items()}
+
+
+class Mixture:
+    """The order in which a phase reads the instances of weighted sources.
+
+    Args:
+        sources: [instances] index of each instance's source.
+        weights: name of each source, in the order of their indices -> its weight.
+        sizes: name -> tokens of its text, all of which its instances hold once.
+        seed: of the phase.
+
+    Raises:
+        ValueError: a source that is to be read has no instance, or too small a share.
+    """
+
+    def __init__(
+        self,
+        sources: NDArray[np.uint8],
+        weights: Mapping[str, float],
+        sizes: Mapping[str, int],
+        seed: int,
+    ) -> None:
+        self.names = list(weights)
+        self.seed = seed
+        self._members = []
+        for number in range(len(self.names)):
+            members = np.flatnonzero(sources == number)
+            self._members.append(members.astype(np.min_scalar_type(len(sources))))
+        # Instances of a source that hold its share of the tokens: a source of short documents has
+        # fewer tokens in an instance, so more instances are read of it.
+        shares = np.zeros(len(self.names))
+        for number, name in enumerate(self.names):
+            if weights[name] and not len(self._members[number]):
+                raise ValueError(
+                    f"source {name} has weight {weights[name]:g} and no instance to read: add text,"
+                    " or give it weight 0"
+                )
+            if weights[name]:
+                shares[number] = weights[name] * len(self._members[number]) / sizes[name]
+        self._quotas = _quotas(shares / shares.sum())
+        for name, quota in zip(self.names, self._quotas, strict=True):
+            if weights[name] and not quota:
+                raise ValueError(
+                    f"source {name} would be less than one instance of {PERIOD:,}: raise its weight"
+                    " or give it 0"
+                )
+        self._source, self._number = _layout(self._quotas, seed)
+
+    def places(self, position: I64) -> tuple[I64, I64]:
+        """Positions counted over the whole phase -> (epoch of its source, instance), alike."""
+        period, place = np.divmod(position, PERIOD)
+        source = self._source[place]
+        # how many instances of the same source stand before
+        count = period * self._quotas[source] + self._number[place]
+        epoch = np.empty_like(count)
+        index = np.empty_like(count)
+        for number in np.unique(source):
+            is_here = source == number
+            members = self._members[number]
+            seed = derive_seed(self.seed, f"source {self.names[number]}")
+            epoch[is_here], order = instance_indices(seed, len(members), count[is_here])
+            index[is_here] = members[order]
+        return epoch, index
+
+
+def _quotas(shares: NDArray[np.float64]) -> I64:
+    """Instances of each source in a period, by largest remainders: their sum is PERIOD."""
+    exact = shares * PERIOD
+    quotas = np.floor(exact).astype(np.int64)
+    largest_first = np.argsort(quotas - exact, kind="stable")
+    quotas[largest_first[: PERIOD - quotas.sum()]] += 1
+    return quotas
+
+
+def _layout(quotas: I64, seed: int) -> tuple[I64, I64]:
+    """Source of each place of a period, and how many of that source stand before it there.
+
+    A source with quota q has one place in each q-th part of the period, drawn inside of it.
+    """
+    source = np.repeat(np.arange(len(quotas)), quotas)
+    first = np.cumsum(quotas) - quotas
+    number = np.arange(PERIOD) - first[source]
+    draw = uniform01(seed, 0, "mixture", source, number)
+    order = np.lexsort((source, (number + draw) / quotas[source]))
+    return source[order], number[order]

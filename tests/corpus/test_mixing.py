@@ -1,0 +1,149 @@
+"""Mixing weights: each source's share of the tokens, in an order without state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from tests.datamodules.test_corpus import make_shards
+
+from clozelab.assembly.passes import passes_by_source, source_passes
+from clozelab.corpus.instances import FullSentences, InputFormat, SegmentPairs
+from clozelab.corpus.mixing import PERIOD, Mixture, check_weights, tokens_by_source
+from clozelab.corpus.packing import SpecialIds
+from clozelab.objectives.sop import SentencePairs
+
+IDS = SpecialIds(2, 3, 0, 4, 90)
+SOURCES = np.array([0] * 700 + [1] * 50 + [2] * 250, dtype=np.uint8)
+SIZES = {"wiki": 7000, "books": 500, "news": 2500}
+
+
+def mixture(weights: dict[str, float], seed: int = 1, sizes: dict[str, int] = SIZES) -> Mixture:
+    return Mixture(SOURCES, weights, sizes, seed)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"wiki": 1, "books": 2, "news": 0},
+        {"wiki": 1, "books": 1, "news": 1},
+        {"wiki": 0.0, "books": 0.123, "news": 0.877},
+    ],
+)
+@pytest.mark.parametrize("count", [10, 333, 4096, PERIOD + 77])
+def test_every_beginning_has_the_shares_to_an_instance_a_source(
+    weights: dict[str, float], count: int
+) -> None:
+    _, index = mixture(weights).places(np.arange(count))
+    seen = Counter(SOURCES[index].tolist())
+    for number, weight in enumerate(weights.values()):
+        exact = count * weight / sum(weights.values())
+        assert abs(seen[number] - exact) <= len(weights), (number, seen, exact)
+
+
+def test_shares_are_of_tokens_where_instances_differ_in_length() -> None:
+    # An instance of books has a tenth of the tokens of one of wiki.
+    sizes = {"wiki": 70_000, "books": 500, "news": 1}
+    _, index = mixture({"wiki": 1, "books": 1, "news": 0}, sizes=sizes).places(np.arange(11_000))
+    seen = Counter(SOURCES[index].tolist())
+    assert seen[1] == pytest.approx(10_000, abs=3)
+    assert seen[0] == pytest.approx(1_000, abs=3)
+
+
+def test_a_source_is_read_whole_before_it_is_read_again() -> None:
+    weights = {"wiki": 1, "books": 2, "news": 0}
+    epoch, index = mixture(weights).places(np.arange(900))
+    of_books = SOURCES[index] == 1
+    assert of_books.sum() in (599, 600, 601)
+    for number in range(11):
+        instances = index[of_books & (epoch == number)]
+        assert sorted(instances.tolist()) == list(range(700, 750))
+    orders = [index[of_books & (epoch == number)].tolist() for number in (0, 1)]
+    assert orders[0] != orders[1], "every pass has an order of its own"
+    assert set(epoch[~of_books].tolist()) == {0}
+
+
+def test_a_place_is_found_without_those_before_it() -> None:
+    order = mixture({"wiki": 1, "books": 3, "news": 0.5})
+    whole = order.places(np.arange(PERIOD - 50, PERIOD + 200))
+    later = order.places(np.arange(PERIOD + 100, PERIOD + 200))
+    np.testing.assert_array_equal(np.stack(whole)[:, 150:], np.stack(later))
+    other = mixture({"wiki": 1, "books": 3, "news": 0.5}, seed=2).places(np.arange(200))
+    assert (np.stack(other) != np.stack(order.places(np.arange(200)))).any()
+
+
+def test_no_source_stands_at_every_second_place() -> None:
+    # The hybrid objective reads every second instance from left to right.
+    _, index = mixture({"wiki": 1, "books": 1, "news": 0}).places(np.arange(20_000))
+    is_book = SOURCES[index] == 1
+    assert is_book[::2].mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_layout_of_a_period_is_a_sorted_merge() -> None:
+    """A second, plain implementation: draw a place for each, sort, count."""
+    order = mixture({"wiki": 1, "books": 2, "news": 0})
+    seen: Counter[int] = Counter()
+    for source, number in zip(order._source.tolist(), order._number.tolist(), strict=True):
+        assert number == seen[source]
+        seen[source] += 1
+    assert sum(seen.values()) == PERIOD
+
+
+@pytest.mark.parametrize("layout", [FullSentences(), SegmentPairs(0.5, "corpus"), SentencePairs()])
+def test_the_source_of_an_instance_is_that_of_its_packed_form(layout: InputFormat) -> None:
+    instances = layout.bind(make_shards(30, 3), IDS, 24)
+    packed = instances.pack(1, 0, np.arange(len(instances)))
+    np.testing.assert_array_equal(instances.sources(), packed.source)
+
+
+def test_the_source_of_a_released_instance() -> None:
+    layout = SegmentPairs(0.5, "corpus", cuts="released", copies=3, put_back_unused=True)
+    instances = layout.bind(make_shards(30, 3), IDS, 24)
+    packed = instances.pack(1, 0, np.arange(len(instances)))
+    np.testing.assert_array_equal(instances.sources(), packed.source)
+
+
+def test_tokens_of_each_source() -> None:
+    shards = make_shards(30, 3)
+    by_source = tokens_by_source(shards)
+    assert sum(by_source.values()) == shards.num_tokens
+    first = shards.sentence_offsets[shards.document_offsets[1]]
+    second = shards.sentence_offsets[shards.document_offsets[2]]
+    one = make_shards(30, 3)
+    one.document_source[:] = 1
+    one.document_source[1] = 0
+    assert tokens_by_source(one)["wiki"] == second - first
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"wiki": 1, "boks": 1}, "there is no source 'boks'; did you mean 'books'?"),
+        ({"wiki": 1}, "source books has no weight: give each source one, 0 to leave it out"),
+        ({"wiki": 1, "books": -1}, "the weight of books is -1: give 0 or more"),
+        ({"wiki": float("nan"), "books": 1}, "the weight of wiki is nan"),
+        ({"wiki": float("inf"), "books": 1}, "the weight of wiki is inf"),
+        ({"wiki": 0, "books": 0.0}, "all weights are 0"),
+    ],
+)
+def test_weights_that_say_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=r"phases\.0\.source_weights") as caught:
+        check_weights("phases.0.source_weights", weights, ["wiki", "books"])
+    assert message in str(caught.value)
+
+
+def test_a_source_that_has_nothing_to_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="source b has weight 1 and no instance"):
+        Mixture(np.zeros(5, np.uint8), {"a": 1, "b": 1}, {"a": 50, "b": 0}, 1)
+    with pytest.raises(ValueError, match="books would be less than one instance of 65,536"):
+        mixture({"wiki": 1, "books": 1e-6, "news": 0})
+
+
+def test_passes_of_each_source() -> None:
+    sizes = {"wiki": 1000, "books": 100}
+    times = passes_by_source([550, 400], [None, {"wiki": 1, "books": 3}], sizes)
+    assert times == pytest.approx({"wiki": 0.6, "books": 3.5})
+    assert source_passes(times) == ("wiki is read 0.6 times, books is read 3.5 times", False)
+    sentence, is_much = source_passes({"wiki": 0.1, "books": 41.0})
+    assert is_much and "learns the text by heart" in sentence
