@@ -35,7 +35,7 @@ EXPERIMENT_VERBS = {
 RUN_VERBS = {
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
-    "verify": "is it the same run, trained again? is a pack what it says?",
+    "verify": "is it the same run, trained again? is a pack intact?",
     "track": "sends the numbers of runs to a tracker that was away while they trained",
     "record": "is a row the best yet of one text, one budget and one kind of machine?",
     "pack": "records, scores and predictions of runs in one small file",
@@ -47,7 +47,7 @@ RUN_VERBS = {
 }
 MODEL_VERBS = {
     "predict": (
-        "what a finished model says: masks, classes, answers, tags, embeddings, scores, test files"
+        "predictions of a model: masks, classes, answers, tags, embeddings, scores, test files"
     ),
     "search": "the lines of a file that are most like a text",
     "serve": "a model behind a small HTTP endpoint of this machine",
