@@ -91,19 +91,6 @@ def one_of(*choices: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def weights_by_name(value: object) -> object:
-    """Return a mapping of names to numbers, or None, as it is; ValueError for anything else.
-
-    A field of that very type may be None for OmegaConf, and then takes no mapping.
-    """
-    weights = value if isinstance(value, dict) else {"": value}
-    for name, weight in weights.items():
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if value is not None and not (name and is_number):
-            raise ValueError("give a number for each source: {wiki: 1, books: 3}")
-    return value
-
-
 Component = dict[str, Any]
 """A free-form node: `_target_`, and the arguments of what it names."""
 Count = Annotated[int, Field(ge=1)]
@@ -135,8 +122,8 @@ class PhaseConfig(Frozen):
     # from the run's
     objective: Any = None
     # name of each source of the corpus -> share of the tokens that is read of it, in proportion;
-    # None: the weights of corpus.sources
-    source_weights: Annotated[Any, AfterValidator(weights_by_name), Added(was=None)] = None
+    # None: the weights of corpus.sources. (A typed mapping that may be None takes no override.)
+    source_weights: Annotated[Any, Added(was=None)] = None
 
 
 @dataclass

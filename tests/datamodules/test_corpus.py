@@ -450,14 +450,14 @@ def test_a_split_without_pairs(
         make().setup("fit")
 
 
-WEIGHTS = [None, {"books": 3.0, "wiki": 1.0}]
+WEIGHTS = [{}, {"books": 3.0, "wiki": 1.0}]
 
 
 def test_weights_of_one_phase_leave_the_other_as_it_is(
     make: Callable[..., CorpusDataModule],
 ) -> None:
     plain = stream_fingerprint(StepStream(make().bound_phases(), 0, 0, 1))
-    nothing = make(source_weights=[None, None])
+    nothing = make(source_weights=[{}, {}])
     assert stream_fingerprint(StepStream(nothing.bound_phases(), 0, 0, 1)) == plain
     weighted = make(source_weights=WEIGHTS)
     steps = stream_fingerprint(StepStream(weighted.bound_phases(), 0, 0, 1))
@@ -504,7 +504,9 @@ def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(
 def test_weights_that_cannot_be_kept_are_refused_before_training(
     make: Callable[..., CorpusDataModule],
 ) -> None:
-    with pytest.raises(ValueError, match=r"phase 1: .*wiki would be less than one instance"):
-        make(source_weights=[None, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
-    with pytest.raises(ValueError, match="source_weights: source wiki has no weight"):
-        make(source_weights=[{"books": 1.0}, None]).setup("fit")
+    with pytest.raises(
+        ValueError, match=r"source wiki with weight 1e-09 .* less than one of 65,536"
+    ):
+        make(source_weights=[{}, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
+    with pytest.raises(ValueError, match="the weight of wiki is missing"):
+        make(source_weights=[{"books": 1.0}, {}]).setup("fit")

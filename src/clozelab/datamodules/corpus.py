@@ -229,7 +229,7 @@ class CorpusDataModule(LightningDataModule):
             fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
         source_weights: one a phase: name of each source -> the share of tokens that is read of it,
-            in proportion; None reads all in proportion to their sizes.
+            in proportion; empty: all are read in proportion to their sizes.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
     """
@@ -244,7 +244,7 @@ class CorpusDataModule(LightningDataModule):
         validation_instances: int,
         validation_seq_length: int,
         num_workers: int,
-        source_weights: Sequence[Mapping[str, float] | None] | None = None,
+        source_weights: Sequence[Mapping[str, float]] = (),
     ) -> None:
         super().__init__()
         self.corpus = prepared_corpus
@@ -253,7 +253,7 @@ class CorpusDataModule(LightningDataModule):
         self.phases = []
         for phase in phases:
             self.phases.append(Phase(**{name: phase[name] for name in names}))
-        self.source_weights = source_weights or [None] * len(self.phases)
+        self.source_weights = source_weights
         self.seed = seed
         self.num_workers = num_workers
         self.validation_instances = validation_instances
@@ -321,16 +321,14 @@ class CorpusDataModule(LightningDataModule):
 
     def _mixture(self, number: int, instances: Instances, seed: int) -> Mixture | None:
         """The order of a phase with weights; ValueError where a source has nothing to read."""
-        weights = self.source_weights[number]
-        if weights is None:
+        if not any(self.source_weights):
             return None
-        names = self.corpus.train.source_names
-        check_weights(f"phases.{number}.source_weights", weights, names)
-        in_order = {name: weights[name] for name in names}
-        try:
-            return Mixture(instances.sources(), in_order, tokens_by_source(self.corpus.train), seed)
-        except ValueError as error:
-            raise ValueError(f"phase {number}: {error}") from error
+        weights = self.source_weights[number]
+        if not weights:
+            return None
+        sizes = tokens_by_source(self.corpus.train)
+        check_weights(f"phases.{number}.source_weights", weights, list(sizes))
+        return Mixture(instances.sources(), weights, sizes, seed)
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""

@@ -262,7 +262,7 @@ class Arm(Shape):
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[PlainMapping] = ()
-    source_weights: Sequence[Mapping[str, float] | None] = ()
+    source_weights: Sequence[Mapping[str, float]] = ()
 
     @property
     def longest(self) -> int:
