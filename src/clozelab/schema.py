@@ -469,6 +469,8 @@ class PretrainConfig(TrainingConfig):
     spike: Annotated[str, one_of("off", "stop", "skip"), NEUTRAL] = MISSING
     # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
+    # numbers of words, or babylm
+    keep_encoders_at_words: Annotated[Any, NEUTRAL] = None
     # of the weights in an encoder's folder; training itself keeps them in float32
     encoder_dtype: Annotated[
         str, one_of("float32", "float16", "bfloat16"), Added(was="float32")
@@ -570,7 +572,8 @@ class MeasureConfig(Frozen):
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
-    module: Component | None = MISSING  # None: the task's
+    # None: the task's
+    module: Annotated[Component | None, {"temperature": Added(was=1.0)}] = MISSING
     data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 

@@ -117,8 +117,8 @@ DEFAULT_KEYS = {
     ),
     "pretrain": (
         "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step"
-        " keep_encoders trainer.precision trainer.devices trainer.max_time reuse data_dir cache_dir"
-        " runs_dir"
+        " keep_encoders keep_encoders_at_words trainer.precision trainer.devices trainer.max_time"
+        " reuse data_dir cache_dir runs_dir"
     ),
     "finetune": (
         "encoder row seed pretrain_seed head learning_rate epochs global_batch_size"

@@ -10,7 +10,7 @@ from tests.datamodules.test_corpus import make_shards
 
 from clozelab.assembly.passes import passes_by_source, source_passes
 from clozelab.corpus.instances import FullSentences, InputFormat, SegmentPairs
-from clozelab.corpus.mixing import PERIOD, Mixture, check_weights, tokens_by_source
+from clozelab.corpus.mixing import PERIOD, Mixture, check_weights
 from clozelab.corpus.packing import SpecialIds
 from clozelab.objectives.sop import SentencePairs
 
@@ -106,14 +106,14 @@ def test_the_source_of_a_released_instance() -> None:
 
 def test_tokens_of_each_source() -> None:
     shards = make_shards(30, 3)
-    by_source = tokens_by_source(shards)
+    by_source = shards.tokens_by_source()
     assert sum(by_source.values()) == shards.num_tokens
     first = shards.sentence_offsets[shards.document_offsets[1]]
     second = shards.sentence_offsets[shards.document_offsets[2]]
     one = make_shards(30, 3)
     one.document_source[:] = 1
     one.document_source[1] = 0
-    assert tokens_by_source(one)["wiki"] == second - first
+    assert one.tokens_by_source()["wiki"] == second - first
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,9 @@ def read_documents(
                 counts.documents += 1
                 counts.sentences += len(sentences)
                 counts.characters += document.num_characters
+                # Cleaned lines have a single blank between two words.
+                num_blanks = sum(sentence.count(" ") for sentence in sentences)
+                counts.words[shard.source] += num_blanks + len(sentences)
                 yield document
     _refuse_many_bad(counts)
 

@@ -73,6 +73,7 @@ class CorpusCounts:
     documents: int = 0
     sentences: int = 0
     characters: int = 0
+    words: Counter[int] = field(default_factory=Counter)  # between blanks, by number of the source
     dropped: Counter[str] = field(default_factory=Counter)
     removed: Counter[str] = field(default_factory=Counter)
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.packing import I64
 from clozelab.corpus.random import derive_seed, instance_indices, uniform01
-from clozelab.corpus.shards import TokenShards
 from clozelab.text.did_you_mean import hint
 
 PERIOD = 2**16  # instances: shares are multiples of 1 / PERIOD
@@ -44,14 +43,6 @@ def check_weights(key: str, weights: object, names: Sequence[str]) -> None:
             )
     if not any(weights.values()):
         raise ValueError(f"{key}: all weights are 0: give one source more")
-
-
-def tokens_by_source(shards: TokenShards) -> dict[str, int]:
-    """Name of each source -> tokens of it in a split."""
-    ends = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
-    counts = np.zeros(len(shards.source_names), dtype=np.int64)
-    np.add.at(counts, np.asarray(shards.document_source), np.diff(ends))
-    return dict(zip(shards.source_names, counts.tolist(), strict=True))
 
 
 def tokens_read(

@@ -235,6 +235,10 @@ def _manifest_of(
             "sentences": written.sentences,
             "characters": written.characters,
         },
+        "words": {
+            source["name"]: written.words[number]
+            for number, source in enumerate(plan.settings["sources"])
+        },
     }
     manifest |= {
         "skipped": written.skipped,
