@@ -205,4 +205,5 @@ def test_what_stages_pass_are_parameters() -> None:
             if node is not None and "_target_" in node:
                 seen.add(where)
                 assert names <= set(parameters_of(locate(node["_target_"]))), where
-    assert seen == set(GIVEN_BY_STAGE)
+    # Steps are named without their addresses; of each, its own test asks.
+    assert seen == set(GIVEN_BY_STAGE) - {"corpus.steps"}

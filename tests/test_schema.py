@@ -43,8 +43,8 @@ REFUSED = [
         "prepare",
         "corpus.sources.0.format=json",
         (
-            "is 'json': choose one of auto, text, jsonl, csv, tsv, parquet, arrow; did you mean"
-            " 'jsonl'?"
+            "is 'json': choose one of auto, text, book, jsonl, csv, tsv, parquet, arrow; did you"
+            " mean 'jsonl'?"
         ),
     ),
     (

@@ -29,9 +29,10 @@ from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 WITHOUT_PLACE = re.compile(
     r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$|(?<=^callbacks)\.\w+"
+    r"|(?<=^corpus\.steps)\.\d+"
 )
 """What is cut from a key to get its place: the phase before it, and the name of one of several
-trackers or callbacks behind it.
+trackers or callbacks behind it, or the number of a corpus's step.
 """
 MISSING = object()
 PHASES = ("phases.", "scale.pretrain.phases.")
@@ -90,6 +91,7 @@ GIVEN_TO_OTHERS = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
     "corpus.generator": frozenset({"output_dir"}),
+    "corpus.steps": frozenset({"data_dir"}),
     "logger.tensorboard": OF_TRACKER,
     "logger.wandb": OF_TRACKER,
 }

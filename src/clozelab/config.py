@@ -34,6 +34,7 @@ from clozelab.schema import (
     CONDITIONAL_KEYS,
     IDENTITY,
     NEUTRAL,
+    NO_VALUE,
     SCHEMAS,
     meaning_of,
 )
@@ -231,7 +232,9 @@ def validation_messages(stage: str, plain: object) -> list[str]:
             # The scale's values are judged where they are used, interpolations once resolved.
             if mistake["type"] == "unexpected_keyword_argument":
                 unknown_keys.append(_unknown_key(mistake, plain))
-            elif mistake["loc"][0] != "scale" and not UNRESOLVED.search(str(mistake["input"])):
+            elif mistake["type"] == NO_VALUE or mistake["loc"][0] == "scale":
+                continue
+            elif not UNRESOLVED.search(str(mistake["input"])):
                 wrong_values.append(_wrong_value(mistake))
         # A misspelt key goes first: another may look wrong only for want of it.
         return unknown_keys or wrong_values
@@ -258,6 +261,8 @@ def _wrong_value(mistake: ErrorDetails) -> str:
         near = nearest(value, choices)
         meant = f"; did you mean {near!r}?" if near else ""
         return f"{key} is {value!r}: choose one of {', '.join(choices)}{meant}"
+    if mistake["type"] == NO_VALUE:
+        return missing_value_message(key)
     reason = mistake["msg"].removeprefix("Value error, ").replace("Input should", "it must")
     return f"{key} is {value}: {reason}"
 

@@ -26,7 +26,7 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from omegaconf import MISSING
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
@@ -79,6 +79,10 @@ class Added(NamedTuple):
     was: bool | int | float | str | None
 
 
+NO_VALUE = "no_value"
+"""The type of pydantic's error for a key that has to be given."""
+
+
 def one_of(*choices: str) -> AfterValidator:
     """Refuse any other text."""
 
@@ -89,6 +93,22 @@ def one_of(*choices: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def paths(value: object, source: ValidationInfo) -> object:
+    """Return a source's path, a text or a list of such; ValueError for anything else.
+
+    Only a data set of the hub has none.
+    """
+    if value is None and source.data.get("dataset") is None:
+        raise PydanticCustomError(NO_VALUE, "no value")
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        return [str(path) for path in value]
+    if isinstance(value, int | float):  # a folder that is called 2024
+        return str(value)
+    raise ValueError("write a file, a folder, a glob, a URL, or a list of such")
 
 
 Component = dict[str, Any]
@@ -250,14 +270,20 @@ class SizeConfig(Frozen):
 
 @dataclass
 class SourceConfig(Frozen):
-    """Files of text, one part of a corpus."""
+    """One part of a corpus: files of text, or a split of a data set of the Hugging Face hub."""
 
     name: str = MISSING
-    path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
-    format: Annotated[str, one_of("auto", "text", "jsonl", "csv", "tsv", "parquet", "arrow")] = (
-        "auto"
-    )
+    format: Annotated[
+        str, one_of("auto", "text", "book", "jsonl", "csv", "tsv", "parquet", "arrow")
+    ] = "auto"
     text_field: str = "text"  # of jsonl a field, of a table a column
+    # instead of a path: a name on the hub, which is asked with hub=true alone
+    dataset: Annotated[str | None, Added(was=None)] = None
+    config: Annotated[str | None, Added(was=None)] = None  # one of its configurations
+    split: Annotated[str, Added(was="train")] = "train"
+    revision: Annotated[str | None, Added(was=None)] = None  # a commit of 40 hex digits
+    # a file, a folder, a glob, a URL, or a list of such; relative paths start at data_dir
+    path: Annotated[Any, AfterValidator(paths)] = None
     # share of the tokens that training reads of it, in proportion to the other sources' weights;
     # None for all: in proportion to their sizes
     weight: Annotated[float | None, Added(was=None)] = None
@@ -269,11 +295,22 @@ class CorpusConfig(Frozen):
 
     name: str = MISSING
     sources: list[SourceConfig] = MISSING
+    # source, licence, size and revision, for people
+    about: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
+    # the files, for a message where there are none
+    how_to_get: Annotated[str | None, NEUTRAL] = None
     # a node with `_target_` that writes the sources' files below data_dir first (embedded corpora)
     generator: Component | None = None
     # of each source's text, held out in stretches of some 16,000 characters; a shorter document is
     # one stretch
     validation_fraction: Share = MISSING
+    # what becomes of documents before they are tokenised, in order: names of steps (corpus/steps),
+    # or {NAME: its settings}
+    steps: Annotated[list[Any], {"0": Added(was="clean")}] = field(
+        default_factory=lambda: ["clean"]
+    )
+    # processes that prepare it; None: as many as this process may use cores
+    workers: Annotated[Count | None, NEUTRAL] = None
 
 
 @dataclass
@@ -401,6 +438,7 @@ class PrepareConfig(Frozen):
     # only a sweep's logs lie there; here so that one list of paths suits every stage
     runs_dir: str = MISSING
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
+    hub: bool = MISSING  # sources may come from the Hugging Face hub
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -446,6 +484,7 @@ class PretrainConfig(TrainingConfig):
     encoder: Annotated[str | None, NEUTRAL] = MISSING
     # of AdamW for an encoder that no run of this scale has pre-trained
     given_learning_rate: Annotated[Positive, NEUTRAL] = MISSING
+    hub: Annotated[bool, NEUTRAL] = MISSING  # the corpus's sources may come from the hub
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -498,6 +537,7 @@ class TaskAlwaysConfig(Frozen):
 TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
+    "groups_by_length": Added(was=False),
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
@@ -631,7 +671,8 @@ def added_keys() -> dict[str, Added]:
 @cache
 def added_of(name: str) -> Added | None:
     """Return what a dotted key was before it existed; None where it does not say."""
-    return added_keys().get(_without_places(name))
+    added = added_keys()
+    return added.get(name, added.get(_without_places(name)))
 
 
 def is_as_before(name: str, value: object) -> bool:

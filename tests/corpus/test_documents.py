@@ -12,7 +12,7 @@ import lzma
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -22,19 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozelab.corpus.documents import (
-    MAX_DOCUMENT_CHARACTERS,
     MAX_SENTENCE_CHARACTERS,
-    STRETCH_CHARACTERS,
-    Document,
     SeenHashes,
-    SplitRule,
-    TextSample,
     hash_of,
     read_documents,
     split_paragraph,
-    stretches,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.preparation.texts import MAX_DOCUMENT_CHARACTERS
 from clozelab.corpus.steps.clean import clean
 
 # what cleaning removes, or takes for the end of a line
@@ -44,7 +39,7 @@ UNUSUAL = "\x0b\x1c\x85\u00ad\u200b\ufffd\ud800\u2028"
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
     counts = CorpusCounts()
     files = CorpusSource("source", path, **options).shards(0, folder)
-    return [document.sentences for document in read_documents(files, counts)], counts
+    return [document.lines for document in read_documents(files, counts)], counts
 
 
 def jsonl(*rows: object) -> bytes:
@@ -283,129 +278,6 @@ def test_seen_hashes_over_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [hash_of(str(index)) for index in range(50)] + [0, 2**64 - 1]
     assert all(seen.add(value) for value in values)
     assert not any(seen.add(value) for value in values)
-
-
-def make_documents(num_documents: int) -> list[Document]:
-    result = []
-    for index in range(num_documents):
-        result.append(
-            Document(0, [f"Document {index} sentence {n}." for n in range(40)], hash_of(str(index)))
-        )
-    return result
-
-
-def test_the_sample_is_bounded_and_does_not_depend_on_order() -> None:
-    documents = make_documents(100)
-    samples = []
-    for order in (documents, documents[::-1]):
-        sample = TextSample(max_characters=10_000)
-        for document in order:
-            sample.add(document)
-        samples.append(sorted(sample.texts()))
-    assert samples[0] == samples[1]
-    assert 2_000 < sum(map(len, samples[0])) <= 10_000
-
-
-def test_the_sample_is_not_the_held_out_documents() -> None:
-    """Both take the lowest hashes, and a short document is one block: of one hash they would take
-    the same ones.
-    """
-    documents = [Document(0, [f"Document {n}."], hash_of(f"Document {n}.")) for n in range(4000)]
-    sample, rule = TextSample(max_characters=8_000), SplitRule(0.1)
-    for document in documents:
-        sample.add(document)
-        rule.observe(document)
-    rule.settle()
-    taken = sample.texts()
-    assert len(taken) > 200
-    assert 0.03 < sum(rule.held_out(Document(0, [text], 0))[0] for text in taken) / len(taken) < 0.2
-
-
-@pytest.mark.parametrize(("fraction", "expected"), [(0.1, 20), (1e-9, 1), (1 - 1e-9, 199)])
-def test_the_split_follows_the_hash_and_leaves_no_side_empty(
-    fraction: float, expected: int
-) -> None:
-    documents = make_documents(200)
-    for order in (documents, documents[::-1]):
-        sides = settled(fraction, order)
-        assert all(len(set(side)) == 1 for side in sides.values()), (
-            "short documents lie on one side"
-        )
-        held_out = {number for number, side in sides.items() if side[0]}
-        assert len(held_out) == expected
-        lowest = sorted(documents, key=lambda one: hash_of("\n".join(one.sentences)))[:expected]
-        assert held_out == {one.hash for one in lowest}
-
-
-def settled(fraction: float, documents: Sequence[Document]) -> dict[int, list[bool]]:
-    """Hash of each document -> which of its sentences are held out."""
-    rule = SplitRule(fraction)
-    for document in documents:
-        rule.observe(document)
-    rule.settle()
-    return {document.hash: rule.held_out(document) for document in documents}
-
-
-def make_book(source: int, name: str, characters: int) -> Document:
-    sentences = [f"{name} tells sentence {n} of many." for n in range(characters // 35)]
-    return Document(source, sentences, hash_of(name))
-
-
-def test_every_source_gives_its_share_and_no_book_more_than_its_own() -> None:
-    """Whole documents, as it was before, would be five books or none."""
-    articles = [make_book(0, f"Article {n}", 3_000) for n in range(300)]
-    books = [
-        make_book(1, f"Book {n}", size)
-        for n, size in enumerate((2_000_000, 900_000, 500_000, 300_000, 200_000))
-    ]
-    sides = settled(0.05, [*articles, *books])
-
-    def held_out(documents: Sequence[Document]) -> int:
-        pairs = []
-        for one in documents:
-            for sentence, is_out in zip(one.sentences, sides[one.hash], strict=True):
-                pairs.append((sentence, is_out))
-        return sum(len(sentence) for sentence, is_out in pairs if is_out)
-
-    for documents in (articles, books):
-        wanted = 0.05 * sum(one.num_characters for one in documents)
-        assert abs(held_out(documents) - wanted) < STRETCH_CHARACTERS
-    largest = held_out(books[:1]) / held_out(books)
-    assert abs(largest - books[0].num_characters / sum(one.num_characters for one in books)) < 0.25
-    assert all(not all(sides[book.hash]) for book in books), "every book is trained on, too"
-
-
-def test_stretches_are_even_bounded_and_whole_documents_where_those_are_short() -> None:
-    document = make_book(0, "Book", 100_000)
-    found = stretches(document.sentences)
-    sizes = [characters for _, characters, _ in found]
-    assert len(found) == -(-document.num_characters // STRETCH_CHARACTERS)
-    assert max(sizes) - min(sizes) < 100 and max(sizes) <= STRETCH_CHARACTERS + 100
-    assert sum(sizes) == document.num_characters and found[-1][0] == len(document.sentences)
-    first = 0
-    for end, characters, stretch in found:
-        part = document.sentences[first:end]
-        assert (sum(map(len, part)), hash_of("\n".join(part))) == (characters, stretch)
-        first = end
-    short = ["One sentence.", "And another."]
-    assert stretches(short) == [(2, 25, hash_of("One sentence.\nAnd another."))]
-
-
-def test_a_source_of_one_stretch_is_trained_on_unless_all_are() -> None:
-    one, two = Document(0, ["Alone."], 1), Document(1, ["Alone too."], 2)
-    many = [Document(2, [f"One of many, {n}."], 10 + n) for n in range(10)]
-    sides = settled(0.3, [one, two, *many])
-    assert (sides[1], sides[2], sum(sides[10 + n][0] for n in range(10))) == ([False], [False], 3)
-    assert sorted(settled(0.3, [one, two]).values()) == [[False], [True]]
-
-
-@pytest.mark.parametrize("other", ["Alone.", "One more."])
-def test_a_text_that_repeats_itself_leaves_no_side_empty(other: str) -> None:
-    """Its stretches are all the same text, and lie on one side."""
-    sides = settled(
-        1e-9, [Document(0, ["The same line again. " * 800] * 5, 1), Document(0, [other], 2)]
-    )
-    assert {len(set(side)) for side in sides.values()} == {1} and sides[1][0] != sides[2][0]
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -25,6 +25,7 @@ from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, Shard, TableFile
+from clozelab.corpus.preparation import texts
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -121,7 +122,7 @@ def test_one_corpus_has_one_result(
     first = run(tmp_path)
     moved = tmp_path / "elsewhere"
     data.rename(moved)
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr("clozelab.corpus.preparation.writing.BATCH_CHARACTERS", 100)
     second = run(tmp_path, data_dir=moved, cache_dir=tmp_path / "cache2")
     assert first.name == second.name
     assert files_of(first) == files_of(second)
@@ -134,7 +135,7 @@ def test_long_documents_are_held_out_in_stretches(
     """Every source gives its share, no book lies on one side, and nothing joins text across a
     cut.
     """
-    monkeypatch.setattr("clozelab.corpus.documents.STRETCH_CHARACTERS", 400)
+    monkeypatch.setattr("clozelab.corpus.preparation.survey.STRETCH_CHARACTERS", 400)
     books = []
     for book in range(4):
         books.append([f"Book {NOUNS[book]} says line {line}." for line in range(300)])
@@ -397,6 +398,7 @@ def test_lines_that_are_sentences_are_not_told_of(
 
 
 def _peak_megabytes(tmp_path: Path) -> float:
+    texts.SHARD_CHARACTERS = 500_000
     run(tmp_path, sources=[CorpusSource("one", "one.txt")], sample_characters=200_000)
     # ru_maxrss would begin at what the process had that started this one.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())

@@ -20,7 +20,8 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.files import CorpusCounts, CorpusSource, matching_files
+from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.paths import matching_files
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table
 
@@ -73,7 +74,7 @@ def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], Corp
     files = CorpusSource("source", path, **options).shards(0, folder)
     for file in files:
         file.check()
-    return [document.sentences for document in read_documents(files, counts)], counts
+    return [document.lines for document in read_documents(files, counts)], counts
 
 
 def jsonl_of(texts: Sequence[str]) -> str:

@@ -17,8 +17,8 @@ from tests.corpus.test_folder_tokenizers import (
     xlm_roberta,
 )
 
-from clozelab.corpus.documents import Document
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, Tokenizer
 from clozelab.corpus.vocabulary import (
     count_words,
@@ -122,7 +122,7 @@ def test_the_words_that_save_most_tokens_come_first(tmp_path: Path) -> None:
     bert(tmp_path / "old", do_lower_case=True)
     old = read_tokenizer(tmp_path / "old")
     text = ["zqzq"] * 5 + ["qzqzqzqz"] * 3 + ["Zqzq qz12qz the the the", "vkvkvkvk once"]
-    counts = count_words([Document(0, [line], 0) for line in text])
+    counts = count_words([Document(0, 0, 0, [line]) for line in text])
     assert counts == {"zqzq": 5, "qzqzqzqz": 3, "Zqzq": 1, "qz": 2, "the": 3} | Counter(
         ["vkvkvkvk", "once"]
     )

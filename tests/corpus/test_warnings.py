@@ -12,7 +12,8 @@ import pytest
 from tests.calling import call_with_fixtures
 from tests.corpus import test_prepare, test_tables
 
-from clozelab.corpus.files import CorpusSource, matching_files
+from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.paths import matching_files
 from clozelab.readers.tables import open_table
 
 data = test_prepare.data

@@ -96,10 +96,8 @@ def test_texts_are_the_same_where_their_tokens_are(make: Any, tmp_path: Path) ->
     assert batch["text_numbers"].tolist() == expected.tolist()
 
 
-def test_batches_are_drawn_without_regard_to_length(
-    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lengths vary within a batch as they do in the file; sorted by length they would not."""
+def test_batches_are_drawn_without_regard_to_length(make: Any, tmp_path: Path) -> None:
+    """Lengths vary within a batch as they do in the file; grouped by length they do not."""
     draw = np.random.default_rng(0)
     texts = [" ".join(["cat"] * number) for number in draw.integers(1, 40, 600)]
     rows = [json.dumps({"text": text, "same": text}) for text in texts]
@@ -125,7 +123,10 @@ def test_batches_are_drawn_without_regard_to_length(
     assert first == epoch(0) != second
     parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
     assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
-    monkeypatch.setattr(data.unit, "groups_by_length", True)
+    grouped = make("text", "same", groups_by_length=True)
+    grouped.setup()
+    assert grouped.fingerprint == data.fingerprint, "the same sequences, in other batches"
+    data = grouped
     assert share_within(epoch(0)) < 0.1
 
 

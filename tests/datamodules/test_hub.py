@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from tests.screens import refuses, shows
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.launch import sweep
 from clozelab.readers.squad import read_squad
+from clozelab.readers.tables import open_table
 from clozelab.tasks.choices import ChoiceFormat
+from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.tables import TableFormat, TextExamples
 
 datasets = pytest.importorskip("datasets")
@@ -66,9 +69,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
     """
     asked: list[tuple[Any, ...]] = []
 
-    def load(name: str, config: str | None, *, split: str, revision: str) -> Any:
-        asked.append((name, config, split, revision))
-        return datasets.load_from_disk(str(tmp_path / "hub" / name / str(config)))[split]
+    def load(name: str, config: str | None, *, revision: str) -> Any:
+        def as_dataset(split: str) -> Any:
+            asked.append((name, config, split, revision))
+            return datasets.load_from_disk(str(tmp_path / "hub" / name / str(config)))[split]
+
+        return SimpleNamespace(
+            hash=revision, download_and_prepare=lambda: None, as_dataset=as_dataset
+        )
 
     def put(
         name: str, config: str, splits: dict[str, dict[str, list[Any]]], features: Any
@@ -80,7 +88,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
         datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "hub" / name / config))
         return asked
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
     return put
 
 
@@ -282,6 +290,29 @@ def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureF
     )
 
 
+def test_lists_of_classes_keep_their_names(hub: Any, tmp_path: Path) -> None:
+    """A table of text has no lists: their numbers would become one label, such as "[0 1]"."""
+    names = datasets.ClassLabel(names=["sad", "glad"])
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.List(names)}
+    )
+    rows = {"sentence": ["a", "b"], "label": [[0, 1], []]}
+    hub("nyu-mll/glue", "sst2", {"train": rows, "validation": rows, "test": rows}, features)
+    settings = HubSource.from_task(task("sst2"))
+    with refuses("'label' holds lists or objects, which tsv has not: take task.hub.format=parquet"):
+        hub_files(settings, tmp_path / "cache")
+    files = {"train.parquet": "train", "test.parquet": "test"}
+    settings = replace(settings, format="parquet", files=files)
+    with refuses("parquet keeps the hub's classes and rows: leave task.hub.labels, index_column"):
+        hub_files(settings, tmp_path / "cache")
+    settings = replace(settings, labels=None, index_column=None)
+    folder = hub_files(settings, tmp_path / "cache")
+    read = SeveralClassesTarget(separator=",").read_cell
+    examples = TableFormat(["sentence"], "label").read(folder / "train.parquet", read_cell=read)
+    assert examples.labels == [("sad", "glad"), ()]
+    assert open_table(folder / "test.parquet").columns == ["sentence"]
+
+
 def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
     """SNLI says -1 where annotators did not agree."""
     features = datasets.Features(
@@ -300,9 +331,9 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def unreachable(*_args: Any, **_kwargs: Any) -> Any:
         raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub\nRetrying")
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
     source = HubSource.from_task(task("sst2"))
-    with refuses("is not to be had from the hub: ConnectionError: Couldn't reach") as refused:
+    with refuses("cannot be read (ConnectionError: Couldn't reach 'nyu-mll/glue' on") as refused:
         hub_files(source, tmp_path / "cache")
     assert f"revision {source.revision} " in str(refused.value)
     assert list((tmp_path / "cache/hub").iterdir()) == []
@@ -328,7 +359,7 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
         (["task=sst2", "task.hub.revision=main"], "task.hub.revision='main' is no commit"),
         (
             ["task=sst2", "task.hub.format=json"],
-            "task.hub.format='json' is unknown; known: tsv, csv, squad",
+            "task.hub.format='json' is unknown; known: tsv, csv, parquet, squad",
         ),
         (
             ["task=sst2", "+task.hub.branch=x"],

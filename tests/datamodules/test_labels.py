@@ -17,6 +17,7 @@ from pyarrow import parquet
 from tests.screens import refuses, shows
 
 from clozelab.tasks.labels import ANY, CLASSES, NUMBERS
+from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.tables import TableFormat, TextExamples
 
 KINDS = ("jsonl", "csv", "tsv", "parquet", "feather")
@@ -192,6 +193,21 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, names=["glad", "sad", "other"]).labels == ["sad", "glad", "glad"]
     assert read(path, names=["0", "1"]).labels == ["0", "1", "1"]
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    "nested", [lambda feature: [feature], lambda feature: {"feature": feature}]
+)
+def test_names_of_a_column_of_lists_of_classes(tmp_path: Path, nested: Any) -> None:
+    """As older and newer releases of the datasets library write it; -1 is no label."""
+    feature = nested({"names": ["sad", "glad"], "_type": "ClassLabel"})
+    noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    table = pyarrow.table({"text": ["a", "b", "c"], "label": [[1], [0, 1], []]})
+    path = tmp_path / "x.parquet"
+    parquet.write_table(table.replace_schema_metadata(noted), path)
+    target = SeveralClassesTarget(separator=",")
+    labels = TableFormat(["text"], "label").read(path, read_cell=target.read_cell).labels
+    assert labels == [("glad",), ("sad", "glad"), ()]
 
 
 def test_a_name_that_no_known_label_has_changes_no_other(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from clozelab.launch import sweep
 from clozelab.launch.launcher import SweepLauncher, check_direction
 from clozelab.launch.processes import Job
 from clozelab.launch.sweepers import OptunaSweeper
-from clozelab.training.host import require_package
+from clozelab.text.packages import require_package
 
 try:
     has_optuna = importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is not None

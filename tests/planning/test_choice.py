@@ -58,7 +58,7 @@ def test_power_is_as_planned(
         tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {})
     )
     analyses = (rule["first"], rule["most"]) if rule else None
-    planned = power_study(experiment, ["task"], difference).power(
+    planned = power_study(experiment, {"task": "percent"}, difference).power(
         {"task": spread}, seeds, 2, analyses
     )
     draw, found = np.random.default_rng(7), list[float]()
@@ -80,7 +80,7 @@ def test_power_is_as_planned(
 
 
 def test_differences_are_counted_as_the_judge_counts_them() -> None:
-    found = power_study(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
+    found = power_study(TABLE_5, dict.fromkeys(["snli_95k", "squad_v1"], "percent"), 2.0)
     assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 2
     assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
     assert found.families == [
@@ -89,7 +89,7 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
         [2, 3, 4, 5],
     ], "each difference once: primary claims alone, the rest together"
     crossing = power_study(
-        load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0
+        load_experiment(find_experiment("figure5_training_steps")), {"snli_95k": "percent"}, 2.0
     )
     assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
 

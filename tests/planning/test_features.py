@@ -88,6 +88,14 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     assert job.flops < 10 * 300 * job.lengths.tokens * 3 * per_token + training
 
 
+def test_the_unit_is_that_of_the_main_score(jobs: list[TaskJob]) -> None:
+    job = jobs[0]
+    target = {"_target_": "clozelab.tasks.token_numbers.TokenNumberTarget"}
+    task = {**job.settings["task"], "target": target, "metric": "validation/mae"}
+    in_points = replace(job, settings={**job.settings, "task": task})
+    assert (job.unit, in_points.unit) == ("percent", "points")
+
+
 def test_frozen_layers_are_not_counted_as_trained(jobs: list[TaskJob]) -> None:
     """Embeddings and two of four layers: half of the backward pass is left out."""
     job = next(job for job in jobs if not job.features)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas
 import pyarrow
@@ -46,7 +45,6 @@ class FrozenCorpus:
     tokenizer: dict[str, Any] = field(default_factory=lambda: WORDPIECE)
     validation_fraction: float = 0.1
     text_field: str = "text"
-    sample_characters: int = 64_000_000  # that a vocabulary is learnt from
 
 
 # Text
@@ -129,8 +127,8 @@ def write_several(folder: Path) -> None:
     """Duplicates in a file, between files, and between sources; one source has one stretch."""
     texts = rows(20, 60)
     (folder / "a.jsonl").write_text(jsonl([*texts, *texts[:9]]))
-    with gzip.open(folder / "b.jsonl.gz", "wt") as file:
-        file.write(jsonl([*texts[50:], *rows(400, 30)]))
+    packed = gzip.compress(jsonl([*texts[50:], *rows(400, 30)]).encode(), mtime=0)
+    (folder / "b.jsonl.gz").write_bytes(packed)
     pandas.DataFrame({"text": [*texts[5:9], *rows(600, 40)]}).to_parquet(folder / "c.parquet")
     (folder / "d.txt").write_text("A single document.\nIt has two lines.\n")
     (folder / "e.txt").write_text(plain(1, 30) + "\n" + plain(1, 35))
@@ -218,14 +216,14 @@ CORPORA = {
     "rules": FrozenCorpus(
         write_rules, ["a.jsonl.zst"], RULES | {"vocab_file": "words/tokenizer.json"}
     ),
-    "sampled": FrozenCorpus(write_several, EVERY_SOURCE, sample_characters=20_000),
+    "sampled": FrozenCorpus(write_several, EVERY_SOURCE, WORDPIECE | {"sample_characters": 20_000}),
     "roberta": FrozenCorpus(write_csv, ["a.csv"], WORDPIECE | {"kind": "wordpiece_roberta"}),
     "cased": FrozenCorpus(write_odd, ["a.jsonl"], WORDPIECE | {"lowercase": False}),
     "odd_bytes": FrozenCorpus(write_odd, ["a.jsonl"], BYTE_BPE),
 }
 
 
-def prepare(corpus: FrozenCorpus, folder: Path, **options: Any) -> Path:
+def prepare(corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options: Any) -> Path:
     """Write a corpus's files below `folder` unless they are there, and prepare it."""
     data = folder / "data"
     if not data.exists():
@@ -238,12 +236,11 @@ def prepare(corpus: FrozenCorpus, folder: Path, **options: Any) -> Path:
         name="frozen",
         sources=sources,
         data_dir=data,
-        cache_dir=folder / "cache",
+        cache_dir=folder / cache,
         tokenizer=TokenizerSettings(**corpus.tokenizer),
         validation_fraction=corpus.validation_fraction,
     )
-    with patch("clozelab.corpus.prepare.VOCABULARY_SAMPLE_CHARACTERS", corpus.sample_characters):
-        return prepare_corpus(plan, 1.0, **options)
+    return prepare_corpus(plan, 1.0, **options)
 
 
 def facts(prepared: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import string
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -791,8 +792,7 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
 
     import datasets  # seconds that no other test here needs
 
-    def load(name: str, config: str, *, split: str, revision: str) -> Any:
-        assert (name, config) == ("nyu-mll/glue", "sst2")
+    def as_dataset(split: str) -> Any:
         count = {"train": 32, "validation": 12, "test": 3}[split]
         label = -1 if split == "test" else 1
         rows = [
@@ -801,7 +801,13 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
         ]
         return datasets.Dataset.from_list(rows)
 
-    monkeypatch.setattr("datasets.load_dataset", load)
+    def load(name: str, config: str, *, revision: str) -> Any:
+        assert (name, config) == ("nyu-mll/glue", "sst2")
+        return SimpleNamespace(
+            hash=revision, download_and_prepare=lambda: None, as_dataset=as_dataset
+        )
+
+    monkeypatch.setattr("datasets.load_dataset_builder", load)
     folder = finetune("hub=true", "epochs=0.5", "predict_test=true")
     state = read(folder, "run.json")
     assert state["facts"]["data"]["train_examples"] == 32

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from clozelab.addresses import build
+from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import CorpusSource, source_files
 from clozelab.corpus.mixing import check_weights
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
+from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
-from clozelab.text.plain import JsonObject, PlainMapping
+from clozelab.text.did_you_mean import hint
+from clozelab.text.plain import JsonObject
+from clozelab.training.host import usable_cores
+
+STEPS = "corpus.steps"
 
 
 def prepared_corpus(
@@ -28,7 +33,10 @@ def prepared_corpus(
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    folder = prepare_corpus(plan, cfg.max_unknown_share)
+    workers = cfg.corpus.workers
+    if workers is None:
+        workers = usable_cores()
+    folder = prepare_corpus(plan, cfg.max_unknown_share, workers)
     corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
@@ -41,7 +49,7 @@ def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
     if cfg.corpus.generator:
         return
     for source in _prepare_arguments(cfg)["sources"]:
-        source_files(source, cfg.data_dir)
+        source.require_files(cfg.data_dir)
 
 
 def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
@@ -55,12 +63,6 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
         return None
     folder = plan_corpus(**arguments).folder
     return folder if folder.exists() else None
-
-
-def corpus_source(settings: PlainMapping) -> CorpusSource:
-    """A source as preparing knows it: not how much training reads of it."""
-    arguments: JsonObject = {key: value for key, value in settings.items() if key != "weight"}
-    return CorpusSource(**arguments)
 
 
 def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:
@@ -82,17 +84,62 @@ def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:
 
 def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     """The arguments of plan_corpus."""
-    # Preparing knows nothing of where the text came from.
-    sources = [corpus_source(vars(source)) for source in cfg.corpus.sources]
+    sources = []
+    for index, source in enumerate(cfg.corpus.sources):
+        settings = vars(source)
+        sources.append(make_source(settings, index, cfg.hub, cfg.corpus.how_to_get))
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,
         "validation_fraction": cfg.corpus.validation_fraction,
         "sources": sources,
         "tokenizer": tokenizer,
+        "steps": corpus_steps(cfg.corpus.steps, cfg.data_dir),
         "data_dir": cfg.data_dir,
         "cache_dir": cfg.cache_dir,
     }
+
+
+def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
+    """The steps that `corpus.steps` lists; relative paths of theirs start at `data_dir`.
+
+    ValueError for an unknown step, and for a setting that a step does not take.
+    """
+    if not entries:
+        raise ValueError(
+            "corpus.steps is empty: list at least one step, as corpus.steps=[clean]; conf/targets."
+            "yaml has them all"
+        )
+    addresses = {address.split(".")[-2]: address for address in allowed()[STEPS]}
+    steps = []
+    for number, entry in enumerate(entries):
+        node = _step_node(f"{STEPS}.{number}", entry, addresses)
+        make_step = build(STEPS, node | {"_partial_": True})
+        arguments = {}
+        if "data_dir" in parameters_of(locate(node["_target_"])):
+            arguments["data_dir"] = data_dir
+        steps.append(make_step(**arguments))
+    return steps
+
+
+def _step_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObject:
+    """An entry of `corpus.steps` as a node with `_target_`: NAME, {NAME: settings}, or such one."""
+    if isinstance(entry, str):
+        entry = {entry: {}}
+    if isinstance(entry, dict) and "_target_" in entry:
+        return entry
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise ValueError(
+            f"{key} is {entry!r}: write the name of a step, or {{NAME: {{KEY: VALUE}}}}"
+        )
+    ((name, settings),) = entry.items()
+    if name not in addresses:
+        raise ValueError(f"{key}: there is no step {name!r}; {hint(str(name), addresses)}")
+    if settings is None:
+        settings = {}
+    if not isinstance(settings, dict):
+        raise ValueError(f"{key}.{name} is {settings!r}: write its settings as {{KEY: VALUE}}")
+    return {"_target_": addresses[name], **settings}
 
 
 def _generator(cfg: PrepareConfig | PretrainConfig) -> Callable[..., object] | None:

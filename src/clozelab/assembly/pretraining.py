@@ -28,9 +28,10 @@ from clozelab.assembly.encoders import (
 from clozelab.assembly.passes import passes, passes_by_source, source_passes
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
+from clozelab.corpus.files import content_marks
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking
-from clozelab.corpus.shards import PreparedCorpus, unigram_loss
+from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
@@ -358,10 +359,10 @@ def save_encoder(
 
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     """Digest of a corpus's text."""
-    checksums = []
-    for source in corpus.manifest["settings"]["sources"]:
-        checksums += [file["sha256"] for file in source["files"]]
-    return digest([sorted(checksums), cfg.corpus.validation_fraction])
+    settings = corpus.manifest["settings"]
+    checksums = content_marks(settings["sources"])
+    identity = [sorted(checksums), cfg.corpus.validation_fraction]
+    return digest(identity + further_steps(settings))
 
 
 def corpus_facts(
@@ -370,8 +371,9 @@ def corpus_facts(
     """Losses on the held-out text that the report compares the trained model's with.
 
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
-    `known_loss` too, the best that any model can do. `text` is a digest of the files that were read
-    and of how much was held out, whatever they are called and whichever tokenizer cuts them.
+    `known_loss` too, the best that any model can do. `text` is a digest of the files that were
+    read, of the steps that they went through and of how much was held out, whatever the files are
+    called and whichever tokenizer cuts them.
     """
     # Losses that need no model: of frequencies alone and, where it is known, the best possible.
     labels = data.held_out_labels()

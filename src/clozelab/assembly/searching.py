@@ -108,7 +108,7 @@ def content_of(
         "model": encoder_fingerprint(folder),
         "precision": precision,
         "code": code_version(["clozelab.modules.predictor.Predictor"]),
-        "file": file_sha256(file.path),
+        "file": file_sha256(Path(file.name)),
         "form": file.form,
         "columns": dict(roles),
     }

@@ -29,7 +29,7 @@ import numpy as np
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts, file_sha256
-from clozelab.text.plain import JsonObject, read_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -43,6 +43,7 @@ ARRAYS = {  # name -> type, beside the tokens
     "document_source": "u1",
     "document_origin": "<i8",
 }
+CLEANING = [{"name": "clean", "version": 1, "settings": {}}]
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
@@ -229,6 +230,8 @@ class ShardWriter:
         documents: np.ndarray,
         sources: np.ndarray,
         origins: np.ndarray,
+        *,
+        can_begin_file: bool = True,
     ) -> None:
         """Append D documents of S sentences; no length is 0.
 
@@ -238,11 +241,13 @@ class ShardWriter:
             documents: [D] sentences of each document.
             sources: [D] indices into source_names.
             origins: [D] numbers of the whole documents.
+            can_begin_file: whether they may begin another file of tokens.
         """
         # an id beyond the vocabulary would make the counts longer, and is refused
         self.token_counts += np.bincount(ids, minlength=self.vocab_size)
         # A new file begins between two calls, so between two documents.
-        if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
+        is_full = self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize
+        if can_begin_file and is_full:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
         self._tokens[-1].write(ids.astype(self._dtype).tobytes())
         # Behind 10 tokens, sentences of 3 and 2 end at [13, 15].
@@ -329,7 +334,7 @@ class PreparedCorpus:
         held_out = self.validation.tokens_by_source()
         ratios = []
         for name, tokens in self.train.tokens_by_source().items():
-            ratios.append(words[name] / max(1, tokens + held_out[name]))
+            ratios.append(words.get(name, 0) / max(1, tokens + held_out[name]))
         return np.array(ratios)
 
     @classmethod
@@ -359,3 +364,14 @@ class PreparedCorpus:
                 f" {AGAIN}"
             )
         return cls(folder, manifest, tokenizer, train, validation)
+
+
+def further_steps(settings: JsonObject) -> list[PlainDict]:
+    """The steps of a manifest's settings; none where they do what was done before there were steps.
+
+    That is cleaning, as of versions up to 3.
+    """
+    steps: list[PlainDict] = settings.get("steps", [])
+    if steps == CLEANING:
+        return []
+    return steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from clozelab.corpus.tokenizers import (
     or_none,
 )
 from clozelab.corpus.unigram import count_words
+from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
-WORD = re.compile("[^ \t\n\r]+")
 # "[MASK]" between two spaces becomes "[ MASK]": text never turns into a special token.
 SPECIAL_WORD = Regex(r"(?<!\S)\[(?=(?:PAD|UNK|CLS|SEP|MASK)\](?!\S))")
 
@@ -59,7 +58,8 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.lowercase = lowercase
         super().__init__(vocabulary)
-        self._cut = WORD.findall  # each can be encoded by itself
+        # Each word can be encoded by itself.
+        self._word_rules = WordRules(AT_SPACES, lowers=False, uncut="", bare=None)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WhitespaceTokenizer:

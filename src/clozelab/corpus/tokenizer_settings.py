@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.corpus.encoding import Tokenizer
-from clozelab.corpus.files import resolve_path
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.paths import resolve_path
 from clozelab.corpus.simple_tokenizers import BytesTokenizer, WhitespaceTokenizer
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, WordPieceTokenizer

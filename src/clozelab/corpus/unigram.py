@@ -6,7 +6,6 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from clozelab.corpus.tokenizers import (
     has_sections,
 )
 from clozelab.corpus.unigram_training import learn_pieces
+from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
 SPACE = "▁"
@@ -31,8 +31,7 @@ SPECIAL_SCORE = -1e6
 SCORE_DECIMALS = 6
 SPACES = Regex(" {2,}")
 # A text is encoded word by word, unless it has something that normalisation makes a space of.
-WORD = re.compile("[^ ]+")
-ODD_CHARACTER = re.compile(
+ODD_CHARACTER = (
     "[^ -~\u00a1-\ufaff]"
     "|[\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u037a\u0384\u0385\u1680\u180e\u1fbd-\u1fff"
     "\u2000-\u200f\u2017\u2028-\u202f\u203e\u205f-\u206f\u2581\u3000\u309b\u309c]"
@@ -53,8 +52,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         super().__init__([piece for piece, _ in self.pieces])
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
-        self._cut = WORD.findall
-        self._uncut = ODD_CHARACTER
+        self._word_rules = WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:

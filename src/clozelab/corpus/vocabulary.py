@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from clozelab.corpus.documents import Document
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
@@ -39,7 +39,7 @@ def count_words(documents: Iterable[Document]) -> Counter[str]:
     """Runs of letters, as they are written."""
     counts: Counter[str] = Counter()
     for document in documents:
-        counts.update(WORD.findall("\n".join(document.sentences)))
+        counts.update(WORD.findall("\n".join(document.lines)))
     return counts
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.readers.delimited import csv_line
+from clozelab.readers.hub import open_builder, require_commit
 from clozelab.readers.lines import text_lines as text_lines
+from clozelab.readers.remote import named_errors
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.text.did_you_mean import check_choice
@@ -115,13 +116,8 @@ class HubSource:
                 f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(keys))}"
             )
         source = cls(files=files, **settings)
-        # a branch or a tag may move, and with it the data
-        if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
-            raise ValueError(
-                f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40"
-                " hex digits; its page on the hub lists them), since a branch or a tag may move"
-            )
-        check_choice("task.hub.format", source.format, ("tsv", "csv", "squad"))
+        require_commit(source.revision, source.name, "task.hub.revision")
+        check_choice("task.hub.format", source.format, ("tsv", "csv", "parquet", "squad"))
         return source
 
 
@@ -166,6 +162,8 @@ def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder:
     try:
         if source.format == "squad":
             rows.to_json(path, force_ascii=False)  # a question a line, which the reader knows
+        elif source.format == "parquet":
+            _write_parquet(path, rows, source, split)
         else:
             _write_table(path, rows, source, split)
     except (KeyError, IndexError, TypeError) as problem:
@@ -184,24 +182,40 @@ def _write_hub_file(source: HubSource, config_and_split: str, file: str, folder:
 
 
 def _fetch(source: HubSource, config: str | None, split: str) -> Dataset:
-    import datasets  # takes a second: only who asks for the hub pays
-
     try:
-        return datasets.load_dataset(source.name, config, split=split, revision=source.revision)
-    # A foreign library's errors are of many kinds: no network, no such split, a damaged cache.
-    except Exception as problem:
-        first_line, *_ = str(problem).split("\n")
+        builder = open_builder(source.name, config, str(source.revision))
+        with named_errors(f"{source.name} ({config or 'its only configuration'}, {split})"):
+            builder.download_and_prepare()
+            return builder.as_dataset(split)
+    except ValueError as problem:
         raise ValueError(
-            f"{source.name} ({config or 'its only configuration'}, {split}) at revision"
-            f" {source.revision} is not to be had from the hub: {type(problem).__name__}:"
-            f" {first_line}\n  without a network, set hub=false and give the task's files"
-            " (data_dir)"
+            f"{problem}\n  without a network, set hub=false and give the task's files (data_dir)"
         ) from problem
+
+
+def _write_parquet(path: Path, rows: Dataset, source: HubSource, split: str) -> None:
+    """Write rows with their types; the file names the classes as the hub does."""
+    if source.labels or source.index_column or source.headerless:
+        raise ValueError(
+            f"{path.name}: task.hub.format=parquet keeps the hub's classes and rows: leave"
+            " task.hub.labels, index_column and headerless null"
+        )
+    rows = rows.select_columns(list(source.columns)).rename_columns(dict(source.columns))
+    if split.startswith("test") and source.label_column in rows.column_names:
+        rows = rows.remove_columns(source.label_column)
+    rows.to_parquet(path)
 
 
 def _write_table(path: Path, rows: Dataset, source: HubSource, split: str) -> None:
     """Write rows as TSV or CSV, with the columns of the official files."""
     is_test = split.startswith("test")
+    for column, feature in rows.features.items():
+        if column in source.columns and not hasattr(feature, "dtype"):
+            raise ValueError(
+                f"{path.name}: the hub's column {column!r} holds lists or objects, which"
+                f" {source.format} has not: take task.hub.format=parquet, and file names that end"
+                " in .parquet"
+            )
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
     # A test split has no labels, whatever the hub has put there.
     if is_test and source.label_column in frame:

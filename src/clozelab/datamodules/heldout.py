@@ -25,10 +25,10 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
-from clozelab.corpus.shards import PreparedCorpus, TokenShards
+from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps
 from clozelab.datamodules.scoring import (
     MeasureArguments,
     MeasureDataModule,
@@ -37,7 +37,6 @@ from clozelab.datamodules.scoring import (
     inner_tokens,
     token_ranges,
 )
-from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.sequences import assemble
@@ -143,11 +142,11 @@ class HeldOutMeasure(MeasureDataModule):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
             shard.check()
-        self.content = [file_sha256(shard.path) for shard in shards]
+        self.content = content_marks([{"files": [shard.identity() for shard in shards]}])
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
-        return ((document.source, encode(document.sentences)) for document in documents)
+        return ((document.source, encode(document.lines)) for document in documents)
 
     def _text_of_corpus(self) -> Iterator[Document]:
         """The held-out documents of the encoder's own corpus.
@@ -167,9 +166,11 @@ class HeldOutMeasure(MeasureDataModule):
         settings = manifest["settings"]
         self.source_names = list(shards.source_names)
         self.content = {key: settings.get(key) for key in OF_THE_TEXT}
-        checksums: list[str] = []
-        for source in settings["sources"]:
-            checksums += [file["sha256"] for file in source["files"]]
+        if further_steps(settings):
+            self.content["steps"] = settings["steps"]
+        elif self.content["preparation_version"] == 4:
+            self.content["preparation_version"] = 3  # which held out the same documents
+        checksums = content_marks(settings["sources"])
         self.synthetic = generator_of(self.inputs.data_dir, checksums=checksums)
         return documents_of(shards)
 

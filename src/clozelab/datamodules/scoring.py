@@ -31,8 +31,8 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from clozelab.corpus.encoding import refuse_unknown
-from clozelab.corpus.files import matching_files
 from clozelab.corpus.generated import generator_of
+from clozelab.corpus.paths import matching_files
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric

@@ -18,8 +18,9 @@ from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
+from clozelab.text.packages import require_package
 from clozelab.text.plain import PlainDict
-from clozelab.training.host import require_package, usable_cores
+from clozelab.training.host import usable_cores
 
 if TYPE_CHECKING:
     from ray.remote_function import RemoteFunction

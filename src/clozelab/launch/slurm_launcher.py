@@ -31,9 +31,9 @@ from clozelab.launch.slurm_queue import (
 )
 from clozelab.runs.record import write_json
 from clozelab.terminal import say
+from clozelab.text.packages import require_package
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.text.redaction import redact_argv
-from clozelab.training.host import require_package
 
 if TYPE_CHECKING:
     from submitit import Job as SubmititJob

@@ -13,8 +13,8 @@ from rich.console import Console
 from clozelab import hydra_compat
 from clozelab.launch.sweep import named_jobs
 from clozelab.terminal import say
+from clozelab.text.packages import require_package
 from clozelab.text.plain import PlainMapping
-from clozelab.training.host import require_package
 
 
 class GridSweeper(hydra_compat.SweepPlugin, Sweeper):

@@ -25,7 +25,7 @@ from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.layout import Layout
 from clozelab.models.segmented import SegmentedDistances
 from clozelab.modules.model import Model, has_pooler
-from clozelab.training.host import require_package
+from clozelab.text.packages import require_package
 
 # int64 [B, S] each; the mask is 1 for tokens, which stand in front, and 0 for padding.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -127,15 +127,16 @@ class PowerQuestion:
         return float(np.mean(decided_claims))
 
 
-def power_study(experiment: Experiment, tasks: Iterable[str], difference: float) -> PowerQuestion:
+def power_study(
+    experiment: Experiment, units_of_tasks: Mapping[str, str], difference: float
+) -> PowerQuestion:
     """What an experiment's claims will rest on.
 
     Args:
         experiment: with the claims.
-        tasks: that are fine-tuned or measured.
+        units_of_tasks: what is fine-tuned or measured -> the unit of its main score.
         difference: the true one of every test against zero, in points.
     """
-    planned_tasks = set(tasks)
     index_of_effect = {}
     effects: list[Effect] = []
     claims = []
@@ -144,7 +145,7 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
     # Primary claims come first, in their order.
     for claim in sorted(experiment.claims, key=lambda claim: not claim.primary):
         effect_indices = []
-        for hypothesis, task in _hypotheses(claim, experiment, planned_tasks):
+        for hypothesis, task in _hypotheses(claim, experiment, units_of_tasks):
             # Two claims may test the same thing: it is one effect.
             if hypothesis not in index_of_effect:
                 index_of_effect[hypothesis] = len(effects)
@@ -159,29 +160,32 @@ def power_study(experiment: Experiment, tasks: Iterable[str], difference: float)
 
 
 def _hypotheses(
-    claim: BaseClaim, experiment: Experiment, planned_tasks: set[str]
+    claim: BaseClaim, experiment: Experiment, units_of_tasks: Mapping[str, str]
 ) -> Iterator[tuple[Hashable, str]]:
     """What a claim tests on columns of planned tasks: each hypothesis with its task."""
     columns = [column for column in experiment.columns if column.name == claim.column]
     if claim.column == ALL_COLUMNS:
         columns = list(experiment.all_columns)
     for column in columns:
-        task = _planned_task(column, planned_tasks)
+        task = _planned_task(column, units_of_tasks)
         if task is not None:
             for hypothesis in claim.hypotheses(column.name):
                 yield hypothesis, task
 
 
-def _planned_task(column: Column, planned_tasks: set[str]) -> str | None:
+def _planned_task(column: Column, units_of_tasks: Mapping[str, str]) -> str | None:
     """The planned task that speaks for a column, itself or as a stand-in.
 
     It is None for a column in another unit, since deviations are in points.
     """
-    if scale_without_runs(column).unit != PERCENT:
-        return None
-    for task in (column.task, *column.stand_ins):
-        if task in planned_tasks:
-            return task
+    for task in column.tasks:
+        if task not in units_of_tasks:
+            continue
+        # A column that names no score has the task's main one.
+        unit = units_of_tasks[task]
+        if column.metric or column.scale is not None:
+            unit = scale_without_runs(column).unit
+        return task if unit == PERCENT else None
     return None
 
 

@@ -18,11 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from clozelab.addresses import build_parts
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.metrics.metric import metric_of
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -30,6 +32,7 @@ from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 from clozelab.optim.groups import frozen_names
 from clozelab.tasks.preview import Preview
+from clozelab.tasks.target import metrics_of
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 ADAM_COPIES = 3  # weights and two moments in a checkpoint
@@ -518,6 +521,14 @@ class TaskJob(Shape):
     features: Features | None = None
     # encoders over runs: features are kept, and read by every other run on that encoder
     pass_share: float = 0.0
+
+    @cached_property
+    def unit(self) -> str:
+        """Of the task's main score."""
+        task = self.settings["task"]
+        _, target = build_parts(task)
+        metrics = metrics_of(target, task["data"].get("extra_validation_files") or ())
+        return metric_of(task["metric"], metrics).unit
 
     @property
     def words_per_example(self) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clozelab.addresses import locate
-from clozelab.corpus.files import matching_files
+from clozelab.corpus.paths import matching_files
 from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig

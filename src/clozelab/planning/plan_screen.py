@@ -125,7 +125,9 @@ def _allocate(plan: Plan, budget: float) -> None:
         finetune_seeds = len(plan.sweeps["finetune"].groups(lambda key: key == "seed"))
     measures = [job.measure for job in costing.measures]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
-    question = choice.power_study(plan.experiment, tasks, plan.difference)
+    # A column of a measure names its score.
+    units = dict.fromkeys(measures, "") | {job.task: job.unit for job in costing.tasks}
+    question = choice.power_study(plan.experiment, units, plan.difference)
     if not question.claims:
         say(
             f"no claim of {plan.experiment.name} is about a task of this plan: there is no power to"

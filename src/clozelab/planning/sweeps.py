@@ -12,7 +12,6 @@ from typing import cast
 
 from clozelab.assembly import encoders
 from clozelab.assembly.corpora import (
-    corpus_source,
     find_corpus,
     prepared_corpus,
     source_weights,
@@ -21,6 +20,7 @@ from clozelab.assembly.task_data import build_task_data
 from clozelab.config import typed
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.sources import make_source
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -166,7 +166,7 @@ def text_bytes(settings: ReadOnlyJson) -> int:
     total = 0
     try:
         for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in corpus_source(source).shards(index, data_dir):
+            for shard in make_source(source, index, settings["hub"]).shards(index, data_dir):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])

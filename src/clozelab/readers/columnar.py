@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from clozelab.readers.lines import COMPRESSIONS, Advance
 from clozelab.readers.records import Rows, Table
+from clozelab.readers.remote import FilePath, RemotePath, file_size
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +28,7 @@ ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 CLASS_LABEL = "ClassLabel"  # what the datasets library calls a column of numbers that have names
 
 
-def open_columnar(path: Path, file_format: str) -> Table:
+def open_columnar(path: FilePath, file_format: str) -> Table:
     """Open a `parquet` or `arrow` file; its columns have types, and its rows no lines."""
     if path.suffix in COMPRESSIONS:
         raise ValueError(
@@ -45,7 +45,7 @@ def open_columnar(path: Path, file_format: str) -> Table:
 
     def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
         number = num_bytes = 0
-        size = path.stat().st_size
+        size = file_size(path)
         for batch in _batches(path, file_format, columns):
             for record in batch.to_pylist():
                 number += 1
@@ -77,6 +77,11 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
         return {}
     names: dict[str, list[str]] = {}
     for column, feature in features.items():
+        # Of lists of classes, those of an element: {"feature": {...}, "_type": "List"}, or [{...}].
+        if isinstance(feature, list) and feature:
+            feature = feature[0]
+        elif isinstance(feature, dict):
+            feature = feature.get("feature", feature)
         if not isinstance(feature, dict) or feature.get("_type") != CLASS_LABEL:
             continue
         if isinstance(feature.get("names"), list):
@@ -85,24 +90,42 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _opened(path: Path, file_format: str) -> Iterator[ParquetFile | ArrowReader]:
+def _opened(path: FilePath, file_format: str) -> Iterator[ParquetFile | ArrowReader]:
     """A reader of the file; ValueError where it is damaged, also while it is read."""
     import pyarrow  # takes a third of a second: only who reads such a file pays
     from pyarrow import parquet
 
     try:
-        if file_format == "parquet":
-            # By pages: otherwise a row group of many megabytes is read as a whole.
-            with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-                yield file
-        else:
-            with pyarrow.memory_map(str(path)) as source, _arrow_reader(source) as reader:
-                yield reader
+        with _native_file(path, file_format) as source:
+            if file_format == "parquet":
+                # By pages: otherwise a row group of many megabytes is read as a whole.
+                options = {"buffer_size": BUFFER_BYTES, "pre_buffer": False}
+                with parquet.ParquetFile(source, **options) as file:
+                    yield file
+            else:
+                with _arrow_reader(source) as reader:
+                    yield reader
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(_unreadable(path, file_format, error)) from error
 
 
-def _batches(path: Path, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
+@contextmanager
+def _native_file(path: FilePath, file_format: str) -> Iterator[pyarrow.NativeFile]:
+    """The file as Arrow reads it; one on disk is mapped into memory where it may be."""
+    import pyarrow
+
+    if isinstance(path, RemotePath):
+        with path.open() as file:
+            yield pyarrow.PythonFile(file, mode="r")
+    elif file_format == "parquet":
+        with pyarrow.OSFile(str(path)) as source:
+            yield source
+    else:
+        with pyarrow.memory_map(str(path)) as source:
+            yield source
+
+
+def _batches(path: FilePath, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
     """Record batches of BATCH_ROWS rows at most."""
     with _opened(path, file_format) as file:
         if file_format == "parquet":
@@ -148,7 +171,7 @@ def is_text_type(column_type: pyarrow.DataType) -> bool:
     return is_any_string or types.is_string_view(column_type)
 
 
-def _unreadable(path: Path, file_format: str, error: Exception) -> str:
+def _unreadable(path: FilePath, file_format: str, error: Exception) -> str:
     if isinstance(error, PermissionError):
         return f"{path} cannot be read: you have no permission for it"
     reason = str(error).partition("\n")[0]

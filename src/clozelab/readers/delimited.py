@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import NamedTuple
 
 from clozelab.readers.lines import (
@@ -27,6 +26,7 @@ from clozelab.readers.lines import (
     text_lines,
 )
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record, Rows, Table
+from clozelab.readers.remote import FilePath
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ ReadFields = Callable[[Advance, Counter[str] | None], Fields]
 
 
 def open_delimited(
-    path: Path,
+    path: FilePath,
     file_format: str,
     header: Sequence[str] | None = None,
     required: Sequence[str] = (),
@@ -91,7 +91,7 @@ def open_delimited(
     return Table(path, file_format, columns, rows, delimiter=delimiter, is_quoted=is_quoted)
 
 
-def delimiter_of(path: Path) -> str:
+def delimiter_of(path: FilePath) -> str:
     """What stands between cells of a csv file: a tab in a file called .tsv, else what its first
     line has most of.
     """
@@ -103,7 +103,7 @@ def delimiter_of(path: Path) -> str:
 
 
 def _header_of(
-    path: Path, read_fields: ReadFields, header: Sequence[str] | None, required: Sequence[str]
+    path: FilePath, read_fields: ReadFields, header: Sequence[str] | None, required: Sequence[str]
 ) -> tuple[list[str], bool]:
     """The names of the columns, and whether they stand in the first line.
 
@@ -119,13 +119,13 @@ def _header_of(
     return names, True
 
 
-def _plain_fields(path: Path, advance: Advance, removed: Counter[str] | None) -> Fields:
+def _plain_fields(path: FilePath, advance: Advance, removed: Counter[str] | None) -> Fields:
     for number, line in text_lines(path, advance, removed=removed):
         yield number, None if line is None else line.split(TAB)
 
 
 def _csv_fields(
-    path: Path, delimiter: str, advance: Advance, removed: Counter[str] | None
+    path: FilePath, delimiter: str, advance: Advance, removed: Counter[str] | None
 ) -> Fields:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
     # the limit is the whole process's, and is only ever raised
@@ -223,7 +223,7 @@ def _are_rows(lines: Sequence[str], num_tabs: int) -> bool:
 
 
 @cache
-def _warn_of_quotes(path: Path) -> None:
+def _warn_of_quotes(path: FilePath) -> None:
     """Once for a file, however often it is opened."""
     lines = list(islice(text_lines(path, removed=Counter()), JUDGED_LINES))
     quotes = detect_quoting(lines)

@@ -15,11 +15,12 @@ import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, BinaryIO
 
 import zstandard
 
+from clozelab.readers.remote import FilePath, file_size
 from clozelab.text.plain import Json
 
 log = logging.getLogger(__name__)
@@ -61,16 +62,15 @@ class CountedFile:
         return data
 
 
-def file_suffix(path: Path) -> str:
+def file_suffix(path: FilePath) -> str:
     """The last suffix that is not a compression, in lower case."""
-    if path.suffix in COMPRESSIONS:
-        unpacked = path.with_suffix("")
-    else:
-        unpacked = path
-    return unpacked.suffix.lower()
+    name = PurePath(path.name)
+    if name.suffix in COMPRESSIONS:
+        name = name.with_suffix("")
+    return name.suffix.lower()
 
 
-def _lines_of(path: Path, advance: Advance) -> Iterator[bytes]:
+def _lines_of(path: FilePath, advance: Advance) -> Iterator[bytes]:
     """Lines of a file whatever its compression, without line ends."""
     unfinished = []
     for chunk in _chunks_of(path, advance):
@@ -87,7 +87,7 @@ def _lines_of(path: Path, advance: Advance) -> Iterator[bytes]:
 
 
 def text_lines(
-    path: Path,
+    path: FilePath,
     advance: Advance = ignore,
     *,
     keeps_empty_end: bool = False,
@@ -115,7 +115,7 @@ def text_lines(
             yield number, None
 
 
-def decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
+def decoded_lines(path: FilePath) -> Iterator[tuple[int, str]]:
     """(line number from 1, text) of each line that holds more than blanks.
 
     ValueError names the first one that is not UTF-8.
@@ -128,7 +128,7 @@ def decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def plain_lines(
-    path: Path, advance: Advance, removed: Counter[str] | None = None
+    path: FilePath, advance: Advance, removed: Counter[str] | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, line) without a byte order mark and NULs.
 
@@ -179,7 +179,7 @@ def whole_characters(value: object) -> object:
     return value
 
 
-def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
+def refuse_carriage_returns(place: FilePath | str, beginning: bytes) -> None:
     """ValueError for a text whose lines end with CR alone: all of it would be one line."""
     if b"\n" not in beginning and b"\r" in beginning.rstrip(b"\r"):
         raise ValueError(
@@ -188,7 +188,7 @@ def refuse_carriage_returns(place: Path | str, beginning: bytes) -> None:
         )
 
 
-def beginning_of(path: Path) -> bytes:
+def beginning_of(path: FilePath) -> bytes:
     """The first bytes of a text, some 100 KB or more where it has as many, without a BOM.
 
     ValueError for a binary or damaged file.
@@ -196,13 +196,13 @@ def beginning_of(path: Path) -> bytes:
     return next(_chunks_of(path, ignore), b"").removeprefix(codecs.BOM_UTF8)
 
 
-def _chunks_of(path: Path, advance: Advance) -> Iterator[bytes]:
+def _chunks_of(path: FilePath, advance: Advance) -> Iterator[bytes]:
     """Unpacked bytes of a file, a chunk at a time.
 
     ValueError for a binary or damaged file, and for a bomb.
     """
     # a small file that unpacks to a large one is a bomb
-    limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
+    limit = max(MIN_BOMB_BYTES, MAX_EXPANSION * file_size(path))
     size = 0
     with path.open("rb") as file:
         try:
@@ -221,7 +221,7 @@ def _chunks_of(path: Path, advance: Advance) -> Iterator[bytes]:
             raise ValueError(problem) from error
 
 
-def _refuse_other_than_text(path: Path, beginning: bytes) -> None:
+def _refuse_other_than_text(path: FilePath, beginning: bytes) -> None:
     if is_binary(beginning[:SNIFFED_BYTES]):
         raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
     refuse_carriage_returns(path, beginning)

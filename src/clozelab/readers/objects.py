@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from clozelab.readers.lines import (
     Advance,
@@ -21,6 +20,7 @@ from clozelab.readers.lines import (
     text_lines,
 )
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record, Rows, Table
+from clozelab.readers.remote import FilePath, file_size
 from clozelab.text.plain import Json
 
 JSON_BEGINNING = re.compile(rb'\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')  # {"text":, [{"
@@ -28,7 +28,7 @@ SUFFIXES = (".jsonl", ".ndjson")
 ADVICE = "write an object a line, or a list of objects into a file called .json"
 
 
-def open_objects(path: Path) -> Table:
+def open_objects(path: FilePath) -> Table:
     """Open a file of an object a line, or a list of objects under another name than .jsonl.
 
     ValueError for a file without an object, and for a list that is called .jsonl.
@@ -49,12 +49,12 @@ def begins_as_json(beginning: bytes) -> bool:
     return JSON_BEGINNING.match(beginning) is not None
 
 
-def is_list(path: Path) -> bool:
+def is_list(path: FilePath) -> bool:
     """Whether the file begins as a list of JSON."""
     return beginning_of(path).lstrip().startswith(b"[")
 
 
-def refuse_list(path: Path) -> None:
+def refuse_list(path: FilePath) -> None:
     """ValueError for one list of all objects, whose lines are none."""
     if is_list(path):
         raise ValueError(f"{path}:1 begins a JSON array: {ADVICE}")
@@ -90,7 +90,7 @@ def first_keys(name: object, rows: Rows) -> list[str]:
     raise ValueError(f"{name}:{first}: no JSON object, nor is any line below it: {ADVICE}")
 
 
-def _open_list(path: Path) -> Table:
+def _open_list(path: FilePath) -> Table:
     """A list cannot be read line by line, so it is held in memory."""
     lines = [line for _, line in text_lines(path)]
     if None in lines:
@@ -103,7 +103,7 @@ def _open_list(path: Path) -> Table:
         raise ValueError(f'{path}: a list of objects was expected, such as [{{"text": ...}}]')
 
     def rows(_: list[str] | None, advance: Advance, __: Counter[str] | None) -> Rows:
-        advance(path.stat().st_size)
+        advance(file_size(path))
         for number, value in enumerate(content, 1):
             yield number, _checked(value, {})
 

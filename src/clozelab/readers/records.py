@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.readers.lines import Advance, ignore
+from clozelab.readers.remote import FilePath
 from clozelab.text.did_you_mean import nearest
 from clozelab.text.plain import JsonObject
 
@@ -58,7 +58,7 @@ class Table:
     Lines of text (`lines`) are one of a column, or of two.
     """
 
-    path: Path
+    path: FilePath
     form: str  # lines, or a format of tables.py
     columns: list[str]  # in file order; of JSON those of the first object
     _read_rows: ReadRows = field(repr=False)

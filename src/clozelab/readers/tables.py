@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from clozelab.readers.columnar import open_columnar
 from clozelab.readers.delimited import open_delimited
 from clozelab.readers.lines import file_suffix
 from clozelab.readers.objects import SUFFIXES, open_objects
 from clozelab.readers.records import Table
+from clozelab.readers.remote import FilePath
 from clozelab.text.did_you_mean import check_choice
 
 
@@ -38,14 +38,14 @@ DELIMITED = ("tsv", "csv")
 COLUMNAR = tuple(name for name, known in FORMATS.items() if known.is_columnar)
 
 
-def table_format(path: Path) -> str | None:
+def table_format(path: FilePath) -> str | None:
     """What a file's name says that it is; None for no table."""
     suffix = file_suffix(path)
     return next((name for name, known in FORMATS.items() if suffix in known.suffixes), None)
 
 
 def open_table(
-    path: Path,
+    path: FilePath,
     file_format: str = "auto",
     *,
     header: Sequence[str] | None = None,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clozelab.config import MISSING_VALUE, Composed
-from clozelab.corpus.files import matching_files
+from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
 from clozelab.runs.identity import counting_leaves
 from clozelab.text.plain import read_json
@@ -133,10 +133,13 @@ def _named_files(config: Composed) -> Iterator[Path]:
     # a corpus has its own rule for what its sources name
     corpus = config.get("corpus") or {}
     for source in corpus.get("sources") or ():
-        files, _ = matching_files(str(source["path"]), data_dir)
-        if not files:
-            raise ValueError(f"{source['path']}: no such files")
-        yield from files.values()
+        if source.get("dataset"):  # its commit is in the configuration
+            continue
+        for path in path_list(source["path"]):
+            files, _ = matching_files(path, data_dir)
+            if not files:  # also where a URL names some
+                raise ValueError(f"{path}: no such files")
+            yield from files.values()
 
     # an encoder's folder may be called by a plain word
     encoder = config.get("encoder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
@@ -16,11 +17,15 @@ from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 HELP = """clozelab list [runs_dir=FOLDER]
 clozelab list architectures
+clozelab list corpora
 
 The experiments that come with the project, and your own: folders with a
 paper.yaml, and experiments of one file, where you stand or in experiments/
 there. For each scale that has runs: how many are done. Or the architectures
-that can be trained: what each is, and the command."""
+that can be trained: what each is, and the command. Or the corpora that have a
+recipe: licence, size, and how to get them."""
+ARCHITECTURES = "architectures"
+CORPORA = "corpora"
 INDENT = "  "
 
 
@@ -30,9 +35,14 @@ def main(args: ParsedArgs) -> int:
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
     for name in args.names:
-        check_choice("list", name, ("architectures",))
-        for path in sorted((CONF_DIR / "architecture").glob("*.yaml")):
-            print_entry(path.stem, describe_architecture(path))
+        check_choice("list", name, (ARCHITECTURES, CORPORA))
+        group, describe = "architecture", describe_architecture
+        if name == CORPORA:
+            group, describe = "corpus", describe_corpus
+        for path in sorted((CONF_DIR / group).glob("*.yaml")):
+            texts = describe(path)
+            if texts:
+                print_entry(path.stem, texts)
         return 0
     runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
@@ -63,6 +73,16 @@ def describe_architecture(path: Path) -> list[Text]:
     command = " or ".join(commands) or f"architecture={path.stem}"
     comment = path.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
     return [Text(comment), Text(f"clozelab pretrain {command}", style="cyan")]
+
+
+def describe_corpus(path: Path) -> list[Text]:
+    """What a recipe of conf/corpus says of its corpus; empty for a corpus that has no recipe."""
+    recipe = DictConfig(OmegaConf.load(path))
+    recipe.data_dir = "DATA_DIR"
+    if not recipe.get("how_to_get"):
+        return []
+    about = [f"{key}: {value}" for key, value in recipe.get("about", {}).items()]
+    return [*map(Text, about), Text(recipe.how_to_get, style="cyan")]
 
 
 def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:

@@ -18,6 +18,7 @@ from typing import Any
 from clozelab.readers.bad_rows import refuse_wrong_file
 from clozelab.readers.cells import cell_text, is_missing
 from clozelab.readers.records import DamagedRow, Record, Table, check_columns
+from clozelab.readers.remote import FilePath
 from clozelab.readers.tables import open_table
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
@@ -204,9 +205,9 @@ class TableFormat:
 
 @dataclass
 class NamedClasses:
-    """A column of numbers to which the datasets library gave names (ClassLabel)."""
+    """A column of numbers, or lists of them, that the datasets library gave names (ClassLabel)."""
 
-    path: Path
+    path: FilePath
     column: str
     names: list[str]
     labels: frozenset[str]  # those that are known; empty: none are
@@ -217,6 +218,8 @@ class NamedClasses:
 
         None for -1, by which the datasets library means that a row has no label.
         """
+        if isinstance(value, list | tuple):
+            return [self.read(item) for item in value]
         if isinstance(value, int) and 0 <= value < len(self.names):
             self.numbers.add(value)
             return self.names[value]

@@ -258,13 +258,19 @@ class VectorUnit(TextUnit):
         train_columns: the two or three columns of a training file without labels: a text, one that
             belongs to it, and perhaps one that does not. The same one twice is a text that belongs
             to itself. None: training has the pairs and labels that validation has.
+        groups_by_length: with `train_columns`: a batch holds texts of similar length.
     """
 
     kind = "VectorUnit"
     pairs_read = "apart"
 
     def __init__(
-        self, *, pooling: str, train_columns: Sequence[str] | None = None, **texts: Any
+        self,
+        *,
+        pooling: str,
+        train_columns: Sequence[str] | None = None,
+        groups_by_length: bool = False,
+        **texts: Any,
     ) -> None:
         super().__init__(**texts)
         check_choice("pooling", pooling, ("auto", *SENTENCE_POOLINGS))
@@ -282,9 +288,9 @@ class VectorUnit(TextUnit):
             self.aligned = False
             self.has_training_labels = False
             self.trains_text_with_itself = train_columns[0] == train_columns[1]
-            # The texts of a batch are each other's negatives. So a batch is a uniform draw of the
-            # examples, not one of similar lengths.
-            self.groups_by_length = False
+            # The texts of a batch are each other's negatives. So it is a uniform draw of the
+            # examples, unless one of similar lengths is asked for.
+            self.groups_by_length = groups_by_length
 
     def check_head(self, head: str) -> None:
         if head != "linear":

@@ -23,10 +23,10 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.files.atomic import atomic_write_lines
+from clozelab.text.packages import require_package
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import MetricCall, Recorded, read_wandb_history
-from clozelab.training.host import require_package
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricRow, parse_row
 from clozelab.training.mlflow_tracker import MlflowTracker

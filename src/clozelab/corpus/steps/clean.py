@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 EMPTY = "empty document"
+REASON = "cleaned"
 HOLDS_WORD = re.compile(r"[^\W_]")  # searched in a line
 _TAG_NAMES = (
     "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i"
@@ -42,7 +43,7 @@ def _unescape(match: re.Match[str]) -> str:
     return html.unescape(match[0])
 
 
-class Clean(Step):
+class Clean(CorpusStep):
     """Takes out what is no text, and lines without a word; an empty document is dropped."""
 
     name = "clean"
@@ -53,14 +54,15 @@ class Clean(Step):
         table: Arrays,  # noqa: ARG002
         report: StepReport,
     ) -> Iterator[Document]:
-        """As `Step` says."""
+        """As `CorpusStep` says."""
         for document in documents:
             lines = clean("\n".join(document.lines))
             if not lines:
                 report.drop(document, EMPTY)
                 continue
             if lines != document.lines:
-                report.changed["cleaned"] += 1
+                report.changed[REASON] += 1
+                report.characters[REASON] += document.num_characters - sum(map(len, lines))
             yield replace(document, lines=lines)
 
 

@@ -10,6 +10,7 @@ hashes and the order of documents alone.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clozelab.text.plain import PlainDict
+
 # what one shard tells of its documents, and what is known of all: arrays by name, in one .npz file
 Arrays = Mapping[str, np.ndarray]
+MAX_EXAMPLES = 5  # texts that a report shows for each reason
+EXAMPLE_CHARACTERS = 160
 
 
 @dataclass(frozen=True)
@@ -34,39 +39,84 @@ class Document:
     source: int  # index into the corpus's sources
     lines: Sequence[str]
 
+    @property
+    def num_characters(self) -> int:
+        return sum(map(len, self.lines))
+
+    @property
+    def key(self) -> int:
+        """A number that orders all documents; it fits into int64."""
+        return self.shard << 32 | self.index
+
 
 @dataclass
 class StepReport:
     """What a step did to the documents of a shard; the reports of all shards are added up.
 
     `documents` and `characters` count what was dropped, by reason; `changed` counts documents that
-    stayed and lost some of their text.
+    stayed and lost some of their text. `examples` has the first few texts of each reason, for a
+    person to look at.
     """
 
     documents: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)  # the first few, for a person to look at
+    examples: dict[str, list[str]] = field(default_factory=dict)
 
     def drop(self, document: Document, reason: str) -> None:
         """Count a document that is dropped."""
         self.documents[reason] += 1
-        self.characters[reason] += sum(map(len, document.lines))
+        self._count(document.lines, reason)
+
+    def drop_lines(self, lines: Sequence[str], reason: str) -> None:
+        """Count a document that stays, and the lines that it lost."""
+        self.changed[reason] += 1
+        self._count(lines, reason)
+
+    def show(self, reason: str, text: str) -> None:
+        """Keep the beginning of a text as an example, unless it is there or there are enough."""
+        examples = self.examples.setdefault(reason, [])
+        beginning = text[:EXAMPLE_CHARACTERS]
+        if len(examples) < MAX_EXAMPLES and beginning not in examples:
+            examples.append(beginning)
+
+    def add(self, other: StepReport) -> None:
+        """Add the report of a later shard."""
+        self.documents += other.documents
+        self.characters += other.characters
+        self.changed += other.changed
+        for reason, texts in other.examples.items():
+            for text in texts:
+                self.show(reason, text)
+
+    def _count(self, lines: Sequence[str], reason: str) -> None:
+        self.characters[reason] += sum(map(len, lines))
+        self.show(reason, " ".join(lines))
 
 
-class Step(ABC):
+class CorpusStep(ABC):
     """A step over documents.
 
-    Its constructor takes the step's settings, which are part of the corpus's fingerprint. `version`
-    rises with every change of what it does.
+    Its constructor takes the step's settings, and keeps each under its name: they are part of the
+    corpus's fingerprint. One called `data_dir` is no setting: it gets the folder that relative
+    paths start at. `version` rises with every change of what the step does. A step is sent to other
+    processes, so what is large is read when it is needed first.
     """
 
     name: str  # as `corpus.steps` lists it
     version = 1
     has_table = False  # whether it has to know all documents before it can apply
 
+    @property
+    def has_survey(self) -> bool:
+        """Whether its table is made of the documents; else it follows from the settings alone."""
+        return self.has_table and type(self).survey is not CorpusStep.survey
+
     def survey(self, documents: Iterable[Document]) -> Arrays:
-        """What the documents of one shard add to the table."""
+        """What the documents of one shard add to the table.
+
+        A step whose table comes from its settings alone does not define it.
+        """
         raise NotImplementedError
 
     def settle(self, surveys: Sequence[Arrays]) -> Arrays:
@@ -78,11 +128,20 @@ class Step(ABC):
     ) -> Iterator[Document]:
         """The documents of one shard that stay, in order.
 
-        A changed document is a new object with the same numbers. `table` is empty for a step
-        without one.
+        A changed document is a new object with the same numbers (dataclasses.replace), and its
+        lines hold no line ends. `table` is empty for a step without one.
         """
         raise NotImplementedError
 
     def inputs(self) -> Mapping[str, str]:
         """Checksums of the files that decide the result, by their names; for the fingerprint."""
         return {}
+
+    def identity(self) -> PlainDict:
+        """What decides its result, as a corpus's fingerprint has it."""
+        names = [name for name in inspect.signature(type(self)).parameters if name != "data_dir"]
+        settings = {name: getattr(self, name) for name in names}
+        identity: PlainDict = {"name": self.name, "version": self.version, "settings": settings}
+        if self.inputs():
+            identity["inputs"] = dict(self.inputs())
+        return identity

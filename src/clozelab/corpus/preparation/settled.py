@@ -1,0 +1,190 @@
+"""What is settled once all shards are surveyed: copies, what is held out, what is sampled.
+
+It follows from hashes and from the order of documents, so it is the same for any shards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clozelab.corpus.documents import DUPLICATE
+from clozelab.corpus.preparation.shard_files import read_arrays, read_facts, write_file
+from clozelab.corpus.preparation.survey import COLUMNS
+from clozelab.corpus.preparation.tallies import Tally, add_up
+from clozelab.corpus.steps.step import Arrays
+from clozelab.text.plain import JsonObject
+
+ALL_HASHES = 2**64
+# of all characters: lines that have more of them are counted
+COUNTED_SHARE = 0.004
+NUMBERS = [name for name in COLUMNS if name != "document_hash"]
+Units = tuple[np.ndarray, np.ndarray]  # hashes uint64 [N] and characters int64 [N]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the last pass has to know of the corpus as a whole."""
+
+    is_kept: np.ndarray  # bool [D], in the order of the shards: not the copy of an earlier document
+    starts: np.ndarray  # int64 [shards + 1], of each shard's documents
+    limits: Mapping[int, int]  # by source: stretches of lower hashes are held out
+    sample_limit: int  # blocks of lower hashes are what a vocabulary is learnt from
+    lines: Sequence[str]  # that may be frequent
+    documents: int
+    sentences: int
+    characters: int
+    words: Sequence[tuple[int, int]]  # (source, its words between blanks)
+    num_stretches: int  # of different text; of several sources the same text counts for each
+    tallies: Sequence[JsonObject]  # of each step, the copies' too
+
+    def kept_of(self, shard: int) -> np.ndarray:
+        """Whether each document of a shard is kept, bool."""
+        return self.is_kept[self.starts[shard] : self.starts[shard + 1]]
+
+    def num_kept_before(self, shard: int) -> int:
+        """How many documents of earlier shards are kept."""
+        return int(self.is_kept[: self.starts[shard]].sum())
+
+    def is_held_out(self, sources: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+        """Whether each stretch is held out, bool [T]; `sources` and `hashes` are [T]."""
+        is_held_out = np.zeros(len(hashes), dtype=bool)
+        for source, limit in self.limits.items():
+            is_held_out |= (sources == source) & (hashes < limit)
+        return is_held_out
+
+    def write(self, path: Path) -> None:
+        """Write it as a file."""
+        facts = dict(vars(self))
+        arrays = {name: facts.pop(name) for name in ("is_kept", "starts")}
+        facts["limits"] = list(self.limits.items())
+        write_file(path, arrays, facts)
+
+    @classmethod
+    def read(cls, path: Path) -> Settled:
+        """Read what `write` has written."""
+        facts = read_facts(path)
+        facts["limits"] = dict(facts["limits"])
+        arrays = read_arrays(path, ["is_kept", "starts"])
+        return cls(is_kept=arrays["is_kept"], starts=arrays["starts"], **facts)
+
+
+def settle(paths: Sequence[Path], validation_fraction: float, sample_characters: float) -> Settled:
+    """Settle a corpus from its shards' files, in order.
+
+    `sample_characters` is how much text a vocabulary is learnt from at most.
+    """
+    hashes = [read_arrays(path, ["document_hash"])["document_hash"] for path in paths]
+    starts = np.cumsum([0, *map(len, hashes)])
+    is_kept = first_of_each(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
+    stretches: dict[int, list[Units]] = {}
+    blocks: list[Units] = []
+    totals: Counter[str] = Counter()
+    words: Counter[int] = Counter()
+    copies = Tally("duplicates")
+    for shard, path in enumerate(paths):
+        arrays = read_arrays(path, NUMBERS)
+        kept = is_kept[starts[shard] : starts[shard + 1]]
+        blocks.append(_units_of(arrays, "block", kept))
+        for source in np.unique(arrays["document_source"][kept]).tolist():
+            is_here = kept & (arrays["document_source"] == source)
+            units = _units_of(arrays, "stretch", is_here)
+            stretches.setdefault(source, []).append(units)
+            words[source] += int(arrays["document_words"][is_here].sum())
+        _tally_copies(copies, arrays, kept)
+        for name in ("characters", "sentences"):
+            totals[name] += int(arrays[f"document_{name}"][kept].sum())
+    of_sources = {source: _joined(units) for source, units in stretches.items()}
+    tallies = [*add_up(read_facts(path)["tallies"] for path in paths), copies]
+    return Settled(
+        is_kept=is_kept,
+        starts=starts,
+        limits=held_out_limits(of_sources, validation_fraction),
+        sample_limit=sample_limit(*_joined(blocks), sample_characters),
+        lines=_frequent_lines(paths, COUNTED_SHARE * totals["characters"]),
+        documents=int(is_kept.sum()),
+        sentences=totals["sentences"],
+        characters=totals["characters"],
+        words=list(words.items()),
+        num_stretches=sum(len(np.unique(hashes)) for hashes, _ in of_sources.values()),
+        tallies=[tally.facts() for tally in tallies],
+    )
+
+
+def _tally_copies(tally: Tally, arrays: Arrays, kept: np.ndarray) -> None:
+    """Count the documents of a shard that are kept, and those that are copies of earlier ones."""
+    characters = arrays["document_characters"]
+    for source in np.unique(arrays["document_source"]).tolist():
+        is_here = kept & (arrays["document_source"] == source)
+        tally.documents[source] += int(is_here.sum())
+        tally.characters[source] += int(characters[is_here].sum())
+    num_copies = int((~kept).sum())
+    if num_copies:
+        tally.report.documents[DUPLICATE] += num_copies
+        tally.report.characters[DUPLICATE] += int(characters[~kept].sum())
+
+
+def _frequent_lines(paths: Sequence[Path], min_characters: float) -> list[str]:
+    """The lines that may have so many characters of the corpus, by their copies in shards."""
+    characters: Counter[str] = Counter()
+    for path in paths:
+        characters.update(read_facts(path)["lines"])
+    return [line for line, number in characters.most_common() if number > min_characters]
+
+
+def _units_of(arrays: Arrays, unit: str, is_chosen: np.ndarray) -> Units:
+    """The stretches or blocks of a shard's chosen documents."""
+    chosen = np.repeat(is_chosen, arrays[f"{unit}_counts"])
+    return arrays[f"{unit}_hash"][chosen], arrays[f"{unit}_characters"][chosen]
+
+
+def _joined(parts: Sequence[Units]) -> Units:
+    hashes = [np.empty(0, dtype=np.uint64), *(part[0] for part in parts)]
+    characters = [np.empty(0, dtype=np.int64), *(part[1] for part in parts)]
+    return np.concatenate(hashes), np.concatenate(characters)
+
+
+def first_of_each(hashes: np.ndarray) -> np.ndarray:
+    """Whether each hash is the first of its value, bool [N]."""
+    order = np.argsort(hashes, kind="stable")
+    in_order = hashes[order]
+    is_first = np.zeros(len(hashes), dtype=bool)
+    is_first[order[np.append(True, in_order[1:] != in_order[:-1])[: len(order)]]] = True
+    return is_first
+
+
+def held_out_limits(stretches: Mapping[int, Units], validation_fraction: float) -> dict[int, int]:
+    """Source -> the hash below which its stretches are held out.
+
+    They are up to a share of the source's characters, so no source or long document has more than
+    its share, and a short document lies on one side as a whole. At least one stretch is held out. A
+    source of a single stretch is trained on, unless all are.
+    """
+    limits = {}
+    all_single = True
+    for source, (hashes, characters) in stretches.items():
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        # By ascending hash: a stretch is held out whose middle lies inside the share.
+        weights = np.bincount(inverse, characters)
+        middles = np.cumsum(weights) - weights / 2
+        share = validation_fraction * weights.sum()
+        num_held_out = max(1, int(np.searchsorted(middles, share)))
+        limits[source] = int(distinct[min(num_held_out, len(distinct) - 1)])
+        all_single &= len(distinct) == 1
+    if limits and all_single:
+        limits[min(limits, key=limits.__getitem__)] = ALL_HASHES
+    return limits
+
+
+def sample_limit(hashes: np.ndarray, characters: np.ndarray, max_characters: float) -> int:
+    """The hash below which blocks have `max_characters` together at most: halved at need."""
+    limit = ALL_HASHES
+    total = characters.sum()
+    while total > max_characters:
+        limit //= 2
+        total = characters[hashes < limit].sum()
+    return limit

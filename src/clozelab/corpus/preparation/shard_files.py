@@ -1,0 +1,99 @@
+"""The files between the passes of a preparation: one of a shard and a pass, whole or absent.
+
+A file is an .npz archive of arrays, among them the facts (JSON) and the documents (their lines as
+packed text). Who is killed goes on with the shards that have a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from clozelab.corpus.steps.step import Arrays, Document
+from clozelab.files.atomic import atomic_open
+from clozelab.text.plain import JsonObject, PlainMapping
+
+FACTS = "facts"
+SURVEY = "survey."  # before the names of a step's arrays
+TEXT = "text"
+DOCUMENT_ARRAYS = ("index", "source", "has_lines", "num_lines")
+
+
+def write_file(path: Path, arrays: Arrays, facts: PlainMapping) -> None:
+    """Write arrays and facts as one file, in one rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_open(path) as file:
+        content: dict[str, Any] = {**arrays, FACTS: _bytes_array(json.dumps(facts).encode())}
+        np.savez(file, **content)
+
+
+def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a file, all or those that are named; others are not read."""
+    with np.load(path) as archive:
+        if names is None:
+            names = [name for name in archive.files if name != FACTS]
+        return {name: archive[name] for name in names}
+
+
+def read_facts(path: Path) -> JsonObject:
+    """The facts of a file."""
+    return json.loads(read_arrays(path, [FACTS])[FACTS].tobytes())
+
+
+def _bytes_array(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def pack_documents(
+    documents: Sequence[Document], has_lines: Sequence[bool]
+) -> dict[str, np.ndarray]:
+    """Documents as arrays; `has_lines` says by a document's number what its lines are."""
+    texts = ["\n".join(document.lines) for document in documents]
+    data = "\n".join(texts).encode("utf-8", "surrogatepass")
+    return {
+        TEXT: _bytes_array(zstandard.compress(data)),
+        "index": np.array([document.index for document in documents], dtype=np.int64),
+        "source": np.array([document.source for document in documents], dtype=np.uint8),
+        "has_lines": np.array([has_lines[document.index] for document in documents], dtype=bool),
+        "num_lines": np.array([text.count("\n") + 1 for text in texts], dtype=np.int64),
+    }
+
+
+def unpack_lines(arrays: Arrays) -> list[str]:
+    """The lines of all packed documents."""
+    if not len(arrays["num_lines"]):
+        return []
+    data = zstandard.decompress(arrays[TEXT].tobytes())
+    return data.decode("utf-8", "surrogatepass").split("\n")
+
+
+def unpack_documents(shard: int, arrays: Arrays) -> Iterator[Document]:
+    """The packed documents of a shard."""
+    lines = unpack_lines(arrays)
+    start = 0
+    numbers = (arrays[name].tolist() for name in ("index", "source", "num_lines"))
+    for index, source, num_lines in zip(*numbers, strict=True):
+        yield Document(shard, index, source, lines[start : start + num_lines])
+        start += num_lines
+
+
+class SurveyFiles(Sequence[Arrays]):
+    """The surveys of all shards in order, each read when it is asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return SurveyFiles(self._paths[index])
+        with np.load(self._paths[index]) as archive:
+            names = [name for name in archive.files if name.startswith(SURVEY)]
+            return {name.removeprefix(SURVEY): archive[name] for name in names}

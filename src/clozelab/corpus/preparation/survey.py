@@ -1,0 +1,128 @@
+"""What a shard tells of its sentences: hashes and sizes, from which all else is settled.
+
+Three units are hashed: documents (to find copies), stretches (to hold some out) and blocks (to
+learn a vocabulary from a sample). Memory does not grow with the corpus but for these numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from clozelab.corpus.documents import hash_of
+from clozelab.corpus.steps.step import Arrays, Document
+
+# what the split takes to one side: some 4,000 tokens, seven of the longest instances
+STRETCH_CHARACTERS = 16_000
+BLOCK_SENTENCES = 32
+# a short document is one block: by its plain hash it would be held-out text, see `stretches`
+BLOCK_SALT = "vocabulary\n"
+# of a shard's characters: a line that has more of them may be one that the whole corpus repeats
+CANDIDATE_SHARE = 0.002
+CANDIDATE_COUNT = 3
+# Array -> its type: uint64 hashes, int64 numbers, uint8 sources. `stretch_counts` and
+# `block_counts` say how many of the stretches' and the blocks' entries are a document's.
+COLUMNS = {
+    "document_hash": "Q",
+    "document_source": "B",
+    "document_characters": "q",
+    "document_sentences": "q",
+    "document_words": "q",
+    "stretch_counts": "q",
+    "block_counts": "q",
+    "stretch_hash": "Q",
+    "stretch_characters": "q",
+    "stretch_sentences": "q",
+    "block_hash": "Q",
+    "block_characters": "q",
+}
+
+
+def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
+    """(end, characters, hash) of a document's stretches.
+
+    They are as few and as even ones as STRETCH_CHARACTERS allow; `end` numbers sentences.
+    """
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    num_characters = ends[-1]
+    num_stretches = -(-num_characters // STRETCH_CHARACTERS)
+    # A sentence belongs to the stretch that its last character lies in: lengths [6, 4, 9, 1] and
+    # two stretches have the numbers [0, 0, 1, 1].
+    number = (ends - 1) * num_stretches // num_characters
+    cuts = (np.flatnonzero(np.diff(number)) + 1).tolist()
+    result = []
+    characters_before = 0
+    for first, end in pairwise([0, *cuts, len(sentences)]):
+        characters = int(ends[end - 1]) - characters_before
+        result.append((end, characters, hash_of("\n".join(sentences[first:end]))))
+        characters_before += characters
+    return result
+
+
+def survey_documents(documents: Sequence[Document], *, learns: bool) -> Arrays:
+    """The COLUMNS of a shard's documents, their stretches and (with `learns`) their blocks."""
+    columns = {name: array(kind) for name, kind in COLUMNS.items()}
+    for document in documents:
+        columns["document_source"].append(document.source)
+        columns["document_characters"].append(document.num_characters)
+        columns["document_sentences"].append(len(document.lines))
+        # Words between blanks; a clean line has a single one between two words.
+        num_blanks = sum(line.count(" ") for line in document.lines)
+        columns["document_words"].append(num_blanks + len(document.lines))
+        _add_stretches(columns, document.lines)
+        num_blocks = 0
+        if learns:
+            num_blocks = _add_blocks(columns, document.lines)
+        columns["block_counts"].append(num_blocks)
+    return {name: np.array(column) for name, column in columns.items()}
+
+
+def _add_stretches(columns: dict[str, array[int]], sentences: Sequence[str]) -> None:
+    """Add a document's hash and its stretches."""
+    parts = stretches(sentences)
+    document_hash = parts[0][2]
+    if len(parts) > 1:
+        document_hash = hash_of("\n".join(sentences))
+    columns["document_hash"].append(document_hash)
+    columns["stretch_counts"].append(len(parts))
+    start = 0
+    for end, characters, stretch_hash in parts:
+        columns["stretch_hash"].append(stretch_hash)
+        columns["stretch_characters"].append(characters)
+        columns["stretch_sentences"].append(end - start)
+        start = end
+
+
+def _add_blocks(columns: dict[str, array[int]], sentences: Sequence[str]) -> int:
+    """Add a document's blocks, and return their number."""
+    blocks = blocks_of(sentences)
+    for block in blocks:
+        columns["block_hash"].append(hash_of(f"{BLOCK_SALT}{block}"))
+        columns["block_characters"].append(len(block))
+    return len(blocks)
+
+
+def blocks_of(sentences: Sequence[str]) -> list[str]:
+    """A document's blocks of BLOCK_SENTENCES, by which a sample is drawn."""
+    starts = range(0, len(sentences), BLOCK_SENTENCES)
+    return ["\n".join(sentences[start : start + BLOCK_SENTENCES]) for start in starts]
+
+
+def frequent_lines(documents: Sequence[Document]) -> dict[str, int]:
+    """Line -> characters of all its copies, of the lines that have much of a shard's text."""
+    lines: list[str] = []
+    for document in documents:
+        lines += document.lines
+    # By number, since a dictionary of all lines would be larger than their text.
+    hashes = np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines))
+    lengths = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    characters = counts * lengths[first]
+    is_candidate = (counts >= CANDIDATE_COUNT) & (characters > CANDIDATE_SHARE * lengths.sum())
+    frequent = {}
+    for index in np.flatnonzero(is_candidate).tolist():
+        frequent[lines[int(first[index])]] = int(characters[index])
+    return frequent

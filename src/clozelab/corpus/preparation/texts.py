@@ -1,0 +1,145 @@
+"""The texts of a corpus's files, cut into shards.
+
+A shard is what one process works at: some 16 million characters of consecutive documents. Where it
+begins and ends follows from the files alone, and nothing that is made of a corpus follows from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from clozelab.corpus.files import CorpusCounts, Shard
+from clozelab.corpus.steps.step import Document
+from clozelab.readers.bad_rows import MAX_BAD_FRACTION
+from clozelab.readers.lines import Advance, ignore
+
+SHARD_CHARACTERS = 16_000_000
+# that a document counts for beside its own, since it takes memory however short it is
+DOCUMENT_CHARACTERS = 200
+# a text file without blank lines becomes documents of this size, not one
+MAX_DOCUMENT_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """Documents of one file, one after another."""
+
+    source: int
+    has_lines: bool  # whether their lines are sentences
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class TextShard:
+    """The texts of consecutive documents, as they were read."""
+
+    number: int
+    runs: Sequence[TextRun]
+    num_bytes: int  # that were read from disk for it
+
+    def documents(self) -> Iterator[Document]:
+        """Its documents, numbered from 0."""
+        index = 0
+        for run in self.runs:
+            for text in run.texts:
+                yield Document(self.number, index, run.source, text.split("\n"))
+                index += 1
+
+    def has_lines(self) -> list[bool]:
+        """Of each document whether its lines are sentences."""
+        flags = []
+        for run in self.runs:
+            flags += [run.has_lines] * len(run.texts)
+        return flags
+
+    def digest(self) -> str:
+        """A checksum of its texts."""
+        checksum = hashlib.blake2b(digest_size=16)
+        for run in self.runs:
+            checksum.update(f"{run.source} {run.has_lines} {len(run.texts)}\0".encode())
+            for text in run.texts:
+                checksum.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        return checksum.hexdigest()
+
+
+class _BytesRead:
+    """Counts bytes from one shard to the next."""
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+        self._number = 0
+
+    def add(self, number: int) -> None:
+        self._number += number
+        self._advance(number)
+
+    def take(self) -> int:
+        number = self._number
+        self._number = 0
+        return number
+
+
+def cut_shards(
+    files: Iterable[Shard],
+    counts: CorpusCounts,
+    advance: Advance = ignore,
+    max_characters: int | None = None,
+) -> Iterator[TextShard]:
+    """The texts of all files in order, in shards of SHARD_CHARACTERS unless said otherwise.
+
+    `counts` grows by the rows that were met; `advance` is told of bytes read. ValueError for a
+    binary or damaged file, and where more than 1 % of all rows are unusable.
+    """
+    limit = max_characters or SHARD_CHARACTERS
+    bytes_read = _BytesRead(advance)
+    runs: list[TextRun] = []
+    number = size = 0
+    for file in files:
+        runs.append(TextRun(file.source, file.has_lines, []))
+        for text in _documents_of_file(file, counts, bytes_read.add):
+            runs[-1].texts.append(text)
+            size += len(text) + DOCUMENT_CHARACTERS
+            if size >= limit:
+                yield TextShard(number, runs, bytes_read.take())
+                runs = [TextRun(file.source, file.has_lines, [])]
+                number += 1
+                size = 0
+    if size:
+        yield TextShard(number, runs, bytes_read.take())
+    _refuse_many_bad(counts)
+
+
+def _documents_of_file(file: Shard, counts: CorpusCounts, advance: Advance) -> Iterator[str]:
+    texts = file.texts(counts, advance)
+    if file.has_lines:
+        return _paragraphs(texts)
+    return texts
+
+
+def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
+    """Documents of a text file: what stands between blank lines."""
+    lines: list[str] = []
+    size = 0
+    for line in chain(rows, [""]):
+        if lines and (not line or size + len(line) > MAX_DOCUMENT_CHARACTERS):
+            yield "\n".join(lines)
+            lines = []
+            size = 0
+        if line:
+            lines.append(line)
+            size += len(line)
+
+
+def _refuse_many_bad(counts: CorpusCounts) -> None:
+    num_bad = counts.bad.total()
+    if num_bad <= max(1, MAX_BAD_FRACTION * counts.rows):
+        return
+    problem = (
+        f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the"
+        " first ones:"
+    )
+    advice = "check the encoding (UTF-8), the format and the text_field of this source"
+    raise ValueError("\n  ".join([problem, *counts.first_bad[:5]]) + f"\n{advice}")

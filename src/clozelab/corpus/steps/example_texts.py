@@ -1,0 +1,71 @@
+"""All texts in a file of labelled examples, whatever its format, for comparison with a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, groupby
+from pathlib import Path
+
+from clozelab.readers.lines import file_suffix, parse_json, text_lines
+from clozelab.readers.records import DamagedRow
+from clozelab.readers.tables import open_table, table_format
+from clozelab.text.plain import Json
+
+WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
+
+
+def texts_of_file(path: Path) -> Iterator[str]:
+    """Every text of a table, of JSON, or of a file of lines; ValueError for a damaged file.
+
+    Of a table these are its cells, the first line's included, as it may be no header. Of JSON these
+    are the values. Of other files these are the blocks between blank lines: as they are, and the
+    words of either of their first columns (CoNLL, conllu).
+    """
+    is_json = file_suffix(path) == ".json"
+    content = None
+    if is_json:
+        content = _whole_json(path)
+    if content is not None:
+        yield from _texts_in(content)
+    elif is_json or table_format(path) is not None:
+        yield from _texts_of_table(path)
+    else:
+        yield from _texts_of_lines(path)
+
+
+def _whole_json(path: Path) -> Json:
+    """The content of a file that is a single value of JSON; None for an object a line."""
+    try:
+        return parse_json(path.read_bytes())
+    except ValueError:
+        return None
+
+
+def _texts_in(value: Json) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from chain.from_iterable(map(_texts_in, value.values()))
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_texts_in, value))
+
+
+def _texts_of_table(path: Path) -> Iterator[str]:
+    table = open_table(path)
+    yield from table.columns
+    for _, record in table.rows():
+        # what can be read of a damaged row still counts
+        cells = record.cells if isinstance(record, DamagedRow) else record
+        yield from _texts_in(cells)
+
+
+def _texts_of_lines(path: Path) -> Iterator[str]:
+    lines = (line or "" for _, line in text_lines(path))
+    for is_text, block in groupby(lines, key=lambda line: bool(line.strip())):
+        if not is_text:
+            continue
+        block_lines = list(block)
+        yield "\n".join(block_lines)
+        rows = [line.split() for line in block_lines]
+        for column in range(WORD_COLUMNS):
+            yield " ".join(row[column] for row in rows if len(row) > column)

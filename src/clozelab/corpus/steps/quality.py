@@ -1,0 +1,154 @@
+"""The step `quality` drops documents that are hardly running text: lists, menus, spam, word salad.
+
+Its measures and their limits are those of Gopher (Rae et al. 2021, table A1 and section A.1.1).
+`punctuated_lines` is from FineWeb (Penedo et al. 2024), and `lorem_ipsum` from C4 (Raffel et al.
+2020).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from clozelab.corpus.steps.ngrams import ngram_hashes
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.text.did_you_mean import hint
+
+Limits = dict[str, Sequence[float]]
+LIMITS: Limits = {
+    "words": (50, 100_000),
+    "mean_word_length": (3, 10),  # characters
+    "symbols_per_word": (0, 0.1),  # number signs or ellipses, whichever are more
+    "bullet_lines": (0, 0.9),  # share of the lines, as the next four
+    "ellipsis_lines": (0, 0.3),
+    "punctuated_lines": (0.12, 1),
+    "repeated_lines": (0, 0.3),
+    "repeated_line_characters": (0, 0.2),  # share of the characters
+    "alphabetic_words": (0.8, 1),  # share of the words
+    "stop_words": (2, 8),  # different ones of STOP_WORDS
+    "lorem_ipsum": (0, 0),  # occurrences
+}
+"""Measure -> its least and its greatest value in a document that stays."""
+
+# n -> the greatest share of characters in the most frequent run of n words, or in all repeats
+TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
+REPEATED_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+LIMITS |= {f"most_frequent_{n}gram": (0, limit) for n, limit in TOP_NGRAMS.items()}
+LIMITS |= {f"repeated_{n}grams": (0, limit) for n, limit in REPEATED_NGRAMS.items()}
+
+BULLETS = ("•", "‣", "◦", "▪", "●", "*", "-")
+ELLIPSES = ("...", "…")
+ENDS = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？")
+STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
+
+
+class Quality(CorpusStep):
+    """Drops a document of which a measure lies outside its limits.
+
+    A setting is the name of a measure with other limits, [least, greatest], or with null where the
+    measure should not count: `quality: {words: [20, 100000], stop_words: null}`. For text that is
+    not English, `stop_words` should be null.
+    """
+
+    name = "quality"
+
+    def __init__(self, **limits: Sequence[float] | None) -> None:
+        self.limits: Limits = dict(LIMITS)
+        for name, values in limits.items():
+            if name not in LIMITS:
+                raise ValueError(f"quality has no measure {name!r}: {hint(name, LIMITS)}")
+            if values is None:
+                del self.limits[name]
+                continue
+            is_pair = isinstance(values, Sequence) and len(values) == 2
+            if not is_pair or not values[0] <= values[1]:
+                raise ValueError(
+                    f"quality: {name}={values} must be [least, greatest], two numbers in order"
+                )
+            self.limits[name] = tuple(values)
+
+    def apply(
+        self,
+        documents: Iterable[Document],
+        table: Arrays,  # noqa: ARG002
+        report: StepReport,
+    ) -> Iterator[Document]:
+        """As `CorpusStep` says; a document counts for the first measure that is outside."""
+        for document in documents:
+            reason = self._reason_against(document.lines)
+            if reason is None:
+                yield document
+            else:
+                report.drop(document, reason)
+
+    def _reason_against(self, lines: Sequence[str]) -> str | None:
+        measures = measures_of(lines)
+        for name, (least, greatest) in self.limits.items():
+            if measures[name] < least:
+                return f"{name} below {least:g}"
+            if measures[name] > greatest:
+                return f"{name} above {greatest:g}"
+        return None
+
+
+def has_letter(word: str) -> bool:
+    """Whether a letter stands in the word."""
+    return any(map(str.isalpha, word))
+
+
+def measures_of(lines: Sequence[str]) -> dict[str, float]:
+    """All measures of a document, by their names in LIMITS."""
+    text = "\n".join(lines)
+    words = text.split()
+    num_words = max(1, len(words))
+    num_lines = max(1, len(lines))
+    lower_words = {word.strip(".,;:!?\"'()").lower() for word in words}
+    lengths = np.array([len(word) for word in words])
+    repeated_lines = list((Counter(lines) - Counter(set(lines))).elements())
+    num_symbols = max(text.count("#"), sum(map(text.count, ELLIPSES)))
+    measures = {
+        "words": len(words),
+        "mean_word_length": lengths.sum() / num_words,
+        "symbols_per_word": num_symbols / num_words,
+        "bullet_lines": sum(line.startswith(BULLETS) for line in lines) / num_lines,
+        "ellipsis_lines": sum(line.endswith(ELLIPSES) for line in lines) / num_lines,
+        "punctuated_lines": sum(line.endswith(ENDS) for line in lines) / num_lines,
+        "repeated_lines": len(repeated_lines) / num_lines,
+        "repeated_line_characters": sum(map(len, repeated_lines)) / max(1, len(text)),
+        "alphabetic_words": sum(map(has_letter, words)) / num_words,
+        "stop_words": len(STOP_WORDS & lower_words),
+        "lorem_ipsum": text.lower().count("lorem ipsum"),
+    }
+    most_frequent = repeated = 1.0
+    for size in (*TOP_NGRAMS, *REPEATED_NGRAMS):
+        # Where no run of four words occurs twice, none of five does.
+        if repeated:
+            most_frequent, repeated = _ngram_shares(words, lengths, size)
+        measures[f"most_frequent_{size}gram"] = most_frequent
+        measures[f"repeated_{size}grams"] = repeated
+    return measures
+
+
+def _ngram_shares(words: Sequence[str], lengths: np.ndarray, size: int) -> tuple[float, float]:
+    """Shares of characters in the most frequent run of `size` words, and in repeats of such runs.
+
+    Both are 0 where none occurs twice. `lengths` [W] are the words' characters.
+    """
+    hashes = ngram_hashes(words, size)
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    if len(counts) == len(hashes):
+        return 0.0, 0.0
+    # of several equally frequent ones the one with most characters
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    characters = ends[first + size] - ends[first]
+    most_frequent = (counts * characters)[counts == counts.max()].max()
+    # all occurrences but the first; a word in several of them counts once
+    is_repeat = np.ones(len(hashes), dtype=bool)
+    is_repeat[first] = False
+    is_covered = np.zeros(len(words), dtype=bool)
+    for offset in range(size):
+        is_covered[offset : offset + len(hashes)] |= is_repeat
+    total = lengths.sum()
+    return float(most_frequent / total), float(lengths[is_covered].sum() / total)

@@ -1,0 +1,145 @@
+"""The step `repeated_lines` drops lines that stand in a corpus again and again.
+
+A notice about cookies, a menu or a footer stands in each document of a web site. An encoder learns
+it by heart, and its held-out loss looks better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from clozelab.corpus.documents import hash_of
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+
+LINES_AT_ONCE = 2**25  # that the parent process counts at a time
+NUM_SHOWN = 20  # of the most frequent lines, in the report
+REASON = "repeated line"
+NOTHING_LEFT = "nothing but repeated lines"
+
+
+class RepeatedLines(CorpusStep):
+    """Drops each line that is repeated, wherever it stands.
+
+    A line is repeated that stands more than `max_count` times in all documents, or in more than
+    `max_document_share` of them, and in two at least. Lines that are listed in `keep`, or have
+    fewer than `min_characters`, stay. Counts are exact, unless two lines have the same 64-bit hash.
+
+    A shard's survey takes 24 bytes for each different line. The parent process counts at most
+    LINES_AT_ONCE of them at a time, by ranges of their hashes. So it needs 2 GB at most.
+    """
+
+    name = "repeated_lines"
+    has_table = True
+
+    def __init__(
+        self,
+        max_count: int | None = None,
+        max_document_share: float | None = None,
+        keep: Sequence[str] = (),
+        min_characters: int = 1,
+    ) -> None:
+        if max_count is None and max_document_share is None:
+            raise ValueError(
+                "repeated_lines needs max_count (lines that occur more often are dropped) or"
+                " max_document_share (lines of a larger share of all documents are dropped)"
+            )
+        if max_count is not None and max_count < 1:
+            raise ValueError(f"repeated_lines: max_count={max_count} must be 1 or more")
+        if max_document_share is not None and not 0 < max_document_share < 1:
+            raise ValueError(
+                f"repeated_lines: max_document_share={max_document_share} must be between 0 and 1"
+            )
+        self.max_count = max_count
+        self.max_document_share = max_document_share
+        self.keep = list(keep)
+        self.min_characters = min_characters
+
+    def survey(self, documents: Iterable[Document]) -> Arrays:
+        """`lines` [3, L] uint64: sorted hashes, how often each occurs, in how many documents."""
+        occurrences: list[int] = []
+        once_a_document: list[int] = []
+        num_documents = 0
+        for document in documents:
+            hashes = [hash_of(line) for line in document.lines]
+            occurrences += hashes
+            once_a_document += set(hashes)
+            num_documents += 1
+        lines, counts = _count(occurrences)
+        _, document_counts = _count(once_a_document)
+        return {
+            "lines": np.stack([lines, counts, document_counts]),
+            "num_documents": np.array(num_documents),
+        }
+
+    def settle(self, surveys: Sequence[Arrays]) -> Arrays:
+        """`lines` [3, R] uint64: the repeated ones, as in a survey, of all shards."""
+        num_lines = sum(survey["lines"].shape[1] for survey in surveys)
+        num_documents = sum(int(survey["num_documents"]) for survey in surveys)
+        # Hashes are spread evenly, so each part of their range has about as many lines.
+        num_parts = 1 + num_lines // LINES_AT_ONCE
+        limits = [2**64 * number // num_parts for number in range(num_parts + 1)]
+        parts = []
+        for first, end in pairwise(limits):
+            lines = _add_up(surveys, first, end - 1)
+            is_repeated = np.zeros(lines.shape[1], dtype=bool)
+            if self.max_count is not None:
+                is_repeated |= lines[1] > self.max_count
+            if self.max_document_share is not None:
+                is_repeated |= lines[2] > max(1, self.max_document_share * num_documents)
+            parts.append(lines[:, is_repeated])
+        return {"lines": np.concatenate(parts, axis=1)}
+
+    def apply(
+        self, documents: Iterable[Document], table: Arrays, report: StepReport
+    ) -> Iterator[Document]:
+        """As `CorpusStep` says; the report shows the most frequent lines, each under its counts."""
+        hashes, counts, document_counts = table["lines"].tolist()
+        repeated = frozenset(hashes)
+        shown = {}
+        for row in np.argsort(table["lines"][1], kind="stable")[::-1][:NUM_SHOWN].tolist():
+            where = f"{counts[row]} times in {document_counts[row]} documents"
+            shown[hashes[row]] = f"{REASON}, {where}"
+        for document in documents:
+            lines = []
+            dropped = []
+            for line in document.lines:
+                line_hash = hash_of(line)
+                is_exempt = len(line) < self.min_characters or line in self.keep
+                if is_exempt or line_hash not in repeated:
+                    lines.append(line)
+                    continue
+                dropped.append(line)
+                if line_hash in shown:
+                    report.show(shown[line_hash], line)
+            if not dropped:
+                yield document
+            elif not lines:
+                report.drop(document, NOTHING_LEFT)
+            else:
+                report.drop_lines(dropped, REASON)
+                yield replace(document, lines=lines)
+
+
+def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The different hashes [L] uint64, sorted, and how often each occurs."""
+    distinct, counts = np.unique(np.array(hashes, dtype=np.uint64), return_counts=True)
+    return distinct, counts.astype(np.uint64)
+
+
+def _add_up(surveys: Sequence[Arrays], first: int, last: int) -> np.ndarray:
+    """[3, L] uint64: the lines of all surveys whose hashes lie from `first` to `last`."""
+    selected = []
+    for survey in surveys:
+        lines = survey["lines"]
+        start = np.searchsorted(lines[0], np.uint64(first))
+        end = np.searchsorted(lines[0], np.uint64(last), side="right")
+        selected.append(lines[:, start:end])
+    lines, counts, document_counts = np.concatenate(selected, axis=1)
+    distinct, inverse = np.unique(lines, return_inverse=True)
+    # bincount adds float64, which is exact below 2**53
+    sums = [np.bincount(inverse, column) for column in (counts, document_counts)]
+    return np.stack([distinct, *(column.astype(np.uint64) for column in sums)])

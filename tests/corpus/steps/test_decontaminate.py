@@ -1,0 +1,208 @@
+"""`decontaminate`: exactly the documents with planted runs of benchmarks go, from every format."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from tests.corpus.steps.sharded import Lines, run, run_any
+from tests.screens import refuses
+
+from clozelab.corpus.steps.decontaminate import NOTHING_LEFT, Decontaminate
+from clozelab.corpus.steps.example_texts import texts_of_file
+
+EXAMPLE = (
+    "In March the council said that Mr. Abel's plan would close both bridges for a year of repairs."
+)
+RUN = "the council said that mr abel s plan would close both bridges for"  # 13 words of it
+OTHER = "Nobody knows who painted the small blue boat that hangs above the door of the town hall."
+
+
+def write_tsv(path: Path) -> None:
+    path.write_text(f"label\ttext\n1\tshort\n0\t{EXAMPLE}\n", encoding="utf-8")
+
+
+def write_tsv_without_header(path: Path) -> None:
+    path.write_text(f"1\t{EXAMPLE}\n0\tshort\n", encoding="utf-8")
+
+
+def write_csv(path: Path) -> None:
+    path.write_text(f'id,text\n7,"{EXAMPLE}"\n', encoding="utf-8")
+
+
+def write_jsonl(path: Path) -> None:
+    path.write_text(json.dumps({"pair": ["short", EXAMPLE], "label": 1}) + "\n", encoding="utf-8")
+
+
+def write_squad(path: Path) -> None:
+    question = {"id": "1", "question": "Who?", "answers": [{"text": "Abel", "answer_start": 1}]}
+    paragraphs = [{"context": EXAMPLE, "qas": [question]}]
+    content = {"version": "1.1", "data": [{"title": "Bridges", "paragraphs": paragraphs}]}
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def write_rows_called_json(path: Path) -> None:
+    rows = [{"context": "short"}, {"context": EXAMPLE}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_parquet(path: Path) -> None:
+    parquet.write_table(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]}), path)
+
+
+def write_lines(path: Path) -> None:
+    path.write_text(f"short\n{EXAMPLE}\n", encoding="utf-8")
+
+
+def write_words_and_tags(path: Path) -> None:
+    lines = [f"{word} O" for word in EXAMPLE.split()]
+    path.write_text("\n".join(["-DOCSTART- O", "", *lines, "", "End O"]), encoding="utf-8")
+
+
+def write_conllu(path: Path) -> None:
+    lines = []
+    for number, word in enumerate(EXAMPLE.split(), 1):
+        lines.append("\t".join([str(number), word, *["_"] * 8]))
+    path.write_text("\n".join(["# sent_id = 1", *lines]) + "\n", encoding="utf-8")
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "train.tsv": write_tsv,
+    "full_data.tsv": write_tsv_without_header,
+    "train.csv": write_csv,
+    "train.jsonl": write_jsonl,
+    "train-v2.0.json": write_squad,
+    "rows.json": write_rows_called_json,
+    "train.parquet": write_parquet,
+    "lines.txt": write_lines,
+    "train.txt": write_words_and_tags,
+    "en.conllu": write_conllu,
+}
+
+
+def documents() -> list[Lines]:
+    """The second and fourth hold 13 words of the example; the third holds 12 and its others."""
+    twelve = RUN.rsplit(" ", 1)[0]
+    return [
+        [OTHER, "The weather was fine."],
+        ["A report came first.", EXAMPLE.upper().replace(" ", "  "), "Then came the spring."],
+        [OTHER, f"{twelve} six weeks.", "In March a year of repairs began."],
+        # The run goes over a line end, and its last word is the line's first.
+        ["Before it.", "It is true: the council said", f"{RUN.split('said ')[1]}", "After it."],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_documents_with_a_run_of_an_example_go_whatever_the_format(
+    name: str, tmp_path: Path
+) -> None:
+    WRITERS[name](tmp_path / name)
+    step = Decontaminate(files=[name], data_dir=tmp_path)
+    kept, report = run_any(step, documents())
+    assert kept == [documents()[0], documents()[2], []]
+    reason = f"13 words of {name}"
+    assert report.documents == {reason: 2}
+    dropped = [*documents()[1], *documents()[3]]
+    assert report.characters == {reason: sum(map(len, dropped))}
+    # The report shows the run, then the document.
+    assert report.examples[reason][0] == (
+        "in march the council said that mr abel s plan would close both"
+    )
+
+
+def test_without_the_benchmark_all_documents_stay(tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text(EXAMPLE.replace("council", "parliament"))
+    # one word is another one: runs before and after it are shorter than 13 words
+    short = EXAMPLE.split("bridges")[0]
+    (tmp_path / "other.txt").write_text(f"{short} bridges {short.replace('said', 'says')}")
+    step = Decontaminate(files=["other.txt"], data_dir=tmp_path)
+    assert run_any(step, documents()[2:3])[0] == documents()[2:3]
+
+
+def test_lines_alone_go_with_those_around_them(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv")
+    lines = ["First.", "Second.", EXAMPLE, "Fourth.", "Fifth."]
+    for around, expected in ((0, [0, 1, 3, 4]), (1, [0, 4]), (2, [])):
+        step = Decontaminate(["train.tsv"], remove="lines", lines_around=around, data_dir=tmp_path)
+        kept, report = run_any(step, [lines])
+        assert kept == [[lines[line] for line in expected]] * bool(expected)
+        if expected:
+            assert report.changed == {"13 words of train.tsv": 1}
+            dropped = [line for line in lines if line not in kept[0]]
+            assert report.characters["13 words of train.tsv"] == sum(map(len, dropped))
+        else:
+            assert report.documents == {NOTHING_LEFT: 1}
+
+
+def test_a_run_over_two_lines_takes_both(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv")
+    step = Decontaminate(["train.tsv"], remove="lines", lines_around=0, data_dir=tmp_path)
+    assert run_any(step, [documents()[3]])[0] == [["Before it.", "After it."]]
+
+
+def test_a_document_counts_for_the_file_of_its_first_run(tmp_path: Path) -> None:
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "glue" / "a.txt").write_text(EXAMPLE)
+    (tmp_path / "glue" / "b.txt").write_text(f"{OTHER}\n{EXAMPLE}")
+    step = Decontaminate(["glue/*.txt"], data_dir=tmp_path)
+    _, report = run_any(step, [[OTHER, EXAMPLE], [EXAMPLE, OTHER]])
+    assert report.documents == {
+        "13 words of glue/*.txt: b.txt": 1,
+        "13 words of glue/*.txt: a.txt": 1,
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_texts_go_that_share_a_run_by_plain_sets(seed: int, tmp_path: Path) -> None:
+    generator = random.Random(seed)
+    texts = [generator.choices("abc", k=generator.randrange(20)) for _ in range(60)]
+    (tmp_path / "examples.txt").write_text("\n\n".join(" ".join(text) for text in texts[:6]))
+    runs = {tuple(text[i : i + 5]) for text in texts[:6] for i in range(len(text) - 4)}
+    expected = []
+    for text in texts[6:]:
+        if not any(tuple(text[start : start + 5]) in runs for start in range(len(text) - 4)):
+            expected.append([" ".join(text)])
+    step = Decontaminate(["examples.txt"], ngram=5, data_dir=tmp_path)
+    kept, _ = run_any(step, [[" ".join(text)] for text in texts[6:]])
+    assert kept == expected
+    assert 0 < len(kept) < 54
+
+
+def test_the_files_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: Path) -> None:
+    identities = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_tsv(tmp_path / folder / "train.tsv")
+        identities.append(Decontaminate(["train.tsv"], data_dir=tmp_path / folder).identity())
+    assert identities[0] == identities[1]
+    assert str(tmp_path) not in json.dumps(identities)
+    (tmp_path / "b" / "train.tsv").write_text("text\nanother\n")
+    assert Decontaminate(["train.tsv"], data_dir=tmp_path / "b").identity() != identities[0]
+
+
+def test_damaged_rows_still_count(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(f"label\ttext\n{EXAMPLE}\n")
+    assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
+
+
+def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with refuses("decontaminate: no file is called glue/MRPC/*.tsv below"):
+        Decontaminate(["glue/MRPC/*.tsv"], data_dir=tmp_path)
+    with refuses("decontaminate needs files"):
+        Decontaminate([])
+    with refuses("decontaminate: remove='page' is unknown"):
+        Decontaminate(["x"], remove="page")  # type: ignore[arg-type]
+    with refuses("ngram=0 must be 1 word or more"):
+        Decontaminate(["x"], ngram=0)
+    (tmp_path / "short.txt").write_text("A file of a few words.")
+    write_tsv(tmp_path / "train.tsv")
+    run(Decontaminate(["*.t*"], data_dir=tmp_path), [])
+    assert "no text in *.t*: short.txt has 13 words" in caplog.text
+    with refuses("decontaminate: no text in short.txt has 13 words"):
+        run(Decontaminate(["short.txt"], data_dir=tmp_path), [])

@@ -1,0 +1,183 @@
+"""`near_duplicates` against exact Jaccard similarities of all pairs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.corpus.steps.sharded import Lines, run, run_any
+from tests.screens import refuses
+
+from clozelab.corpus.steps.near_duplicates import (
+    NUM_ORDERS,
+    REASON,
+    NearDuplicates,
+    similar_to_earlier,
+    sketch_of,
+)
+from clozelab.corpus.steps.step import MAX_EXAMPLES
+
+WORDS = [f"word{number}" for number in range(3000)]
+
+
+def ngrams(lines: Lines, size: int = 5) -> set[tuple[str, ...]]:
+    words = " ".join(lines).lower().replace(".", "").replace(",", "").split()
+    return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+
+
+def jaccard(first: Lines, second: Lines) -> float:
+    union = ngrams(first) | ngrams(second)
+    return len(ngrams(first) & ngrams(second)) / len(union) if union else 0.0
+
+
+def num_characters(documents: Sequence[Lines]) -> int:
+    return sum(len("".join(lines)) for lines in documents)
+
+
+def plain(documents: Sequence[Lines], threshold: float) -> list[Lines]:
+    """All pairs, exactly: a document stays that is not similar to an earlier one that stays."""
+    kept: list[Lines] = []
+    for document in documents:
+        if all(jaccard(document, earlier) < threshold for earlier in kept):
+            kept.append(document)
+    return kept
+
+
+def text(random_words: random.Random, num_words: int) -> list[str]:
+    words = random_words.choices(WORDS, k=num_words)
+    return [" ".join(words[start : start + 12]) + "." for start in range(0, num_words, 12)]
+
+
+def edited(lines: Lines, random_words: random.Random, num_edits: int) -> list[str]:
+    words = " ".join(lines).split()
+    for place in random_words.sample(range(len(words)), num_edits):
+        words[place] = random_words.choice(WORDS)
+    return [" ".join(words)]
+
+
+def corpus(seed: int, num_clusters: int = 40) -> list[Lines]:
+    """Clusters of copies (no edit or one in 300 words), single texts, and texts half the same."""
+    generator = random.Random(seed)
+    documents: list[Lines] = []
+    for _ in range(num_clusters):
+        original = text(generator, 300)
+        documents.append(original)
+        for _ in range(generator.randrange(4)):
+            documents.append(edited(original, generator, generator.randrange(2)))
+        documents.append([*original[: len(original) // 2], *text(generator, 150)])
+    generator.shuffle(documents)
+    return documents
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_keeps_what_all_exact_similarities_keep(seed: int) -> None:
+    documents = corpus(seed)
+    expected = plain(documents, 0.8)
+    kept, report = run_any(NearDuplicates(threshold=0.8), documents)
+    assert kept == expected
+    # Some were planted, and half of a text that is the same is not enough.
+    assert 10 < report.documents[REASON] == len(documents) - len(expected)
+    assert len(expected) == 80
+    assert report.characters[REASON] == num_characters(documents) - num_characters(expected)
+    assert len(report.examples[REASON]) == MAX_EXAMPLES
+
+
+def test_a_lower_threshold_drops_what_a_higher_one_leaves() -> None:
+    generator = random.Random(7)
+    original = text(generator, 600)
+    documents = [original, edited(original, generator, 30)]
+    similarity = jaccard(*documents)
+    assert 0.55 < similarity < 0.68
+    assert len(run_any(NearDuplicates(threshold=0.5), documents)[0]) == 1
+    assert len(run_any(NearDuplicates(threshold=0.8), documents)[0]) == 2
+
+
+def test_case_punctuation_and_line_ends_do_not_count() -> None:
+    lines = ["One two three, four five six.", "Seven eight nine ten eleven twelve."]
+    shouted = ["ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE TEN ELEVEN - TWELVE!"]
+    assert run_any(NearDuplicates(), [lines, shouted])[0] == [lines]
+
+
+def test_characters_of_a_script_without_spaces_are_words() -> None:
+    text_of_one_line = "彼は手紙を開け返事をする前に二度読んだ"
+    changed = f"{text_of_one_line}今日"
+    assert run_any(NearDuplicates(), [[text_of_one_line], [changed]])[0] == [[text_of_one_line]]
+
+
+def test_a_document_of_fewer_words_than_a_run_stays() -> None:
+    documents = [["one two three four"], ["one two three four"], [], []]
+    assert run_any(NearDuplicates(), documents)[0] == documents
+
+
+def test_the_chain_is_broken_at_a_document_that_is_like_a_dropped_one_only() -> None:
+    """A is like B, B like C, A not like C: C stays, for nothing that stays is like it."""
+    words = [f"w{number}" for number in range(1000)]
+    documents = [[" ".join(words[start : start + 600])] for start in (0, 60, 120)]
+    assert jaccard(documents[0], documents[1]) > 0.8 > jaccard(documents[0], documents[2])
+    assert run_any(NearDuplicates(threshold=0.75), documents)[0] == [documents[0], documents[2]]
+
+
+def test_sketches_estimate_similarity_within_their_standard_error() -> None:
+    generator = np.random.default_rng(3)
+    for similarity in (0.2, 0.5, 0.8, 0.95):
+        errors = []
+        for _ in range(200):
+            shared, left, right = np.split(
+                generator.integers(2**64, size=2000, dtype=np.uint64),
+                [round(1000 * similarity), round(1000 * similarity) + 500],
+            )
+            num_own = round(500 * (1 - similarity))
+            first = sketch_of(np.concatenate([shared, left[:num_own]]))
+            second = sketch_of(np.concatenate([right[:num_own], shared]))
+            exact = len(shared) / (len(shared) + 2 * num_own)
+            errors.append((first == second).mean() - exact)
+        expected = (exact * (1 - exact) / NUM_ORDERS) ** 0.5
+        assert abs(np.mean(errors)) < 4 * expected / 200**0.5 + 1 / 256
+        assert 0.8 * expected < np.std(errors) < 1.2 * expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=NUM_ORDERS, max_size=NUM_ORDERS), max_size=12))
+def test_of_any_sketches_each_dropped_one_is_like_an_earlier_one_that_stays(
+    rows: list[list[int]],
+) -> None:
+    sketches = np.array(rows, dtype=np.uint8).reshape(-1, NUM_ORDERS)
+    dropped = similar_to_earlier(sketches, 0.5)
+    for row in dropped:
+        earlier = [other for other in range(row) if other not in dropped]
+        assert max((sketches[other] == sketches[row]).mean() for other in earlier) >= 0.5
+
+
+def test_the_result_does_not_depend_on_the_seed_of_pythons_hashes() -> None:
+    code = (
+        "from clozelab.corpus.steps.near_duplicates import sketch_of\n"
+        "from clozelab.corpus.steps.ngrams import ngram_hashes\n"
+        "print(sketch_of(ngram_hashes('a b c d e f g'.split(), 5)).tolist())"
+    )
+    outputs = set()
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        process = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+        )
+        outputs.add(process.stdout)
+    assert len(outputs) == 1
+    assert outputs.pop().startswith(b"[")
+
+
+def test_wrong_settings_are_refused() -> None:
+    with refuses("threshold=80 is not between 0.5 and 1"):
+        NearDuplicates(threshold=80)
+    with refuses("ngram=0 must be 1 word or more"):
+        NearDuplicates(ngram=0)
+
+
+def test_a_corpus_without_documents_has_none() -> None:
+    assert run(NearDuplicates(), [])[0] == []

@@ -1,0 +1,82 @@
+"""What holds for every step that a corpus can list."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from clozelab.targets import allowed
+
+import clozelab.corpus.steps
+from clozelab.corpus.steps.clean import Clean
+from clozelab.corpus.steps.decontaminate import Decontaminate
+from clozelab.corpus.steps.near_duplicates import NearDuplicates
+from clozelab.corpus.steps.quality import Quality
+from clozelab.corpus.steps.repeated_lines import RepeatedLines
+from clozelab.corpus.steps.step import (
+    EXAMPLE_CHARACTERS,
+    MAX_EXAMPLES,
+    Document,
+    Step,
+    StepReport,
+)
+from clozelab.corpus.steps.unicode import Unicode
+
+REPOSITORY = Path(__file__).parents[3]
+STEPS: Mapping[str, Callable[[], Step]] = {
+    "clean": Clean,
+    "unicode": Unicode,
+    "quality": lambda: Quality(words=[20, 1000], stop_words=None),
+    "repeated_lines": lambda: RepeatedLines(max_count=5, keep=["Yes."]),
+    "near_duplicates": lambda: NearDuplicates(threshold=0.7),
+    "decontaminate": lambda: Decontaminate(["*.md"], data_dir=REPOSITORY),
+}
+
+
+def test_each_step_is_listed_under_its_modules_name_and_described() -> None:
+    page = (REPOSITORY / "docs" / "corpora.md").read_text(encoding="utf-8")
+    names = []
+    for address in allowed()["corpus.steps"]:
+        module, _, class_name = address.rpartition(".")
+        step = getattr(importlib.import_module(module), class_name)
+        assert module.rpartition(".")[2] == step.name
+        assert f"\n### `{step.name}`" in page
+        names.append(step.name)
+    folder = Path(clozelab.corpus.steps.__path__[0])
+    for path in folder.glob("*.py"):
+        assert ("(Step):" in path.read_text(encoding="utf-8")) == (path.stem in names)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_settings_are_part_of_the_identity(name: str) -> None:
+    identity = STEPS[name]().identity()
+    assert identity["name"] == name
+    assert json.loads(json.dumps(identity))["settings"] == json.loads(
+        json.dumps(STEPS[name]().identity()["settings"])
+    )
+
+
+def test_other_settings_are_another_identity() -> None:
+    assert Quality().identity() != Quality(words=None).identity()
+    assert NearDuplicates().identity() != NearDuplicates(threshold=0.7).identity()
+    assert Quality().identity() == Quality(words=[50, 100_000]).identity()
+
+
+def test_reports_of_shards_add_up_and_keep_the_first_examples() -> None:
+    total = StepReport()
+    for shard in range(4):
+        report = StepReport()
+        for index in range(3):
+            report.drop(Document(shard, index, 0, [f"text {shard} {index}", "x" * 300]), "short")
+        report.drop_lines(["abc"], "menu")
+        total.add(report)
+    assert total.documents == {"short": 12}
+    assert total.changed == {"menu": 4}
+    assert total.characters == {"short": 12 * 308, "menu": 12}
+    assert len(total.examples["short"]) == MAX_EXAMPLES
+    assert total.examples["short"][3].startswith("text 1 0 xxx")
+    assert len(total.examples["short"][3]) == EXAMPLE_CHARACTERS
+    assert total.examples["menu"] == ["abc"]

@@ -1,0 +1,214 @@
+"""A preparation that is killed goes on where it was, and its workers are light and end with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.corpus.test_prepare import files_of
+from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, facts, prepare
+
+from clozelab.corpus.preparation import passes, running, texts
+from clozelab.corpus.preparation.pool import ShardPool
+
+# A whole preparation in a process of its own: corpus, folder, workers.
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.reference.corpora import CORPORA, prepare
+from clozelab.corpus.preparation import texts
+texts.SHARD_CHARACTERS = 20_000
+prepare(CORPORA[sys.argv[1]], Path(sys.argv[2]), workers=int(sys.argv[3]))
+"""
+
+
+def start(name: str, folder: Path, workers: int) -> subprocess.Popen[bytes]:
+    """The program, without `if __name__ == "__main__"`, in a group of processes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, name, str(folder), str(workers)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def frozen(name: str) -> Any:
+    return json.loads(FROZEN.read_text())[name]
+
+
+def alive(group: int) -> list[int]:
+    """The processes of a group that still run."""
+    listed = subprocess.run(["ps", "-eo", "pid,pgid,stat"], capture_output=True, text=True)
+    lines = [line.split() for line in listed.stdout.splitlines()[1:]]
+    return [int(pid) for pid, pgid, state in lines if int(pgid) == group and "Z" not in state]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ps")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    process = start("several", tmp_path, workers=2)
+    until = time.monotonic() + 60
+    while len(alive(process.pid)) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert len(alive(process.pid)) >= 3, "two workers"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + 30
+    while alive(process.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(process.pid)
+    # The same command goes on, and makes the same.
+    assert start("several", tmp_path, workers=2).wait() == 0
+    (folder,) = (tmp_path / "cache" / "corpora").glob("frozen-*")
+    assert facts(folder) == frozen("several")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_thirty_kills(seed: int, tmp_path: Path) -> None:
+    """Killed at random moments until it gets through; half of them with their workers at once."""
+    draw = random.Random(seed)
+    workers = draw.choice([1, 2])
+    name = draw.choice(["several", "long", "byte_bpe_several"])
+    for attempt in range(40):
+        process = start(name, tmp_path, workers)
+        try:
+            status = process.wait(draw.uniform(0.3, 1.0) * (2 + attempt / 4))
+        except subprocess.TimeoutExpired:
+            kill = draw.choice([os.kill, os.killpg])
+            kill(process.pid, signal.SIGKILL)
+            process.wait()
+            continue
+        assert status == 0
+        break
+    (folder,) = (tmp_path / "cache" / "corpora").glob("frozen-*")
+    assert facts(folder) == frozen(name)
+
+
+class Killed(Exception):
+    """Stands for a kill between two files."""
+
+
+def test_a_kill_before_any_file(tmp_path: Path) -> None:
+    """For every n a preparation is ended before its n-th file; the same command makes the rest."""
+    write_file = passes.write_file
+    written: list[str] = []
+    limit = 0
+
+    def write_some(path: Path, *content: Any) -> None:
+        if len(written) == limit:
+            raise Killed
+        written.append(f"{path.parent.name}/{path.name}")
+        write_file(path, *content)
+
+    with (
+        patch.object(texts, "SHARD_CHARACTERS", 30_000),
+        patch.object(passes, "write_file", write_some),
+    ):
+        limit = 1000
+        whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
+        files = sorted(written)
+        assert len(files) > 6
+        for number in range(1, len(files)):
+            limit = number
+            written.clear()
+            with pytest.raises(Killed):
+                prepare(CORPORA["several"], tmp_path / str(number))
+            limit = 1000
+            prepared = prepare(CORPORA["several"], tmp_path / str(number))
+            assert files_of(prepared) == whole
+            assert sorted(written) == files, "no finished shard is made again"
+
+
+def test_other_settings_begin_anew(tmp_path: Path) -> None:
+    """Shards of another size, or of other code, are not gone on with."""
+    with (
+        patch.object(texts, "SHARD_CHARACTERS", 20_000),
+        patch.object(running.Preparation, "tokenise", side_effect=Killed),
+        pytest.raises(Killed),
+    ):
+        prepare(CORPORA["several"], tmp_path)
+    (work,) = (tmp_path / "cache" / "corpora").glob(".frozen-*.work")
+    assert len(list(work.glob("documents-0/*.npz"))) > 3
+    prepared = prepare(CORPORA["several"], tmp_path)
+    assert facts(prepared) == frozen("several")
+    assert not work.exists()
+
+
+# What a worker is
+
+
+def facts_of_process(_: object, task: int) -> dict[str, Any]:
+    """What the process has imported, and its largest memory in MB."""
+    heavy = [
+        name for name in ("torch", "lightning", "hydra", "transformers") if name in sys.modules
+    ]
+    peak = 0.0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            peak = int(line.split()[1]) / 1024
+    return {"heavy": heavy, "peak": peak, "pid": os.getpid(), "task": task}
+
+
+def test_a_worker_imports_nothing_heavy() -> None:
+    with ShardPool(None, workers=2) as pool:
+        results = list(pool.map(facts_of_process, range(6)))
+    assert [result["task"] for result in results] == list(range(6))
+    assert os.getpid() not in {result["pid"] for result in results}
+    assert all(result["heavy"] == [] for result in results)
+
+
+def write_three_shards(folder: Path) -> None:
+    """Texts that take much memory: short lines, wide characters, many documents."""
+    lines = "\n".join(f"{number} 汉字 😀" for number in range(1_000_000))
+    documents = "\n\n".join(f"Text {number}." for number in range(100_000))
+    (folder / "a.txt").write_text(f"{lines}\n\n{documents}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_worker_stays_below_600_megabytes(tmp_path: Path) -> None:
+    peaks: list[float] = []
+    shutdown = ShardPool.__exit__
+
+    def measured(pool: ShardPool, *error: Any) -> None:
+        peaks.extend(result["peak"] for result in pool.map(facts_of_process, range(4)))
+        shutdown(pool, *error)
+
+    corpus = FrozenCorpus(write_three_shards, ["a.txt"], WORDPIECE | {"sample_characters": 10**6})
+    with patch.object(ShardPool, "__exit__", measured):
+        prepare(corpus, tmp_path, workers=2)
+    assert max(peaks) < 600, peaks
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    def change(_: object) -> None:
+        path = tmp_path / "data" / "a.jsonl.zst"
+        path.write_bytes(path.read_bytes() * 2)
+
+    with (
+        patch.object(running.Preparation, "read_texts", change),
+        pytest.raises(ValueError, match="changed while it was read; run the prepare stage again"),
+    ):
+        prepare(CORPORA["jsonl_zst"], tmp_path)
+    assert not list((tmp_path / "cache" / "corpora").glob(".frozen-*.work"))
+
+
+def test_a_worker_that_is_ended_from_outside_is_named() -> None:
+    with (
+        ShardPool(None, workers=2) as pool,
+        pytest.raises(ValueError, match=r"ended from outside.*corpus\.workers=1 needs least"),
+    ):
+        list(pool.map(end_process, range(4)))
+
+
+def end_process(_: object, task: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
