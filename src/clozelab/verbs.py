@@ -59,6 +59,7 @@ MODEL_VERBS = {
     "vocabulary": "a model with more words, or another tokenizer, to be pre-trained further",
 }
 OTHER_VERBS = {
+    "inspect": "a prepared corpus: its lengths, documents, and instances as a model reads them",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status, or architectures with their commands",
@@ -117,8 +118,8 @@ DEFAULT_KEYS = {
     ),
     "pretrain": (
         "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step"
-        " keep_encoders keep_encoders_at_words trainer.precision trainer.devices trainer.max_time"
-        " reuse data_dir cache_dir runs_dir"
+        " keep_encoders trainer.precision trainer.devices trainer.max_time reuse data_dir cache_dir"
+        " runs_dir"
     ),
     "finetune": (
         "encoder row seed pretrain_seed head learning_rate epochs global_batch_size"
