@@ -512,21 +512,14 @@ def test_weights_that_cannot_be_kept_are_refused_before_training(
         make(source_weights=[{"books": 1.0}, {}]).setup("fit")
 
 
-def with_words(corpus: Any, words: dict[str, int]) -> None:
-    """Let the corpus say how many words between blanks its sources have."""
-    manifest = {"words": words}
-    whole = PreparedCorpus(Path("c"), manifest, corpus.tokenizer, corpus.train, corpus.validation)
-    corpus.words_per_token = whole.words_per_token
-
-
 @pytest.mark.parametrize("weights", [(), WEIGHTS])
 def test_words_are_counted_as_they_are_read(
     make: Callable[..., CorpusDataModule], corpus: Any, weights: Any
 ) -> None:
     # Twice as many words as tokens in wiki, half as many in books.
-    sizes = Counter(corpus.train.tokens_by_source())
-    sizes.update(corpus.validation.tokens_by_source())
-    with_words(corpus, {"wiki": 2 * sizes["wiki"], "books": sizes["books"] // 2})
+    manifest = {"words": {"wiki": {"words": 60, "tokens": 30}, "books": {"words": 9, "tokens": 18}}}
+    whole = PreparedCorpus(Path("c"), manifest, corpus.tokenizer, corpus.train, corpus.validation)
+    corpus.words_per_token = whole.words_per_token
     data = make(source_weights=weights)
     by_step = data.words_by_step()
     # Plainly: every instance of every step, its tokens between the special ones.

@@ -20,7 +20,7 @@ from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
 from clozelab.objectives.objective import Objective, build_models, pad_predictions, to_torch
-from clozelab.objectives.spans import SpanBoundary
+from clozelab.objectives.spans import SpanBoundary, run_ends
 
 SLOTS = 48
 CONF = Path(__file__).resolve().parents[2] / "conf" / "objective" / "token" / "spans.yaml"
@@ -140,3 +140,17 @@ def test_both_projections_are_counted(make_encoder: Callable[..., Encoder]) -> N
         heads["sbo"](torch.zeros(6, heads["sbo"].input_size))
     flops = OBJECTIVE.token.flops_per_token(encoder.config, SLOTS, 6 / SLOTS) * SLOTS
     assert flops == pytest.approx(3 * counter.get_total_flops())
+
+
+def test_runs_end_where_the_next_slot_is_not_asked_for() -> None:
+    """Also where nothing is predicted at all: whole words may be too long for short instances."""
+    for positions in ([], [3], [3, 4, 7], [0, 1, 2], [2, 4, 5, 6, 9, 10]):
+        first, last = run_ends(np.array(positions, dtype=np.int64))
+        for number, position in enumerate(positions):
+            low = high = position
+            while low - 1 in positions:
+                low -= 1
+            while high + 1 in positions:
+                high += 1
+            assert (first[number], last[number]) == (low, high)
+        assert len(first) == len(last) == len(positions)

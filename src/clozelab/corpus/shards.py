@@ -331,10 +331,9 @@ class PreparedCorpus:
         words = self.manifest.get("words")
         if words is None:
             raise ValueError(f"{self.folder} does not count its words; {AGAIN}")
-        held_out = self.validation.tokens_by_source()
         ratios = []
-        for name, tokens in self.train.tokens_by_source().items():
-            ratios.append(words.get(name, 0) / max(1, tokens + held_out[name]))
+        for name in self.train.source_names:
+            ratios.append(words[name]["words"] / max(1, words[name]["tokens"]))
         return np.array(ratios)
 
     @classmethod

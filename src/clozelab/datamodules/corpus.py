@@ -70,6 +70,11 @@ class BoundPhase:
         return self.mixture.places(position)
 
 
+def phase_at(phases: Sequence[BoundPhase], step: int) -> BoundPhase:
+    """The phase that an optimizer step, counted from 0, is in."""
+    return next(bound for bound in reversed(phases) if bound.first_step <= step)
+
+
 class StepStream(IterableDataset[list[TorchBatch]]):
     """Optimizer steps from `start_step` on for one rank, each a list of micro-batches.
 
@@ -106,7 +111,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
         The last micro-batch is smaller where the sizes do not divide.
         """
-        bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
+        bound = phase_at(self.phases, step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
         if share * self.world_size != phase.global_batch_size:

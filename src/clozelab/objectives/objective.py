@@ -540,12 +540,23 @@ class Objective:
         prediction_positions, prediction_labels [P]; source [B]; a pair objective's label [B];
         b_source, a_length [B] if B may be drawn.
         """
+        packed, labels = self.arranged(instances, seed, epoch, index, order)
+        return self.arrays_of(packed) | labels
+
+    def arranged(
+        self,
+        instances: Instances,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        order: I64 | None = None,
+    ) -> tuple[PackedInstances, Arrays]:
+        """The text that `arrays` hides some of, and the pair objective's labels."""
         # Static masking: a later pass repeats an earlier one.
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
         packed = replace(instances.pack(seed, epoch, index), order=order)
-        packed, labels = self.arrange(packed)
-        return self.arrays_of(packed) | labels
+        return self.arrange(packed)
 
     def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, Arrays]:
         """The instances as the models read them, before anything is masked.

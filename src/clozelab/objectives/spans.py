@@ -87,10 +87,11 @@ def run_ends(positions: I64) -> tuple[I64, I64]:
 
     Positions 3 4 7 are of the runs 3-4, 3-4 and 7-7. Between two instances stands [CLS].
     """
-    # A run begins where the slot before it is not asked for, and ends before the next one begins.
+    # A run begins where the slot before it is not asked for, and ends where the next one is not.
     begins = np.diff(positions, prepend=-2) > 1
+    ends = np.diff(positions, append=np.iinfo(np.int64).max) > 1
     # Positions 3 4 7: begins 1 0 1, so runs 0 0 1.
     run = np.cumsum(begins) - 1
     firsts = positions[begins]
-    lasts = positions[np.append(np.flatnonzero(begins)[1:], len(positions)) - 1]
+    lasts = positions[ends]
     return firsts[run], lasts[run]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clozelab.assembly import corpora
+from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 
 
@@ -20,5 +21,8 @@ def main(cfg: PrepareConfig) -> Path:
         print(f"{name}: {sizes}")
     print(f"vocabulary: {corpus.tokenizer.vocab_size:,} entries")
     print(f"unigram entropy: {corpus.train.unigram_entropy:.3f} nats per token")
+    # A corpus of an older version has not counted them.
+    if "words" in corpus.manifest:
+        print_words(corpus.manifest["words"])
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder

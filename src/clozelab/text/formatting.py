@@ -19,6 +19,16 @@ def shortened(text: str, most_characters: int) -> str:
     return f"{text[:most_characters]}..."
 
 
+def visible(text: str) -> str:
+    """Write what a terminal or a page would obey, such as an escape sequence, as `\\x1b`."""
+    shown = []
+    for character in text:
+        if not character.isprintable():
+            character = character.encode("unicode_escape", "surrogatepass").decode()
+        shown.append(character)
+    return "".join(shown)
+
+
 def signed(value: float | None, decimals: int = 1) -> str:
     """Write a difference with its sign, and a dash for none."""
     if value is None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clozelab.corpus.documents import sentences_of
+from clozelab.corpus.fertility import count_words
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.shard_files import (
@@ -190,9 +191,11 @@ def tokenise(work: Work, shard: int) -> int:
     sentences = [lines[number] for number in np.flatnonzero(is_kept).tolist()]
     ids, lengths = work.tokenizer.encode_flat(sentences)
     facts["lines"] = _count_lines(sentences, lengths, work.settled.lines)
+    num_sentences = arrays["document_sentences"][kept]
+    source_of_sentence = np.repeat(arrays["document_source"][kept], num_sentences)
+    facts["words"] = count_words(work.tokenizer, sentences, ids, lengths, source_of_sentence)
 
     # Of each sentence, its document (numbered over the whole corpus) and its side.
-    num_sentences = arrays["document_sentences"][kept]
     first_document = work.settled.num_kept_before(shard)
     document_of = first_document + np.repeat(np.arange(kept.sum()), num_sentences)
     is_held_out = held_out_sentences(work.settled, arrays)[is_kept]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from clozelab.corpus.fertility import add_up
 from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.survey import STRETCH_CHARACTERS
@@ -80,7 +81,7 @@ def of_steps(
     source_names: Sequence[str],
     writers: Mapping[str, ShardWriter],
 ) -> PlainDict:
-    """What a manifest says of the steps, and of the lines that the corpus repeats most.
+    """What a manifest says of the steps, of repeated lines, and of the words of each source.
 
     `shards` are the facts of the tokenised shards.
     """
@@ -88,7 +89,7 @@ def of_steps(
     facts: PlainDict = {
         "steps": [_step_facts(tally, source_names) for tally in settled.tallies],
         "repeated_lines": _repeated_lines(shards, num_tokens),
-        "words": {source_names[source]: number for source, number in settled.words},
+        "words": add_up([shard["words"] for shard in shards], source_names),
     }
     return facts
 
@@ -128,10 +129,11 @@ def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[Plain
         repeated.append({"line": line, "copies": copies[line], "token_share": share})
         if len(repeated) <= SHOWN_LINES:
             log.warning(
-                "one line has %.1f%% of all tokens: %d x %r; corpus.steps=[clean,repeated_lines]"
-                " drops such lines",
+                "one line has %.1f%% of all tokens: %d x %r;"
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d}}]' drops such lines",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),
+                MIN_REPEATS,
             )
     return repeated

@@ -38,7 +38,6 @@ class Settled:
     documents: int
     sentences: int
     characters: int
-    words: Sequence[tuple[int, int]]  # (source, its words between blanks)
     num_stretches: int  # of different text; of several sources the same text counts for each
     tallies: Sequence[JsonObject]  # of each step, the copies' too
 
@@ -84,17 +83,14 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
     stretches: dict[int, list[Units]] = {}
     blocks: list[Units] = []
     totals: Counter[str] = Counter()
-    words: Counter[int] = Counter()
     copies = Tally("duplicates")
     for shard, path in enumerate(paths):
         arrays = read_arrays(path, NUMBERS)
         kept = is_kept[starts[shard] : starts[shard + 1]]
         blocks.append(_units_of(arrays, "block", kept))
         for source in np.unique(arrays["document_source"][kept]).tolist():
-            is_here = kept & (arrays["document_source"] == source)
-            units = _units_of(arrays, "stretch", is_here)
+            units = _units_of(arrays, "stretch", kept & (arrays["document_source"] == source))
             stretches.setdefault(source, []).append(units)
-            words[source] += int(arrays["document_words"][is_here].sum())
         _tally_copies(copies, arrays, kept)
         for name in ("characters", "sentences"):
             totals[name] += int(arrays[f"document_{name}"][kept].sum())
@@ -109,7 +105,6 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
         documents=int(is_kept.sum()),
         sentences=totals["sentences"],
         characters=totals["characters"],
-        words=list(words.items()),
         num_stretches=sum(len(np.unique(hashes)) for hashes, _ in of_sources.values()),
         tallies=[tally.facts() for tally in tallies],
     )

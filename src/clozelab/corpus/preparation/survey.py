@@ -30,7 +30,6 @@ COLUMNS = {
     "document_source": "B",
     "document_characters": "q",
     "document_sentences": "q",
-    "document_words": "q",
     "stretch_counts": "q",
     "block_counts": "q",
     "stretch_hash": "Q",
@@ -69,9 +68,6 @@ def survey_documents(documents: Sequence[Document], *, learns: bool) -> Arrays:
         columns["document_source"].append(document.source)
         columns["document_characters"].append(document.num_characters)
         columns["document_sentences"].append(len(document.lines))
-        # Words between blanks; a clean line has a single one between two words.
-        num_blanks = sum(line.count(" ") for line in document.lines)
-        columns["document_words"].append(num_blanks + len(document.lines))
         _add_stretches(columns, document.lines)
         num_blocks = 0
         if learns:

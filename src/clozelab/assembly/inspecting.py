@@ -1,0 +1,130 @@
+"""What `clozelab inspect` shows of a prepared corpus, by the configuration of a pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from clozelab.addresses import check_targets
+from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.encoders import build_objectives
+from clozelab.assembly.pretraining import make_data
+from clozelab.config import Composed
+from clozelab.corpus.shards import MANIFEST_FILE, PreparedCorpus, TokenShards
+from clozelab.datamodules.corpus import phase_at
+from clozelab.datamodules.inspection import (
+    Inspection,
+    fill_histogram,
+    length_histogram,
+    show_document,
+    show_instances,
+)
+from clozelab.launch.sweep import compose
+from clozelab.text.did_you_mean import key_of
+from clozelab.text.formatting import visible
+from clozelab.text.plain import JsonObject
+
+CORPUS_KEYS = ("text", "corpus", "tokenizer", "data_dir")  # of a corpus that is to be prepared
+
+
+def configuration(overrides: Sequence[str], folder: str | None) -> Composed:
+    """The configuration of a pre-training; ValueError for words that do not fit `folder`."""
+    if folder is not None and not (Path(folder) / MANIFEST_FILE).is_file():
+        raise ValueError(
+            f"{folder} is no prepared corpus (it has no {MANIFEST_FILE}); for a file or a folder of"
+            f" text say text={folder}"
+        )
+    for word in overrides:
+        key = key_of(word).partition(".")[0]
+        if folder is not None and key in CORPUS_KEYS:
+            raise ValueError(f"{folder} is prepared already, so {word} cannot change it: leave one")
+    composed = compose("pretrain", overrides)
+    composed.check()
+    check_targets(composed.values)
+    return composed
+
+
+def inspect_corpus(
+    composed: Composed,
+    folder: str | None,
+    *,
+    documents: int,
+    document: int | None,
+    instances: int,
+    step: int,
+) -> Inspection:
+    """Look at a prepared corpus, that of `folder` or of the configuration.
+
+    Args:
+        composed: a configuration of the stage pretrain.
+        folder: of a prepared corpus.
+        documents: how many documents of the training split to draw.
+        document: the number of one to take instead.
+        instances: how many training instances to show.
+        step: the optimizer step, counted from 0, whose first instances these are.
+
+    ValueError for numbers beyond what there is.
+    """
+    cfg = composed.config
+    corpus = prepared_corpus(cfg) if folder is None else PreparedCorpus.open(folder)
+    data = make_data(cfg, corpus, build_objectives(cfg))
+    if step >= data.total_steps:
+        raise ValueError(f"step={step}: the training has steps 0 to {data.total_steps - 1}")
+    bound = phase_at(data.bound_phases(), step)
+    train = corpus.train
+    numbers = _draw_documents(train, documents, cfg.seed)
+    if document is not None:
+        numbers = [document]
+        if document >= train.num_documents:
+            raise ValueError(
+                f"document={document}: the training split has documents 0 to"
+                f" {train.num_documents - 1}"
+            )
+    shown = show_instances(bound, corpus.tokenizer, train.source_names, step, instances)
+    phase = (
+        f"Training instances from step {step} on (phase {bound.number}, seq_length"
+        f" {bound.phase.seq_length}, arm {cfg.arm}, seed {cfg.seed})"
+    )
+    return Inspection(
+        title=f"Corpus {corpus.manifest['name']}",
+        facts=list(_facts(corpus)),
+        words=corpus.manifest.get("words", {}),
+        histograms=[
+            length_histogram("tokens a sentence", np.diff(train.sentence_offsets)),
+            length_histogram("sentences a document", np.diff(train.document_offsets)),
+            fill_histogram("slots of an instance that hold a token, in percent", bound),
+        ],
+        documents=[show_document(train, corpus.tokenizer, number) for number in numbers],
+        phase=phase,
+        instances=shown,
+    )
+
+
+def _draw_documents(shards: TokenShards, number: int, seed: int) -> list[int]:
+    """Numbers of different documents, ascending."""
+    most = min(number, shards.num_documents)
+    chosen = np.random.default_rng(seed).choice(shards.num_documents, most, replace=False)
+    return sorted(chosen.tolist())
+
+
+def _facts(corpus: PreparedCorpus) -> Iterator[str]:
+    """What the manifest says, in sentences."""
+    manifest: JsonObject = corpus.manifest
+    yield f"folder: {corpus.folder}"
+    for name, shards in (("train", corpus.train), ("validation", corpus.validation)):
+        yield (
+            f"{name}: {shards.num_documents:,} documents, {shards.num_sentences:,} sentences,"
+            f" {shards.num_tokens:,} tokens"
+        )
+    unknown = manifest["unknown_fraction"]
+    yield f"vocabulary: {corpus.tokenizer.vocab_size:,} entries; unknown tokens: {unknown:.3%}"
+    for reason, number in (manifest["skipped"] | manifest.get("removed", {})).items():
+        if number:
+            yield f"left out: {number:,} x {reason}"
+    for line in manifest.get("repeated_lines", ()):
+        yield (
+            f"repeated line: {line['copies']:,} x {visible(line['line'])}"
+            f" ({line['token_share']:.1%} of all tokens)"
+        )

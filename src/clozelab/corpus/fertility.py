@@ -1,0 +1,80 @@
+"""How a tokenizer copes with a text: tokens a word, and words that it does not know, by source.
+
+A word is what stands between spaces, tabs and line ends. It is unknown if any of its tokens is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from clozelab.corpus.encoding import Tokenizer
+from clozelab.text.plain import PlainDict
+
+# of a byte: 1 for white space, else 0
+IS_SPACE = bytes(byte in b" \t\n\r" for byte in range(256))
+WORD = re.compile("[^ \t\n\r]+")
+FIGURES = ("words", "tokens", "unknown_words")
+
+
+def count_words(
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    sources: np.ndarray,
+) -> list[list[int]]:
+    """Of each source: its number, and its FIGURES in these sentences.
+
+    Args:
+        tokenizer: that has encoded the sentences.
+        sentences: S texts.
+        ids: their tokens, one sentence after the other.
+        lengths: [S] how many each sentence has.
+        sources: [S] the number of the source that each sentence is of.
+    """
+    unknown_places = np.flatnonzero(ids == tokenizer.unk_id)
+    has_unknown = np.zeros(len(sentences), dtype=bool)
+    has_unknown[np.searchsorted(np.cumsum(lengths), unknown_places, side="right")] = True
+    counts = []
+    for source in np.unique(sources).tolist():
+        is_here = sources == source
+        num_words = _num_words(_chosen(sentences, is_here))
+        # Only of a sentence with an unknown token it has to be found out which words have one.
+        unknown = _num_unknown(tokenizer, _chosen(sentences, is_here & has_unknown))
+        counts.append([source, num_words, int(lengths[is_here].sum()), unknown])
+    return counts
+
+
+def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
+    return [sentences[number] for number in np.flatnonzero(is_chosen).tolist()]
+
+
+def _num_words(sentences: Sequence[str]) -> int:
+    """How many words some texts have: as many as there are ends of white space before a word."""
+    encoded = [sentence.encode("utf-8", "surrogatepass") for sentence in sentences]
+    data = b"\n".join([b"", *encoded])
+    is_space = np.frombuffer(data.translate(IS_SPACE), dtype=np.uint8)
+    return int(np.count_nonzero(is_space[1:] < is_space[:-1]))
+
+
+def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
+    """How many words of some texts have an unknown token."""
+    words = WORD.findall("\n".join(sentences))
+    ids, lengths = tokenizer.encode_words(words)
+    word_of = np.repeat(np.arange(len(words)), lengths)
+    return len(np.unique(word_of[ids == tokenizer.unk_id]))
+
+
+def add_up(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:
+    """Name of a source -> its FIGURES, from those of all shards."""
+    totals = np.zeros((len(names), len(FIGURES)), dtype=np.int64)
+    for counts in shards:
+        for source, *figures in counts:
+            totals[source] += figures
+    return {
+        name: dict(zip(FIGURES, figures, strict=True))
+        for name, figures in zip(names, totals.tolist(), strict=True)
+    }
