@@ -91,25 +91,20 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     return folder if folder.exists() else None
 
 
-def source_weights(cfg: PretrainConfig) -> list[dict[str, float] | None]:
-    """The mixing weights of each phase: its own, else the corpus's; None: by the sources' sizes.
+def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:
+    """The mixing weights of each phase: its own, else the corpus's, empty without any.
 
     ValueError for weights that say no share of each source.
     """
-    names = [source.name for source in cfg.corpus.sources]
-    given = [source.weight for source in cfg.corpus.sources]
-    of_corpus = None
-    if any(weight is not None for weight in given):
-        pairs = zip(names, given, strict=True)
-        of_corpus = {name: weight for name, weight in pairs if weight is not None}
-        check_weights("corpus.sources", of_corpus, names)
-    weights = []
+    given = {source.name: source.weight for source in cfg.corpus.sources}
+    of_corpus = {name: weight for name, weight in given.items() if weight is not None}
+    if of_corpus:
+        check_weights("corpus.sources", of_corpus, list(given))
+    weights: list[Mapping[str, float]] = [of_corpus] * len(cfg.phases)
     for number, phase in enumerate(cfg.phases):
-        of_phase = of_corpus
         if phase.source_weights is not None:
-            of_phase = dict(phase.source_weights)
-            check_weights(f"phases.{number}.source_weights", of_phase, names)
-        weights.append(of_phase)
+            check_weights(f"phases.{number}.source_weights", phase.source_weights, list(given))
+            weights[number] = phase.source_weights
     return weights
 
 
