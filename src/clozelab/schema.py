@@ -441,6 +441,8 @@ class PrepareConfig(Frozen):
     # only a sweep's logs lie there; here so that one list of paths suits every stage
     runs_dir: str = MISSING
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
+    # say what it would take, and prepare nothing; on a command line --dry-run
+    dry_run: Annotated[bool, NEUTRAL] = False
     hub: bool = MISSING  # sources may come from the Hugging Face hub
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)

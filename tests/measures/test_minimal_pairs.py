@@ -319,7 +319,7 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
     rows = [f"{good}\t{bad}\n" for good, bad, *_ in PAIRS]
     (tmp_path / "mine.tsv").write_text("".join(["good\tbad\n", *rows]))
     columns: dict[str, str | None] = {"good": "good", "bad": "bad", "group": None, "field": None}
-    reason = r"has no column 'sentence_good'.*; measure.data.columns says which columns are"
+    reason = r"has no column 'sentence_good'.*; measure.data.columns names the columns to read"
     with pytest.raises(ValueError, match=reason):
         pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")
     data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)

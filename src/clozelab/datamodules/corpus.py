@@ -213,7 +213,7 @@ def _warn_of_fallbacks(instances: Instances, where: str) -> None:
     if packed.num_fallbacks > MAX_FALLBACK_FRACTION * num_negatives:
         log.warning(
             "%s: %d of %d sampled pairs that should get a random next segment find none in another"
-            " document and stay 'is next', so the document tells the label and next-sentence"
+            " document and stay 'is next', so the document gives the label away and next-sentence"
             " accuracy will flatter the model: add documents, or cut very long ones (in a text"
             " file, a blank line separates documents)",
             where,

@@ -195,8 +195,7 @@ class Probe(Measurement):
             self.label_names = target.classes
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
-                "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
-                " spans"
+                "a probe classifies words, texts or pairs; this task has numbers, choices or spans"
             )
         self.words: list[list[str]] | None = None
         if is_of_words:
