@@ -59,8 +59,8 @@ def test_a_scale_of_ones_own_needs_no_corpus_file(tmp_path: Path) -> None:
 
 def test_a_sweep_goes_through_several_texts() -> None:
     jobs = sweep.Sweep("pretrain", ["text=a,b", "objective=mlm"]).jobs
-    paths = [[word for word in job if word.startswith("corpus.sources")] for job in jobs]
-    assert paths == [["corpus.sources.0.path=a"], ["corpus.sources.0.path=b"]]
+    for job, name in zip(jobs, "ab", strict=True):
+        assert f"corpus.sources.0.path={name}" in job
     assert [job[-1] for job in jobs] == ["arm=path-a", "arm=path-b"]
 
 

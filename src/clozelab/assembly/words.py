@@ -13,7 +13,9 @@ MILLION = 1_000_000
 BABYLM = "babylm"
 # 1, 2, ..., 10, 20, ..., 100, 200, ..., 1000 M words: a checkpoint at each that is reached
 BABYLM_MARKS = [
-    number * size for size in (MILLION, 10 * MILLION, 100 * MILLION) for number in range(1, 11)
+    *range(MILLION, 10 * MILLION, MILLION),
+    *range(10 * MILLION, 100 * MILLION, 10 * MILLION),
+    *range(100 * MILLION, 1001 * MILLION, 100 * MILLION),
 ]
 
 

@@ -41,17 +41,17 @@ def with_corpus(overrides: Sequence[str]) -> list[str]:
     ValueError where it names nothing, or where another override names a text, too.
     """
     word, path = _own_text(overrides)
-    others = without_own_text(overrides)
+    remaining = without_own_text(overrides)
     has_corpus = False
-    for other in others:
-        key = key_of(other)
-        is_own = key == "corpus" and other.partition("=")[2] in CORPORA
+    for override in remaining:
+        key = key_of(override)
+        is_own = key == "corpus" and override.partition("=")[2] in CORPORA
         if key in CORPUS_PATHS or (key == "corpus" and not is_own):
-            raise ValueError(f"{word} and {other} name two texts: leave one of them out")
+            raise ValueError(f"{word} and {override} name two texts: leave one of them out")
         has_corpus = has_corpus or is_own
     if not has_corpus:
-        others.append(f"corpus={OWN_CORPUS}")
-    return [*others, f"corpus.sources.0.path={path}"]
+        remaining.append(f"corpus={OWN_CORPUS}")
+    return [*remaining, f"corpus.sources.0.path={path}"]
 
 
 def with_measured_text(overrides: Sequence[str], composed: DictConfig) -> list[str]:
@@ -77,11 +77,11 @@ def with_measured_text(overrides: Sequence[str], composed: DictConfig) -> list[s
             f"{word}: the measure {composed.measure.name} reads no text of yours;"
             " measure=held_out_text and measure=cloze_by_side do"
         )
-    others = without_own_text(overrides)
-    for other in others:
-        if key_of(other).startswith(MEASURE_SOURCES):
-            raise ValueError(f"{word} and {other} name two texts: leave one of them out")
-    return [*others, f"{MEASURE_SOURCES}=[{{name: text, path: {path}}}]"]
+    remaining = without_own_text(overrides)
+    for override in remaining:
+        if key_of(override).startswith(MEASURE_SOURCES):
+            raise ValueError(f"{word} and {override} name two texts: leave one of them out")
+    return [*remaining, f"{MEASURE_SOURCES}=[{{name: text, path: {path}}}]"]
 
 
 def _own_text(overrides: Sequence[str]) -> tuple[str, str]:

@@ -293,13 +293,7 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
                 f"{arm.name}: its text is too small for this budget: more than is shown would be"
                 f" over {MOST_PASSES} passes, with which an encoder learns it by heart"
             )
-        if arm.corpus.folder:
-            amount, _ = passes(tokens, arm.corpus.train.num_tokens)
-            names_of.setdefault(amount, []).append(arm.name)
-        if arm.passes_by_source:
-            factor = tokens / arm.tokens
-            times = {name: factor * often for name, often in arm.passes_by_source.items()}
-            amount, _ = source_passes(times)
+        for amount in _amounts_read(arm, tokens):
             names_of.setdefault(amount, []).append(arm.name)
     for amount, names in names_of.items():
         readers = join_list(names)
@@ -307,6 +301,18 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
             readers = "every arm"
         lines.append(f"{readers}: {amount}")
     return lines
+
+
+def _amounts_read(arm: Arm, tokens: float) -> list[str]:
+    """How often an arm reads its prepared text and, with weights, each source of it."""
+    if not arm.corpus.folder:
+        return []
+    amounts = [passes(tokens, arm.corpus.train.num_tokens)[0]]
+    if arm.passes_by_source:
+        factor = tokens / arm.tokens
+        times = {name: factor * often for name, often in arm.passes_by_source.items()}
+        amounts.append(source_passes(times)[0])
+    return amounts
 
 
 def _mark_warnings(costing: Costing) -> list[str]:
