@@ -280,7 +280,7 @@ class SourceConfig(Frozen):
         str, one_of("auto", "text", "book", "jsonl", "csv", "tsv", "parquet", "arrow")
     ] = "auto"
     text_field: str = "text"  # of jsonl a field, of a table a column
-    # instead of a path: a name on the hub, which is asked with hub=true alone
+    # instead of a path: a name on the hub, which is asked with corpus.hub=true alone
     dataset: Annotated[str | None, Added(was=None)] = None
     config: Annotated[str | None, Added(was=None)] = None  # one of its configurations
     split: Annotated[str, Added(was="train")] = "train"
@@ -312,6 +312,8 @@ class CorpusConfig(Frozen):
     steps: Annotated[list[Any], {"0": Added(was="clean")}] = field(
         default_factory=lambda: ["clean"]
     )
+    # whether a source's data set may be asked of the Hugging Face hub
+    hub: Annotated[bool, NEUTRAL] = False
     # processes that prepare it; None: as many as this process may use cores
     workers: Annotated[Count | None, NEUTRAL] = None
 
@@ -443,7 +445,6 @@ class PrepareConfig(Frozen):
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
     # say what it would take, and prepare nothing; on a command line --dry-run
     dry_run: Annotated[bool, NEUTRAL] = False
-    hub: bool = MISSING  # sources may come from the Hugging Face hub
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -489,7 +490,6 @@ class PretrainConfig(TrainingConfig):
     encoder: Annotated[str | None, NEUTRAL] = MISSING
     # of AdamW for an encoder that no run of this scale has pre-trained
     given_learning_rate: Annotated[Positive, NEUTRAL] = MISSING
-    hub: Annotated[bool, NEUTRAL] = MISSING  # the corpus's sources may come from the hub
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

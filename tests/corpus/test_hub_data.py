@@ -104,7 +104,7 @@ def test_a_data_set_on_the_command_line(tmp_path: Path, hub: Hub) -> None:
         require_sources(composed("prepare", words).config)
     assert not hub.asked
     for stage in ("prepare", "pretrain"):
-        corpus = prepared_corpus(composed(stage, [*words, "hub=true"]).config)
+        corpus = prepared_corpus(composed(stage, [*words, "corpus.hub=true"]).config)
         assert corpus.manifest["counts"]["documents"] == 60
     with refuses("its dataset is org/web: a source has either of them"):
         assert composed("prepare", [*words, "corpus.sources.0.path=a.txt"]).config

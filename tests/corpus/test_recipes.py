@@ -139,7 +139,7 @@ def test_without_its_files_a_recipe_says_how_to_get_them(tmp_path: Path, name: s
 
 def test_the_streamed_recipe_asks_for_the_commit_of_the_other(tmp_path: Path) -> None:
     config = composed("prepare", words("fineweb_edu_hub", tmp_path)).config
-    with refuses("comes from the Hugging Face hub, which is asked only with hub=true"):
+    with refuses("comes from the Hugging Face hub, which is asked only with corpus.hub=true"):
         require_sources(config)
     (source,) = config.corpus.sources
     made = make_source(vars(source), 0, hub=True)

@@ -113,7 +113,7 @@ def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
     sources = []
     for index, source in enumerate(cfg.corpus.sources):
         settings = vars(source)
-        sources.append(make_source(settings, index, cfg.hub, cfg.corpus.how_to_get))
+        sources.append(make_source(settings, index, cfg.corpus.hub, cfg.corpus.how_to_get))
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
     return {
         "name": cfg.corpus.name,

@@ -22,7 +22,7 @@ def make_source(
 ) -> CorpusSource | DatasetSource:
     """Source number `index` of a corpus, by its settings.
 
-    ValueError for a data set without hub=true or without a commit.
+    ValueError for a data set without corpus.hub=true or without a commit.
     """
     name = settings["name"]
     dataset = settings["dataset"]
@@ -33,7 +33,7 @@ def make_source(
     if not hub:
         raise ValueError(
             f"source {name}: {dataset} comes from the Hugging Face hub, which is asked only with"
-            f" hub=true; without a network name files of your own, {key}.path"
+            f" corpus.hub=true; without a network name files of your own, {key}.path"
         )
     revision = settings["revision"]
     require_commit(revision, dataset, f"{key}.revision")

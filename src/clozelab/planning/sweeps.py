@@ -169,7 +169,7 @@ def text_bytes(cfg: PretrainConfig) -> int:
     total = 0
     try:
         for index, source in enumerate(cfg.corpus.sources):
-            files = make_source(vars(source), index, cfg.hub)
+            files = make_source(vars(source), index, cfg.corpus.hub)
             for shard in files.shards(index, Path(cfg.data_dir)):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
