@@ -54,6 +54,7 @@ MISSING = (
     r"nothing is missing of the runs",
     r"monday\.zip",
     r"expected: plain text",  # the books that scale=laptop and larger read
+    r"how to get them: ",  # a recipe's corpus
     r"RUN is no complete fine-tuning",
     r"no pre-training run with a checkpoint",
     r"there is no sbatch here",

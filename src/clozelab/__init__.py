@@ -171,4 +171,10 @@ def _hydra_value(value: object) -> str:
     if isinstance(plain, float):
         return repr(plain)
     # Hydra spells true, false, null and whole numbers as JSON does.
-    return json.dumps(plain)
+    try:
+        return json.dumps(plain)
+    except TypeError:
+        raise ValueError(
+            f"a {type(value).__name__} is no value of a configuration: write a table or a data set"
+            " to a file (to_parquet) and give its path"
+        ) from None

@@ -113,8 +113,11 @@ def paths(value: object, source: ValidationInfo) -> object:
 
     Only a data set of the hub has none.
     """
-    if value is None and source.data.get("dataset") is None:
+    dataset = source.data.get("dataset")
+    if value is None and dataset is None:
         raise PydanticCustomError(NO_VALUE, "no value")
+    if value is not None and dataset is not None:
+        raise ValueError(f"its dataset is {dataset}: a source has either of them")
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and value:

@@ -153,6 +153,11 @@ def test_abbreviations_do_not_end_a_sentence() -> None:
     ]
 
 
+def test_each_sentence_holds_a_word() -> None:
+    assert split("! Office") == ["Office"]
+    assert split("(as she said). ). 2003") == ["(as she said).", "2003"]
+
+
 def test_a_long_speech_is_split_inside_its_quotation_marks() -> None:
     speech = " ".join(
         f"This is the sentence with number {index} of a long speech." for index in range(20)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pandas
 import pytest
+from tests.composing import composed
 from tests.corpus.test_prepare import make_text, run
 from tests.hub_server import Hub, serving
 from tests.screens import refuses
 
+from clozelab.assembly.corpora import prepared_corpus, require_sources
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import DatasetSource, make_source
@@ -27,7 +29,14 @@ configs:
   data_files: [{split: held, path: notes.parquet}]
 ---
 """
-WEB = {"name": "web", "dataset": "org/web", "config": "small", "revision": COMMIT}
+WEB = {
+    "name": "web",
+    "dataset": "org/web",
+    "config": "small",
+    "split": "train",
+    "revision": COMMIT,
+    "text_field": "text",
+}
 ROWS = make_text(60).strip().split("\n\n")
 
 
@@ -85,6 +94,20 @@ def test_a_split_gives_the_corpus_of_its_rows(tmp_path: Path, hub: Hub) -> None:
     ]
     assert any(COMMIT in path for path in hub.asked)
     assert not list((tmp_path / "cache").rglob("*.arrow")), "it is streamed"
+
+
+def test_a_data_set_on_the_command_line(tmp_path: Path, hub: Hub) -> None:
+    source = f"{{name: web, dataset: org/web, config: small, revision: {COMMIT}}}"
+    words = ["corpus=text", f"corpus.sources=[{source}]", "tokenizer.vocab_size=150"]
+    words += [f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache", "tokenizer.vocab_size=150"]
+    with refuses("source web: org/web comes from the Hugging Face hub, which is asked only with"):
+        require_sources(composed("prepare", words).config)
+    assert not hub.asked
+    for stage in ("prepare", "pretrain"):
+        corpus = prepared_corpus(composed(stage, [*words, "hub=true"]).config)
+        assert corpus.manifest["counts"]["documents"] == 60
+    with refuses("its dataset is org/web: a source has either of them"):
+        assert composed("prepare", [*words, "corpus.sources.0.path=a.txt"]).config
 
 
 def test_another_split_and_field(hub: Hub) -> None:
@@ -145,12 +168,6 @@ def test_the_hub_is_not_asked_before_rows_are_read(no_network: list[str]) -> Non
             False,
             "source web: org/web comes from the Hugging Face hub, which is asked only wit",
         ),
-        (
-            {**WEB, "path": "a.txt"},
-            True,
-            "source web: name either its files (corpus.sources.0.path",
-        ),
-        ({"name": "web"}, True, "source web: name either its files (corpus.sources.0.path) or a d"),
         ({**WEB, "revision": "main"}, True, "corpus.sources.0.revision='main' is no commit of org"),
         ({**WEB, "revision": None}, True, "corpus.sources.0.revision=None is no commit of org/we"),
     ],

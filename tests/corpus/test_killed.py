@@ -33,6 +33,10 @@ prepare(CORPORA[sys.argv[1]], Path(sys.argv[2]), workers=int(sys.argv[3]))
 
 def start(name: str, folder: Path, workers: int) -> subprocess.Popen[bytes]:
     """The program, without `if __name__ == "__main__"`, in a group of processes."""
+    data = folder / "data"
+    if not data.exists():  # before any kill
+        data.mkdir()
+        CORPORA[name].write(data)
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, name, str(folder), str(workers)],
         stdout=subprocess.DEVNULL,
@@ -87,7 +91,8 @@ def test_thirty_kills(seed: int, tmp_path: Path) -> None:
             kill(process.pid, signal.SIGKILL)
             process.wait()
             continue
-        assert status == 0
+        assert process.stderr is not None
+        assert status == 0, process.stderr.read()
         break
     (folder,) = (tmp_path / "cache" / "corpora").glob("frozen-*")
     assert facts(folder) == frozen(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.screens import refuses
 
 from clozelab.assembly.passes import passes
 from clozelab.corpus.files import CorpusSource
@@ -45,3 +46,24 @@ def test_the_scale_for_it_takes_a_text(tmp_path: Path) -> None:
         sum(one.steps * one.global_batch_size * one.seq_length for one in composed.phases)
         == 7_372_800
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("corpus.sources.0.path=[a,s3://b/c.txt]", ["a", "s3://b/c.txt"]),
+        ("corpus.sources.0.path=2024", "2024"),
+        ("corpus.sources.0.path=[2023,2024]", ["2023", "2024"]),
+        ("text=[a,b]", ["a", "b"]),
+        ("text=s3://bucket/folder", "s3://bucket/folder"),
+    ],
+)
+def test_a_path_may_be_a_list_a_number_or_a_url(word: str, path: object) -> None:
+    composed = compose("prepare", ["scale=own", word]).config
+    assert composed.corpus.sources[0].path == path
+
+
+@pytest.mark.parametrize("value", ["[]", "{a: b}"])
+def test_any_other_path_is_refused(value: str) -> None:
+    with refuses("corpus.sources.0.path is"):
+        assert compose("prepare", ["scale=own", f"corpus.sources.0.path={value}"]).config

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -15,12 +17,15 @@ from tests.composing import composed
 from tests.corpus.test_prepare import make_text
 from tests.screens import refuses, shows
 
+import clozelab
 from clozelab.assembly.corpora import find_corpus, prepared_corpus, require_sources
-from clozelab.corpus.files import CorpusCounts
+from clozelab.corpus.files import CorpusCounts, CorpusSource
+from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import DatasetSource, make_source
 from clozelab.stages import list_experiments
 from clozelab.text.paths import CONF_DIR
 
+PAGE = Path(__file__).parents[2] / "docs/corpus-recipes.md"
 DOCUMENTS = make_text(60).strip().split("\n\n")
 """Sixty documents of one to four lines, which are sentences."""
 BABYLM = ("bnc_spoken", "childes", "gutenberg", "open_subtitles", "simple_wiki", "switchboard")
@@ -155,8 +160,34 @@ def test_the_list_of_corpora(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_book_is_one_document_of_unwrapped_paragraphs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\nA line that\n is wrapped.\n\n \nAnother\nparagraph.\n")
     (tmp_path / "empty.txt").write_text("\n\n")
-    settings = {"name": "books", "path": "*.txt", "format": "book"}
     texts = []
-    for file in make_source(settings, 0, hub=False).shards(0, tmp_path):
+    for file in CorpusSource("books", "*.txt", "book").shards(0, tmp_path):
         texts.append(list(file.texts(CorpusCounts())))
     assert texts == [["A line that is wrapped.\nAnother paragraph."], [""]]
+
+
+def test_the_snippet_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, and by way of a folder that the datasets library saved."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOZELAB_CACHE", str(tmp_path / "cache"))
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    by_file = PreparedCorpus.open(names["folder"])
+    assert by_file.manifest["counts"]["documents"] == 2000
+    names["posts"].save_to_disk("posts")
+    names["posts"].to_iterable_dataset().to_parquet("stream.parquet")
+    for place in ("posts", "stream.parquet"):
+        exec(snippet.replace('text="posts.parquet"', f'text="{place}"'), names)
+        assert PreparedCorpus.open(names["folder"]).fingerprint == by_file.fingerprint
+    with refuses("a Dataset is no value of a configuration: write a table or a data set to a file"):
+        clozelab.prepare(scale="own", text=names["posts"])
+
+
+def test_the_page_lists_every_recipe() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for name in (*RECIPES, "fineweb_edu_hub"):
+        about = composed("prepare", [f"corpus={name}"]).config.corpus.about
+        assert f"`{name}`" in page
+        revision = about["revision"]
+        assert revision in page or len(revision) != 40

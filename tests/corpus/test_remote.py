@@ -19,7 +19,9 @@ import zstandard
 from tests.corpus.test_prepare import make_text, run
 from tests.screens import refuses
 
+from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusFile, CorpusSource, content_marks
+from clozelab.corpus.preparation import running, texts
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.readers import remote
 
@@ -141,6 +143,57 @@ def test_memory_does_not_grow_with_a_file_of_a_store(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**23 < len(text) // 3
+
+
+def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        memory.pipe(f"/store/{number}.txt", make_text(20, first=20 * number).encode())
+    sources = [CorpusSource("one", "memory://store/*.txt")]
+    expected = PreparedCorpus.open(run(tmp_path, sources=sources))
+    real = remote.RemotePath.open
+
+    def fail(file: remote.RemotePath, mode: str = "rb") -> Any:
+        if file.name == "2.txt" and list((tmp_path / "again").rglob("*.npz")):
+            raise remote.RemoteError(f"{file} cannot be read (TimeoutError)")
+        return real(file, mode)
+
+    monkeypatch.setattr(texts, "SHARD_CHARACTERS", 400)
+    monkeypatch.setattr(remote.RemotePath, "open", fail)
+    with refuses("memory:///store/2.txt cannot be read (TimeoutError)"):
+        run(tmp_path, sources=sources, cache_dir=tmp_path / "again")
+    (done,) = (tmp_path / "again/corpora").glob(".*.work")
+    finished = {path: path.stat().st_mtime_ns for path in done.rglob("000000.npz")}
+    assert finished
+    monkeypatch.setattr(remote.RemotePath, "open", real)
+    begun = running.begin_work
+
+    def same_work(folder: Path, key: Any) -> None:
+        begun(folder, key)
+        assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+    monkeypatch.setattr(prepare, "begin_work", same_work)
+    again = PreparedCorpus.open(run(tmp_path, sources=sources, cache_dir=tmp_path / "again"))
+    assert again.fingerprint == expected.fingerprint
+
+
+def test_files_of_a_prepared_corpus_are_not_opened(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/store/a.jsonl", FILES["rows.jsonl"])
+    sources = [CorpusSource("one", "memory://store/a.jsonl")]
+    folder = run(tmp_path, sources=sources)
+    opened = []
+    real = remote.RemotePath.open
+
+    def count(file: remote.RemotePath, mode: str = "rb") -> Any:
+        opened.append(file.name)
+        return real(file, mode)
+
+    monkeypatch.setattr(remote.RemotePath, "open", count)
+    assert run(tmp_path, sources=sources) == folder
+    assert len(opened) <= 1, "at most the beginning, by which its format is known"
 
 
 @pytest.mark.parametrize(

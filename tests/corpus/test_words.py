@@ -1,11 +1,13 @@
 """Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
-kind of tokenizer, whatever the texts hold.
+kind of tokenizer, whatever the texts hold; and words that are counted, the same vocabulary.
 """
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +19,16 @@ from hypothesis import settings as tries
 from hypothesis import strategies as st
 from tests.corpus.test_folder_tokenizers import EVERY_FLAG, KINDS, MARKED, folder_of
 from tests.corpus.test_tokenizers import make_texts, train_bpe
+from tokenizers import Tokenizer as Library
+from tokenizers import models
+from tokenizers.trainers import BpeTrainer
 
 from clozelab.corpus import words
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
+from clozelab.corpus.tokenizers import byte_bpe_rules, wordpiece_rules
+from clozelab.corpus.word_counts import count_words, train_on_words
 from clozelab.corpus.words import ODD_SPACES, WordRules, arrow_texts
 
 __all__ = ["folder_of"]  # a fixture
@@ -159,7 +166,7 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_bpe(False)
     texts = [*PIECES, *make_texts()]
     together = tokenizer.encode_flat(texts)
-    monkeypatch.setattr("clozelab.corpus.encoding.BATCH_CHARACTERS", 50)
+    monkeypatch.setattr("clozelab.corpus.words.BATCH_CHARACTERS", 50)
     for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
         assert whole.tolist() == parts.tolist()
 
@@ -178,3 +185,30 @@ assert "pyarrow" in sys.modules
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_words_are_counted_as_the_library_counts_them(lowercase: bool) -> None:
+    """Entries that are learnt from words are those that the library learns from the texts."""
+    rng = random.Random(4)
+    texts = ["".join(rng.choices(PIECES, k=30)).replace("\ud800", "") for _ in range(400)]
+    for prefixed in (True, False):
+        rules = byte_bpe_rules(models.BPE(), lowercase, prefixed)
+        expected = library_counts(texts, rules)
+        assert count_words(texts, rules) == expected
+        trainer = BpeTrainer(vocab_size=900, show_progress=False)
+        rules.train_from_iterator(texts, trainer)
+        trainer = BpeTrainer(vocab_size=900, show_progress=False)
+        trained = train_on_words(models.BPE(), trainer, expected)
+        assert trained.get_vocab() == rules.get_vocab()
+    rules = wordpiece_rules({"[UNK]": 0}, lowercase)
+    assert count_words(texts, rules) == library_counts(texts, rules)
+
+
+def library_counts(texts: list[str], rules: Library) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        if rules.normalizer:
+            text = rules.normalizer.normalize_str(text)
+        counts.update(word for word, _ in rules.pre_tokenizer.pre_tokenize_str(text))
+    return counts

@@ -97,8 +97,27 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
+def test_every_path_of_a_list_is_watched(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("one.")
+    paths = ["a.txt", f"file://{tmp_path}/b.txt"]
+    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": paths}]})
+    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt"), str(tmp_path / "b.txt")}
+
+
+def test_a_data_set_of_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one.")
+    sources = [
+        {"name": "web", "path": None, "dataset": "org/web", "revision": "0" * 40},
+        {"name": "mine", "path": "a.txt", "dataset": None},
+    ]
+    cfg = config(tmp_path, corpus={"sources": sources})
+    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt")}
+
+
 @pytest.mark.parametrize(
-    "path", ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c"]
+    "path",
+    ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c", "memory://store/a.txt"],
 )
 def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> None:
     """Nothing was seen of it when the run was made, so nothing can be said now."""

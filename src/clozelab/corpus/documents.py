@@ -99,7 +99,7 @@ def split_paragraph(paragraph: str) -> list[str]:
                 continue
             for quoted in _split_quoted(sentence):
                 sentences += _whole_line(quoted)
-    return sentences
+    return [sentence for sentence in sentences if HOLDS_WORD.search(sentence)]
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -33,6 +32,7 @@ from clozelab.corpus.words import (
     arrow_numbers,
     arrow_texts,
     bare_rules,
+    batches,
     with_space_before,
     word_rules,
 )
@@ -42,7 +42,6 @@ from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 if TYPE_CHECKING:
     import pyarrow
 
-BATCH_CHARACTERS = 4_000_000
 # below, asking the library for the whole texts takes no longer than Arrow takes to be imported
 MIN_CUT_CHARACTERS = 50_000
 TEXTS_PER_CALL = 1024
@@ -321,11 +320,8 @@ class Tokenizer:
         """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
         all_ids = [np.empty(0, dtype=np.int32)]
         all_lengths = [np.empty(0, dtype=np.int64)]
-        # A batch ends with the text that fills it.
-        batch_of = np.cumsum([len(text) for text in texts]) // BATCH_CHARACTERS
-        ends = (np.flatnonzero(np.diff(batch_of)) + 1).tolist()
-        for start, end in pairwise([0, *ends, len(texts)]):
-            ids, lengths = self._encode(self._cleaned(texts[start:end]))
+        for batch in batches(texts):
+            ids, lengths = self._encode(self._cleaned(batch))
             all_ids.append(ids)
             all_lengths.append(lengths)
         return np.concatenate(all_ids), np.concatenate(all_lengths)

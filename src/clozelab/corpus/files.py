@@ -108,6 +108,7 @@ class Shard(ABC):
 
     name: str
     source: int
+    format: str  # never "auto"
     text_field: str  # of a table the column that was found
 
     has_lines: ClassVar[bool] = False  # whether a row is a line, so that blank ones part documents
@@ -164,8 +165,8 @@ class Shard(ABC):
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
             f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons};"
-            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format and the"
-            " text_field of this source, or leave the file out"
+            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format"
+            f" ({self.format}) and the text_field of this source, or leave the file out"
         )
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:
@@ -181,9 +182,8 @@ class Shard(ABC):
 
 @dataclass(frozen=True)
 class CorpusFile(Shard):
-    """A file; its `format` is never "auto"."""
+    """A file, on this machine or of an object store."""
 
-    format: str
     path: FilePath
 
     @property
@@ -271,10 +271,16 @@ TEXT_KINDS = {"text": TextFile, "book": BookFile}
 
 
 def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
-    """The text in a column of a row; an empty cell is an empty text."""
+    """The text in a column of a row; an empty cell is an empty text.
+
+    A list of whole numbers is a text, too.
+    """
     if isinstance(record, DamagedRow):
         return BadRow(record.problem)
     cell = record.get(column, MISSING)
+    # token ids, k-mers: each number is a word, for a tokenizer of words
+    if isinstance(cell, list) and all(type(number) is int for number in cell):
+        return " ".join(map(str, cell))
     if isinstance(cell, str):
         return counts.without_nuls(cell)
     if cell is None:
@@ -360,7 +366,7 @@ class CorpusSource:
             column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
             if column != self.text_field:
                 log.info("%s: the text is the column %r", path, column)
-        return kind(name, index, column, file_format, path)
+        return kind(name, index, file_format, column, path)
 
 
 def _refuse_json(path: FilePath, index: int) -> None:

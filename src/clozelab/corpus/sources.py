@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, Shard, text_of
-from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN
 from clozelab.readers.hub import open_builder, require_commit
 from clozelab.readers.lines import Advance
 from clozelab.readers.records import check_columns
@@ -17,39 +16,29 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 if TYPE_CHECKING:
     from datasets import DatasetBuilder
 
-# what belongs to one kind of source alone
-FILE_KEYS = ("path", "format")
-HUB_KEYS = ("dataset", "config", "split", "revision")
-OF_TRAINING = ("weight",)  # how much of a source training reads, whatever is prepared of it
-
 
 def make_source(
     settings: ReadOnlyJson, index: int, hub: bool, how_to_get: str | None = None
 ) -> CorpusSource | DatasetSource:
     """Source number `index` of a corpus, by its settings.
 
-    ValueError: neither files nor a data set, both, a data set without hub=true or without a commit.
+    ValueError for a data set without hub=true or without a commit.
     """
-    key = f"corpus.sources.{index}"
-    settings = {field: value for field, value in settings.items() if field not in OF_TRAINING}
     name = settings["name"]
-    dataset = settings.get("dataset")
-    if (dataset is None) == (settings.get("path") is None):
-        raise ValueError(
-            f"source {name}: name either its files ({key}.path) or a data set of the hub"
-            f" ({key}.dataset)"
-        )
+    dataset = settings["dataset"]
+    text_field = settings["text_field"]
     if dataset is None:
-        values = {field: value for field, value in settings.items() if field not in HUB_KEYS}
-        return CorpusSource(**values, how_to_get=how_to_get)
+        return CorpusSource(name, settings["path"], settings["format"], text_field, how_to_get)
+    key = f"corpus.sources.{index}"
     if not hub:
         raise ValueError(
             f"source {name}: {dataset} comes from the Hugging Face hub, which is asked only with"
             f" hub=true; without a network name files of your own, {key}.path"
         )
-    require_commit(settings.get("revision"), dataset, f"{key}.revision")
-    values = {field: value for field, value in settings.items() if field not in FILE_KEYS}
-    return DatasetSource(**values)
+    revision = settings["revision"]
+    require_commit(revision, dataset, f"{key}.revision")
+    split = settings["split"]
+    return DatasetSource(name, dataset, revision, settings["config"], split, text_field)
 
 
 @dataclass(frozen=True)
@@ -59,14 +48,14 @@ class DatasetSource:
     name: str
     dataset: str
     revision: str
-    config: str | None = None
-    split: str = "train"
-    text_field: str = DEFAULT_TEXT_COLUMN
+    config: str | None
+    split: str
+    text_field: str
 
     def shards(self, index: int, _: Path) -> list[Shard]:
         """The split as one shard; the hub is not asked before its rows are read."""
         place = "/".join(filter(None, (self.dataset, self.config, self.split)))
-        return [DatasetSplit(place, index, self.text_field, self)]
+        return [DatasetSplit(place, index, "hub", self.text_field, self)]
 
     def require_files(self, _: str | Path) -> None:
         """The hub is not asked before its rows are read."""

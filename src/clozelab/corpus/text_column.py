@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from clozelab.readers.columnar import is_text_type
+from clozelab.readers.columnar import is_list_of_numbers, is_text_type
 from clozelab.readers.records import DamagedRow, Table, check_columns
 from clozelab.text.formatting import shortened
 
@@ -45,6 +45,8 @@ def find_text_column(table: Table, name: str, key: str) -> str:
 def _other_content(table: Table, column: str) -> str:
     """What a column holds that is no text; empty where it holds text."""
     if not _may_hold_text(table, column):
+        if is_list_of_numbers(table.types[column]):
+            return ""
         return str(table.types[column])
     values = _sampled(table, [column])[column]
     if values and all(map(_is_number, values)):

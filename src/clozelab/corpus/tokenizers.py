@@ -36,6 +36,7 @@ from clozelab.corpus.tokenizer_files import (
     type_of,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
+from clozelab.corpus.word_counts import count_characters, count_words, train_on_words
 from clozelab.readers.lines import SURROGATES
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
@@ -45,7 +46,6 @@ MIN_PIECE_COUNT = 2  # of an entry that is learnt
 MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 # of the text, by the characters of a trained vocabulary; rare scripts would only fill it
 CHARACTER_COVERAGE = 0.9999
-TEXTS_PER_BLOCK = 8192
 
 # BERT's cleaning removes them
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
@@ -168,10 +168,10 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
         ValueError where the characters alone are more.
         """
-        texts = [_CONTROLS.sub("", text) for text in texts]
-        alphabet = _alphabet(texts, lowercase, vocab_size)
         special_ids = {token: index for index, token in enumerate(cls.first_tokens)}
         library = wordpiece_rules(special_ids, lowercase)
+        words = count_words((_CONTROLS.sub("", text) for text in texts), library)
+        alphabet = _alphabet(words, library, vocab_size)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -181,7 +181,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             initial_alphabet=characters,
             limit_alphabet=len(characters),
         )
-        library.train_from_iterator(texts, trainer)
+        library = train_on_words(library.model, trainer, words)
         ids = library.get_vocab(with_added_tokens=False)
         return cls(sorted(ids, key=ids.__getitem__), lowercase=lowercase)
 
@@ -289,14 +289,13 @@ def _final_sigma(text: str) -> str:
     return "".join(characters)
 
 
-def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[str]:
+def _alphabet(words: Mapping[str, int], rules: Library, vocab_size: int) -> list[str]:
     """Single characters and their `##` forms that a vocabulary starts with, in code-point order.
 
     ValueError where they are more than the vocabulary is to have.
     """
-    rules = wordpiece_rules({"[UNK]": 0}, lowercase)
     # At most half of the entries are single characters.
-    kept = covering_characters(_character_counts(texts, rules), vocab_size // 4)
+    kept = covering_characters(count_characters(words), vocab_size // 4)
     # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
     alphabet = list(kept)
     for character in kept:
@@ -321,23 +320,6 @@ def covering_characters(counts: Counter[str], most: int) -> list[str]:
     # Plain ASCII is worth its few entries however rare.
     ascii_characters = {character for character in counts if character.isascii()}
     return sorted({*kept[:most], *ascii_characters})
-
-
-def _character_counts(texts: Sequence[str], rules: Library) -> Counter[str]:
-    """How often each character stands in what BERT's normalisation makes of the texts."""
-    # Characters are counted as written, and each kind is normalised once.
-    # Unicode has 0x110000 code points: a counter for each.
-    raw = np.zeros(0x110000, dtype=np.int64)
-    for start in range(0, len(texts), TEXTS_PER_BLOCK):
-        block = "".join(texts[start : start + TEXTS_PER_BLOCK])
-        # UTF-32 has four bytes a character, and they are its code point.
-        codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
-        raw += np.bincount(codes, minlength=len(raw))
-    counts: Counter[str] = Counter()
-    for code in np.flatnonzero(raw):
-        for character in "".join(rules.normalizer.normalize_str(chr(code)).split()):
-            counts[character] += int(raw[code])
-    return counts
 
 
 class ByteBpeTokenizer(VocabularyTokenizer):
@@ -384,7 +366,8 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         )
         lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
-        library.train_from_iterator((SURROGATES.sub("\ufffd", line) for line in lines), trainer)
+        words = count_words((SURROGATES.sub("\ufffd", line) for line in lines), library)
+        library = train_on_words(models.BPE(), trainer, words)
         model = json.loads(library.to_str())["model"]
         ids = model["vocab"]
         vocabulary = [*sorted(ids, key=ids.__getitem__), mask]

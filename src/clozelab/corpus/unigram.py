@@ -21,6 +21,7 @@ from clozelab.corpus.tokenizers import (
     has_sections,
 )
 from clozelab.corpus.unigram_training import learn_pieces
+from clozelab.corpus.word_counts import count_characters
 from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
@@ -158,10 +159,7 @@ def count_words(texts: Iterable[str], rules: Library) -> Counter[str]:
 
 def _characters_of(words: Counter[str], rules: Library, most: int) -> list[str]:
     """The characters that get entries: `most` that cover the text, and all of ASCII."""
-    counts: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            counts[character] += count
+    counts = count_characters(words)
     ascii_characters = rules.normalizer.normalize_str("".join(ASCII))
     return sorted({SPACE, *ascii_characters, *covering_characters(counts, most)})
 

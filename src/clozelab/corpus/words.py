@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,10 @@ from clozelab.text.plain import PlainDict, ReadOnlyJson
 if TYPE_CHECKING:
     import pyarrow
 
+BATCH_CHARACTERS = 4_000_000
 # of cached words, 100 MB; then anew (frequent words are back within a batch)
 CACHED_CHARACTERS = 4_000_000
+WORDS_AT_ONCE = 2**15
 WORDS_PER_CALL = 512
 MOST_ADDED = 1000  # added tokens that texts are searched for
 
@@ -139,6 +141,21 @@ def _begins_in(places: bytes) -> np.ndarray:
     return np.flatnonzero(np.frombuffer(places, dtype=np.uint8) == BEGIN)
 
 
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in lists of some BATCH_CHARACTERS."""
+    batch = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
+
+
 def arrow_texts(texts: Sequence[str]) -> pyarrow.LargeStringArray:
     """The texts in Arrow's memory."""
     import pyarrow  # takes a third of a second: only who encodes much text pays
@@ -222,6 +239,11 @@ class WordCache:
 
     def _learn(self, library: Library, missing: list[str]) -> None:
         """Cache the ids of words that are not cached yet."""
+        # The library's encodings take a hundred times the memory of their ids.
+        for start in range(0, len(missing), WORDS_AT_ONCE):
+            self._learn_some(library, missing[start : start + WORDS_AT_ONCE])
+
+    def _learn_some(self, library: Library, missing: list[str]) -> None:
         calls = []
         for i in range(0, len(missing), WORDS_PER_CALL):
             calls.append(missing[i : i + WORDS_PER_CALL])

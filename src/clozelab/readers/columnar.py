@@ -171,6 +171,14 @@ def is_text_type(column_type: pyarrow.DataType) -> bool:
     return is_any_string or types.is_string_view(column_type)
 
 
+def is_list_of_numbers(column_type: pyarrow.DataType) -> bool:
+    """Whether a column of this type holds lists of whole numbers."""
+    from pyarrow import types
+
+    is_list = types.is_list(column_type) or types.is_large_list(column_type)
+    return is_list and types.is_integer(column_type.value_type)
+
+
 def _unreadable(path: FilePath, file_format: str, error: Exception) -> str:
     if isinstance(error, PermissionError):
         return f"{path} cannot be read: you have no permission for it"

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from clozelab.corpus.steps.step import Arrays, Document, Step, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 Lines = Sequence[str]
 
 
 def run(
-    step: Step, documents: Sequence[Lines], num_shards: int = 1
+    step: CorpusStep, documents: Sequence[Lines], num_shards: int = 1
 ) -> tuple[list[Lines], StepReport]:
     """Lines of the documents that stay, and the report of all shards."""
     cuts = [len(documents) * number // num_shards for number in range(num_shards + 1)]
@@ -26,7 +26,7 @@ def run(
     table: Arrays = {}
     if step.has_table:
         surveys = []
-        if type(step).survey is not Step.survey:
+        if type(step).survey is not CorpusStep.survey:
             surveys = [_on_disk(_sent(step).survey(iter(shard))) for shard in shards]
         table = _on_disk(step.settle(surveys))
     kept = []
@@ -40,7 +40,7 @@ def run(
     return [list(document.lines) for document in kept], report
 
 
-def run_any(step: Step, documents: Sequence[Lines]) -> tuple[list[Lines], StepReport]:
+def run_any(step: CorpusStep, documents: Sequence[Lines]) -> tuple[list[Lines], StepReport]:
     """As `run`; the same for one, three and seven shards, an empty one among them."""
     expected = run(step, documents)
     for num_shards in (3, 7, len(documents) + 1):
@@ -48,7 +48,7 @@ def run_any(step: Step, documents: Sequence[Lines]) -> tuple[list[Lines], StepRe
     return expected
 
 
-def _sent(step: Step) -> Step:
+def _sent(step: CorpusStep) -> CorpusStep:
     """The step as another process gets it."""
     return pickle.loads(pickle.dumps(step))
 

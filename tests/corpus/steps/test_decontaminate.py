@@ -158,15 +158,19 @@ def test_a_document_counts_for_the_file_of_its_first_run(tmp_path: Path) -> None
     }
 
 
+def runs_of_five(words: list[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[start : start + 5]) for start in range(len(words) - 4)}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_any_texts_go_that_share_a_run_by_plain_sets(seed: int, tmp_path: Path) -> None:
     generator = random.Random(seed)
     texts = [generator.choices("abc", k=generator.randrange(20)) for _ in range(60)]
     (tmp_path / "examples.txt").write_text("\n\n".join(" ".join(text) for text in texts[:6]))
-    runs = {tuple(text[i : i + 5]) for text in texts[:6] for i in range(len(text) - 4)}
+    runs = set().union(*map(runs_of_five, texts[:6]))
     expected = []
     for text in texts[6:]:
-        if not any(tuple(text[start : start + 5]) in runs for start in range(len(text) - 4)):
+        if not runs & runs_of_five(text):
             expected.append([" ".join(text)])
     step = Decontaminate(["examples.txt"], ngram=5, data_dir=tmp_path)
     kept, _ = run_any(step, [[" ".join(text)] for text in texts[6:]])
@@ -186,6 +190,12 @@ def test_the_files_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: 
     assert Decontaminate(["train.tsv"], data_dir=tmp_path / "b").identity() != identities[0]
 
 
+def test_a_file_may_stand_alone(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv")
+    alone = Decontaminate("train.tsv", data_dir=tmp_path)
+    assert alone.identity() == Decontaminate(["train.tsv"], data_dir=tmp_path).identity()
+
+
 def test_damaged_rows_still_count(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(f"label\ttext\n{EXAMPLE}\n")
     assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
@@ -198,7 +208,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFix
         Decontaminate([])
     with refuses("decontaminate: remove='page' is unknown"):
         Decontaminate(["x"], remove="page")  # type: ignore[arg-type]
-    with refuses("ngram=0 must be 1 word or more"):
+    with refuses("ngram=0 must be a whole number of at least 1"):
         Decontaminate(["x"], ngram=0)
     (tmp_path / "short.txt").write_text("A file of a few words.")
     write_tsv(tmp_path / "train.tsv")

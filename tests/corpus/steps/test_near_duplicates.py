@@ -173,10 +173,12 @@ def test_the_result_does_not_depend_on_the_seed_of_pythons_hashes() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with refuses("threshold=80 is not between 0.5 and 1"):
+    with refuses("threshold=80 must be between 0.5 and 1"):
         NearDuplicates(threshold=80)
-    with refuses("ngram=0 must be 1 word or more"):
+    with refuses("ngram=0 must be a whole number of at least 1"):
         NearDuplicates(ngram=0)
+    with refuses("ngram=2.5 must be a whole number"):
+        NearDuplicates(ngram=2.5)  # type: ignore[arg-type]
 
 
 def test_a_corpus_without_documents_has_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 from tests.corpus.steps.sharded import Lines, run, run_any
@@ -18,7 +19,7 @@ PROSE = [
     "A railway followed the valley until the bridge was lost in a storm.",
     "Walkers use the old track today, with signs that tell its story.",
 ]
-SYLLABLES = [first + second for first in "bdfgk" for second in "aeiou"]
+SYLLABLES = ["".join(letters) for letters in product("bdfgk", "aeiou")]
 
 
 def words(num_words: int, seed: int = 1) -> list[str]:
@@ -72,7 +73,7 @@ def test_a_planted_defect_is_dropped_for_its_reason(reason: str) -> None:
 @pytest.mark.parametrize("reason", planted())
 def test_without_its_measure_the_document_stays_or_goes_for_a_later_one(reason: str) -> None:
     measure = reason.split()[0]
-    _, report = run(Quality(**{measure: None}), [planted()[reason]])
+    _, report = run(Quality({measure: None}), [planted()[reason]])
     assert measure not in " ".join(report.documents)
 
 
@@ -107,9 +108,9 @@ def test_shares_of_ngrams_are_those_of_plain_loops(seed: int) -> None:
 
 
 def test_limits_can_be_moved_and_taken_off() -> None:
-    assert run_any(Quality(words=[10, 1000]), [PROSE[:2]])[0] == [PROSE[:2]]
-    assert run_any(Quality(words=None), [PROSE[:2]])[0] == [PROSE[:2]]
-    assert run_any(Quality(words=[10, 40]), [PROSE])[1].documents == {"words above 40": 1}
+    assert run_any(Quality({"words": [10, 1000]}), [PROSE[:2]])[0] == [PROSE[:2]]
+    assert run_any(Quality({"words": None}), [PROSE[:2]])[0] == [PROSE[:2]]
+    assert run_any(Quality({"words": [10, 40]}), [PROSE])[1].documents == {"words above 40": 1}
 
 
 def test_a_document_without_text_is_dropped() -> None:
@@ -118,8 +119,12 @@ def test_a_document_without_text_is_dropped() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     with refuses("quality has no measure 'stopwords': did you mean 'stop_words'?"):
-        Quality(stopwords=None)
+        Quality({"stopwords": None})
     with refuses("quality: words=[100, 50] must be [least, greatest]"):
-        Quality(words=[100, 50])
+        Quality({"words": [100, 50]})
+    with refuses("quality: limits=['words'] must be {MEASURE: [least, greatest]}"):
+        Quality(["words"])  # type: ignore[arg-type]
+    with refuses("quality: words=['few', 'many'] must be [least, greatest]"):
+        Quality({"words": ["few", "many"]})  # type: ignore[dict-item]
     with refuses("quality: words=50 must be [least, greatest]"):
-        Quality(words=50)  # type: ignore[arg-type]
+        Quality({"words": 50})  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from clozelab.targets import allowed
 
 import clozelab.corpus.steps
+from clozelab.addresses import allowed
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.decontaminate import Decontaminate
 from clozelab.corpus.steps.near_duplicates import NearDuplicates
@@ -19,17 +19,17 @@ from clozelab.corpus.steps.repeated_lines import RepeatedLines
 from clozelab.corpus.steps.step import (
     EXAMPLE_CHARACTERS,
     MAX_EXAMPLES,
+    CorpusStep,
     Document,
-    Step,
     StepReport,
 )
 from clozelab.corpus.steps.unicode import Unicode
 
 REPOSITORY = Path(__file__).parents[3]
-STEPS: Mapping[str, Callable[[], Step]] = {
+STEPS: Mapping[str, Callable[[], CorpusStep]] = {
     "clean": Clean,
     "unicode": Unicode,
-    "quality": lambda: Quality(words=[20, 1000], stop_words=None),
+    "quality": lambda: Quality({"words": [20, 1000], "stop_words": None}),
     "repeated_lines": lambda: RepeatedLines(max_count=5, keep=["Yes."]),
     "near_duplicates": lambda: NearDuplicates(threshold=0.7),
     "decontaminate": lambda: Decontaminate(["*.md"], data_dir=REPOSITORY),
@@ -47,7 +47,7 @@ def test_each_step_is_listed_under_its_modules_name_and_described() -> None:
         names.append(step.name)
     folder = Path(clozelab.corpus.steps.__path__[0])
     for path in folder.glob("*.py"):
-        assert ("(Step):" in path.read_text(encoding="utf-8")) == (path.stem in names)
+        assert ("(CorpusStep):" in path.read_text(encoding="utf-8")) == (path.stem in names)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -60,9 +60,9 @@ def test_settings_are_part_of_the_identity(name: str) -> None:
 
 
 def test_other_settings_are_another_identity() -> None:
-    assert Quality().identity() != Quality(words=None).identity()
+    assert Quality().identity() != Quality({"words": None}).identity()
     assert NearDuplicates().identity() != NearDuplicates(threshold=0.7).identity()
-    assert Quality().identity() == Quality(words=[50, 100_000]).identity()
+    assert Quality().identity() == Quality({"words": [50, 100_000]}).identity()
 
 
 def test_reports_of_shards_add_up_and_keep_the_first_examples() -> None:

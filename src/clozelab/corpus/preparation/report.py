@@ -129,10 +129,11 @@ def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[Plain
         repeated.append({"line": line, "copies": copies[line], "token_share": share})
         if len(repeated) <= SHOWN_LINES:
             log.warning(
-                "one line has %.1f%% of all tokens: %d x %r; corpus.steps=[clean,repeated_lines]"
-                " drops such lines",
+                "one line has %.1f%% of all tokens: %d x %r;"
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d}}]' drops such lines",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),
+                MIN_REPEATS,
             )
     return repeated

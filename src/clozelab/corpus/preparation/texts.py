@@ -17,8 +17,9 @@ from clozelab.readers.bad_rows import MAX_BAD_FRACTION
 from clozelab.readers.lines import Advance, ignore
 
 SHARD_CHARACTERS = 16_000_000
-# that a document counts for beside its own, since it takes memory however short it is
+# that a document and a line count for beside their own: they take memory however short they are
 DOCUMENT_CHARACTERS = 200
+LINE_CHARACTERS = 20
 # a text file without blank lines becomes documents of this size, not one
 MAX_DOCUMENT_CHARACTERS = 4_000_000
 
@@ -101,7 +102,7 @@ def cut_shards(
         runs.append(TextRun(file.source, file.has_lines, []))
         for text in _documents_of_file(file, counts, bytes_read.add):
             runs[-1].texts.append(text)
-            size += len(text) + DOCUMENT_CHARACTERS
+            size += len(text) + DOCUMENT_CHARACTERS + LINE_CHARACTERS * text.count("\n")
             if size >= limit:
                 yield TextShard(number, runs, bytes_read.take())
                 runs = [TextRun(file.source, file.has_lines, [])]

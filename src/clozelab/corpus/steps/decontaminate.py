@@ -18,6 +18,7 @@ import numpy as np
 from clozelab.corpus.paths import matching_files
 from clozelab.corpus.steps.example_texts import texts_of_file
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
+from clozelab.corpus.steps.settings import check_count, list_of_texts
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
@@ -50,19 +51,14 @@ class Decontaminate(CorpusStep):
         lines_around: int = 1,
         data_dir: str | Path = ".",
     ) -> None:
-        if not files:
-            raise ValueError("decontaminate needs files: paths or globs of benchmarks")
         check_choice("decontaminate: remove", remove, REMOVE)
-        if ngram < 1 or lines_around < 0:
-            raise ValueError(
-                f"decontaminate: ngram={ngram} must be 1 word or more, and"
-                f" lines_around={lines_around} must be 0 or more"
-            )
-        self.files = list(files)
+        check_count("decontaminate: ngram", ngram, 1)
+        check_count("decontaminate: lines_around", lines_around, 0)
+        self.files = list_of_texts("decontaminate: files", files)
         self.ngram = ngram
         self.remove = remove
         self.lines_around = lines_around
-        self.paths = _benchmark_files(files, data_dir)
+        self.paths = _benchmark_files(self.files, data_dir)
 
     def inputs(self) -> Mapping[str, str]:
         """Checksums of the benchmarks' files."""
@@ -137,8 +133,10 @@ def _first_bits(hashes: np.ndarray) -> np.ndarray:
     return hashes >> np.uint64(64 - FIRST_BITS)
 
 
-def _benchmark_files(patterns: Iterable[str], data_dir: str | Path) -> dict[str, Path]:
-    """Name -> path of the files; ValueError for a pattern that no file has."""
+def _benchmark_files(patterns: Sequence[str], data_dir: str | Path) -> dict[str, Path]:
+    """Name -> path of the files; ValueError without any, and for a pattern that no file has."""
+    if not patterns:
+        raise ValueError("decontaminate needs files: paths or globs of benchmarks")
     paths = {}
     for pattern in patterns:
         matching, _ = matching_files(pattern, data_dir)

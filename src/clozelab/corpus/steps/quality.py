@@ -8,7 +8,7 @@ Its measures and their limits are those of Gopher (Rae et al. 2021, table A1 and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,21 +17,19 @@ from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 from clozelab.text.did_you_mean import hint
 
 Limits = dict[str, Sequence[float]]
-LIMITS: Limits = {
-    "words": (50, 100_000),
-    "mean_word_length": (3, 10),  # characters
-    "symbols_per_word": (0, 0.1),  # number signs or ellipses, whichever are more
-    "bullet_lines": (0, 0.9),  # share of the lines, as the next four
-    "ellipsis_lines": (0, 0.3),
-    "punctuated_lines": (0.12, 1),
-    "repeated_lines": (0, 0.3),
-    "repeated_line_characters": (0, 0.2),  # share of the characters
-    "alphabetic_words": (0.8, 1),  # share of the words
-    "stop_words": (2, 8),  # different ones of STOP_WORDS
-    "lorem_ipsum": (0, 0),  # occurrences
-}
+LIMITS: Limits = {}
 """Measure -> its least and its greatest value in a document that stays."""
-
+LIMITS["words"] = (50, 100_000)
+LIMITS["mean_word_length"] = (3, 10)  # characters
+LIMITS["symbols_per_word"] = (0, 0.1)  # number signs or ellipses, whichever are more
+LIMITS["alphabetic_words"] = (0.8, 1)  # share of the words
+LIMITS["stop_words"] = (2, 8)  # different ones of STOP_WORDS
+LIMITS["lorem_ipsum"] = (0, 0)  # occurrences
+LIMITS["bullet_lines"] = (0, 0.9)  # share of the lines, as the next three
+LIMITS["ellipsis_lines"] = (0, 0.3)
+LIMITS["punctuated_lines"] = (0.12, 1)
+LIMITS["repeated_lines"] = (0, 0.3)
+LIMITS["repeated_line_characters"] = (0, 0.2)  # share of the characters
 # n -> the greatest share of characters in the most frequent run of n words, or in all repeats
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
 REPEATED_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
@@ -41,29 +39,34 @@ LIMITS |= {f"repeated_{n}grams": (0, limit) for n, limit in REPEATED_NGRAMS.item
 BULLETS = ("•", "‣", "◦", "▪", "●", "*", "-")
 ELLIPSES = ("...", "…")
 ENDS = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？")
+MARKS = ".,;:!?\"'()"
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
+
+
+UNCHANGED: Limits = {}
 
 
 class Quality(CorpusStep):
     """Drops a document of which a measure lies outside its limits.
 
-    A setting is the name of a measure with other limits, [least, greatest], or with null where the
-    measure should not count: `quality: {words: [20, 100000], stop_words: null}`. For text that is
-    not English, `stop_words` should be null.
+    `limits` has the names of measures with other limits than those of LIMITS, [least, greatest], or
+    with null where a measure should not count: `{words: [20, 100000], stop_words: null}`. For text
+    that is not English, `stop_words` should be null.
     """
 
     name = "quality"
 
-    def __init__(self, **limits: Sequence[float] | None) -> None:
+    def __init__(self, limits: Mapping[str, Sequence[float] | None] = UNCHANGED) -> None:
         self.limits: Limits = dict(LIMITS)
+        if not isinstance(limits, Mapping):
+            raise ValueError(f"quality: limits={limits} must be {{MEASURE: [least, greatest]}}")
         for name, values in limits.items():
             if name not in LIMITS:
                 raise ValueError(f"quality has no measure {name!r}: {hint(name, LIMITS)}")
             if values is None:
                 del self.limits[name]
                 continue
-            is_pair = isinstance(values, Sequence) and len(values) == 2
-            if not is_pair or not values[0] <= values[1]:
+            if not _are_limits(values):
                 raise ValueError(
                     f"quality: {name}={values} must be [least, greatest], two numbers in order"
                 )
@@ -93,34 +96,54 @@ class Quality(CorpusStep):
         return None
 
 
-def has_letter(word: str) -> bool:
-    """Whether a letter stands in the word."""
-    return any(map(str.isalpha, word))
+def _are_limits(values: object) -> bool:
+    """Whether it is a list of two numbers in order."""
+    if not isinstance(values, list | tuple) or len(values) != 2:
+        return False
+    return all(isinstance(value, int | float) for value in values) and values[0] <= values[1]
 
 
 def measures_of(lines: Sequence[str]) -> dict[str, float]:
     """All measures of a document, by their names in LIMITS."""
     text = "\n".join(lines)
     words = text.split()
+    return word_measures(text, words) | line_measures(lines) | ngram_measures(words)
+
+
+def word_measures(text: str, words: Sequence[str]) -> dict[str, float]:
+    """Measures of a text by its words."""
     num_words = max(1, len(words))
-    num_lines = max(1, len(lines))
-    lower_words = {word.strip(".,;:!?\"'()").lower() for word in words}
-    lengths = np.array([len(word) for word in words])
-    repeated_lines = list((Counter(lines) - Counter(set(lines))).elements())
     num_symbols = max(text.count("#"), sum(map(text.count, ELLIPSES)))
-    measures = {
-        "words": len(words),
-        "mean_word_length": lengths.sum() / num_words,
-        "symbols_per_word": num_symbols / num_words,
-        "bullet_lines": sum(line.startswith(BULLETS) for line in lines) / num_lines,
-        "ellipsis_lines": sum(line.endswith(ELLIPSES) for line in lines) / num_lines,
-        "punctuated_lines": sum(line.endswith(ENDS) for line in lines) / num_lines,
-        "repeated_lines": len(repeated_lines) / num_lines,
-        "repeated_line_characters": sum(map(len, repeated_lines)) / max(1, len(text)),
-        "alphabetic_words": sum(map(has_letter, words)) / num_words,
-        "stop_words": len(STOP_WORDS & lower_words),
-        "lorem_ipsum": text.lower().count("lorem ipsum"),
-    }
+    num_alphabetic = sum(any(map(str.isalpha, word)) for word in words)
+    lower_words = {word.strip(MARKS).lower() for word in words}
+    measures: dict[str, float] = {"words": len(words)}
+    measures["mean_word_length"] = sum(map(len, words)) / num_words
+    measures["symbols_per_word"] = num_symbols / num_words
+    measures["alphabetic_words"] = num_alphabetic / num_words
+    measures["stop_words"] = len(STOP_WORDS & lower_words)
+    measures["lorem_ipsum"] = text.lower().count("lorem ipsum")
+    return measures
+
+
+def line_measures(lines: Sequence[str]) -> dict[str, float]:
+    """Measures of a text by its lines."""
+    num_lines = max(1, len(lines))
+    num_characters = max(1, sum(map(len, lines)))
+    # all copies of a line but the first
+    repeated = list((Counter(lines) - Counter(set(lines))).elements())
+    measures: dict[str, float] = {}
+    measures["bullet_lines"] = sum(line.startswith(BULLETS) for line in lines) / num_lines
+    measures["ellipsis_lines"] = sum(line.endswith(ELLIPSES) for line in lines) / num_lines
+    measures["punctuated_lines"] = sum(line.endswith(ENDS) for line in lines) / num_lines
+    measures["repeated_lines"] = len(repeated) / num_lines
+    measures["repeated_line_characters"] = sum(map(len, repeated)) / num_characters
+    return measures
+
+
+def ngram_measures(words: Sequence[str]) -> dict[str, float]:
+    """Measures of a text by its runs of words."""
+    lengths = np.array([len(word) for word in words])
+    measures = {}
     most_frequent = repeated = 1.0
     for size in (*TOP_NGRAMS, *REPEATED_NGRAMS):
         # Where no run of four words occurs twice, none of five does.

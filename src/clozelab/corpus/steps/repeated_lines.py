@@ -6,13 +6,14 @@ it by heart, and its held-out loss looks better than it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from clozelab.corpus.documents import hash_of
+from clozelab.corpus.steps.settings import check_count, check_range, list_of_texts
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
@@ -40,22 +41,21 @@ class RepeatedLines(CorpusStep):
         max_count: int | None = None,
         max_document_share: float | None = None,
         keep: Sequence[str] = (),
-        min_characters: int = 1,
+        min_characters: int = 0,
     ) -> None:
         if max_count is None and max_document_share is None:
             raise ValueError(
                 "repeated_lines needs max_count (lines that occur more often are dropped) or"
                 " max_document_share (lines of a larger share of all documents are dropped)"
             )
-        if max_count is not None and max_count < 1:
-            raise ValueError(f"repeated_lines: max_count={max_count} must be 1 or more")
-        if max_document_share is not None and not 0 < max_document_share < 1:
-            raise ValueError(
-                f"repeated_lines: max_document_share={max_document_share} must be between 0 and 1"
-            )
+        if max_count is not None:
+            check_count("repeated_lines: max_count", max_count, 1)
+        if max_document_share is not None:
+            check_range("repeated_lines: max_document_share", max_document_share, 0, 1)
+        check_count("repeated_lines: min_characters", min_characters, 0)
         self.max_count = max_count
         self.max_document_share = max_document_share
-        self.keep = list(keep)
+        self.keep = list_of_texts("repeated_lines: keep", keep)
         self.min_characters = min_characters
 
     def survey(self, documents: Iterable[Document]) -> Arrays:
@@ -97,31 +97,42 @@ class RepeatedLines(CorpusStep):
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
         """As `CorpusStep` says; the report shows the most frequent lines, each under its counts."""
-        hashes, counts, document_counts = table["lines"].tolist()
-        repeated = frozenset(hashes)
-        shown = {}
-        for row in np.argsort(table["lines"][1], kind="stable")[::-1][:NUM_SHOWN].tolist():
-            where = f"{counts[row]} times in {document_counts[row]} documents"
-            shown[hashes[row]] = f"{REASON}, {where}"
+        repeated = frozenset(table["lines"][0].tolist())
+        headings = _headings(table["lines"])
         for document in documents:
-            lines = []
-            dropped = []
-            for line in document.lines:
-                line_hash = hash_of(line)
-                is_exempt = len(line) < self.min_characters or line in self.keep
-                if is_exempt or line_hash not in repeated:
-                    lines.append(line)
-                    continue
-                dropped.append(line)
-                if line_hash in shown:
-                    report.show(shown[line_hash], line)
+            dropped = [line for line in document.lines if self._is_dropped(line, repeated)]
             if not dropped:
                 yield document
-            elif not lines:
-                report.drop(document, NOTHING_LEFT)
-            else:
+                continue
+            _show(dropped, headings, report)
+            distinct = frozenset(dropped)
+            lines = [line for line in document.lines if line not in distinct]
+            if lines:
                 report.drop_lines(dropped, REASON)
                 yield replace(document, lines=lines)
+            else:
+                report.drop(document, NOTHING_LEFT)
+
+    def _is_dropped(self, line: str, repeated: Set[int]) -> bool:
+        is_exempt = len(line) < self.min_characters or line in self.keep
+        return not is_exempt and hash_of(line) in repeated
+
+
+def _headings(lines: np.ndarray) -> dict[int, str]:
+    """Hash -> the heading of a line in the report, of the most frequent ones in `lines` [3, R]."""
+    most_frequent = np.argsort(lines[1], kind="stable")[::-1][:NUM_SHOWN]
+    headings = {}
+    for line_hash, count, num_documents in lines[:, most_frequent].T.tolist():
+        headings[line_hash] = f"{REASON}, {count} times in {num_documents} documents"
+    return headings
+
+
+def _show(lines: Iterable[str], headings: Mapping[int, str], report: StepReport) -> None:
+    """Show those of a document's lines in the report that are among the most frequent ones."""
+    for line in lines:
+        line_hash = hash_of(line)
+        if line_hash in headings:
+            report.show(headings[line_hash], line)
 
 
 def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
