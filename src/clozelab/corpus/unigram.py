@@ -7,7 +7,7 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -33,7 +33,7 @@ SCORE_DECIMALS = 6
 SPACES = Regex(" {2,}")
 # A text is encoded word by word, unless it has something that normalisation makes a space of.
 ODD_CHARACTER = (
-    "[^ -~\u00a1-\ufaff]"
+    "[^\t\n\r -~\u00a1-\ufaff]"
     "|[\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u037a\u0384\u0385\u1680\u180e\u1fbd-\u1fff"
     "\u2000-\u200f\u2017\u2028-\u202f\u203e\u205f-\u206f\u2581\u3000\u309b\u309c]"
 )
@@ -62,7 +62,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         ValueError where the characters alone are more.
         """
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(texts, rules, word_cuts(lowercase))
+        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
         num_pieces = vocab_size - len(SPECIAL_TOKENS)
         # At most half of the entries are single characters, beside ASCII.
         characters = _characters_of(words, rules, vocab_size // 2)
@@ -125,7 +125,7 @@ class CharacterTokenizer(UnigramTokenizer):
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
         """The characters that cover the texts, at most `vocab_size` with the special tokens."""
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(texts, rules, word_cuts(lowercase))
+        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
         characters = _characters_of(words, rules, vocab_size - cls.smallest)
         return cls._of(dict.fromkeys(characters, 0.0), lowercase)
 
@@ -146,6 +146,12 @@ def unigram_rules(model: models.Model, lowercase: bool) -> Library:
 def word_cuts(lowercase: bool) -> WordRules:
     """How a text is cut into words that can be encoded by themselves."""
     return WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
+
+
+def _lines_of(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of all texts: where one of them cannot be cut, the others can."""
+    for text in texts:
+        yield from text.split("\n")
 
 
 def _characters_of(words: Counter[str], rules: Library, most: int) -> list[str]:
