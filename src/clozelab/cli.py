@@ -116,9 +116,10 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
 def _hydra_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb as an application of Hydra: one job, or a sweep, which a launcher starts."""
     from clozelab.launch.application import run_application
-    from clozelab.report.tracked import track_sweep
     from clozelab.runs.early_log import early_log_kept
 
+    if verb == "prepare":
+        arguments = ["dry_run=true" if word == "--dry-run" else word for word in arguments]
     # Before anything is logged: no secret may get into a file.
     logging.setLogRecordFactory(_clean_record)
     status = 0
@@ -128,7 +129,13 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
         with early_log_kept():
             status = _with_error_report(lambda: job(composed), verb)
 
-    run_application(verb, arguments, run_job, track_sweep)
+    def track(*sweep: Any) -> None:
+        # Only a sweep needs what a report is made with, of which a half is SciPy.
+        from clozelab.report.tracked import track_sweep
+
+        track_sweep(*sweep)
+
+    run_application(verb, arguments, run_job, track)
     return status
 
 
@@ -159,8 +166,9 @@ def job(composed: Composed) -> int:
         from clozelab.assembly.corpora import require_sources
 
         require_sources(composed.config)
-    tune_allocator()  # before torch and lightning are imported
-    import_torchmetrics_quickly()
+    if verb != "prepare":  # it needs no torch, which takes seconds to import
+        tune_allocator()  # before torch and lightning are imported
+        import_torchmetrics_quickly()
     check_targets(composed.values)
     stage = importlib.import_module(f"clozelab.stages.{verb}")
     if verb == "prepare":

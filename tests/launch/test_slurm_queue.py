@@ -4,7 +4,9 @@ nobody answers.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
+from clozelab.cli import main
 from clozelab.launch import slurm_launcher, slurm_queue
 from clozelab.launch.clusters import NO_RESULT
 from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
@@ -23,7 +26,9 @@ from clozelab.launch.slurm_queue import (
     SlurmState,
     SlurmUnreachableError,
     query_slurm,
+    unfinished_jobs,
 )
+from clozelab.training.stopping import TERMINATED
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
@@ -157,7 +162,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_silence_and_a_held_job_are_said_once(commands: Commands) -> None:
+def test_silence_a_held_job_and_one_in_line_again_are_said_once(commands: Commands) -> None:
     said: list[str] = []
     calls = commands(AWAY)
     with SlurmQueue(0.02, said.append) as queue:
@@ -168,7 +173,12 @@ def test_silence_and_a_held_job_are_said_once(commands: Commands) -> None:
         wait_until(lambda: queue.state("7") is not None)
         wait_until(lambda: calls.read_text().count("squeue") > 2)
         assert queue.unreachable_seconds == 0
-    silent, again, held = said
+        commands("echo '7|RUNNING|None'")
+        wait_until(lambda: queue.state("7") == SlurmState("RUNNING"))
+        commands("echo '7|PENDING|BeginTime'")
+        wait_until(lambda: len(said) == 4)
+    silent, again, held, requeued = said
+    assert requeued == "job 7 is in line again: Slurm says PENDING (BeginTime)"
     shows(silent, "Slurm does not answer (squeue: slurm_load_jobs error: Unable to contact")
     shows(again, "Slurm answers again, after ")
     shows(held, "Slurm job 7 will not start by itself (JobHeldUser): scontrol release 7")
@@ -189,7 +199,8 @@ class Queue:
 
 def submitted(folder: Path) -> Any:
     """A job of submitit's, with one task."""
-    paths = SimpleNamespace(folder=folder, result_pickle=folder / "7_0_result.pkl")
+    files = {"result_pickle": folder / "7_0_result.pkl", "stdout": folder / "7_0_log.out"}
+    paths = SimpleNamespace(folder=folder, **files)
     job = SimpleNamespace(job_id="7", num_tasks=1, paths=paths, results=lambda: [0])
     job.task = lambda _: job
     return job
@@ -216,11 +227,49 @@ def test_a_job_without_a_result_is_lost_after_a_while(
     assert job.query_status() is None, "the clock begins anew"
     time.sleep(0.15)
     assert job.query_status() == NO_RESULT
-    assert (
-        job.reason
-        == "job 7 is lost: Slurm does not know it any more, and it left no result; the same command"
-        " takes it up"
-    )
+    lost = "job 7 is lost: Slurm does not know it any more; the same command takes it up"
+    assert job.reason == lost
+
+
+@pytest.mark.parametrize(
+    ("has_begun", "fate"), [(False, "was cancelled before it began"), (True, "was cancelled")]
+)
+def test_a_cancelled_job_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool, fate: str
+) -> None:
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
+    if has_begun:
+        (tmp_path / "7_0_log.out").touch()
+    queue: Any = Queue()
+    queue.now = SlurmState("CANCELLED", "Resources")
+    job = SubmittedJob(submitted(tmp_path), queue)
+    assert job.query_status() == NO_RESULT
+    assert job.reason == f"job 7 {fate}; the same command takes it up"
+
+
+def test_a_job_that_slurm_stops_ends_when_slurm_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node is marked DOWN: the job saves and ends with 143, and Slurm puts it in line again."""
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
+    queue: Any = Queue()
+    statuses = [TERMINATED]
+    handed_over = submitted(tmp_path)
+    handed_over.results = lambda: statuses
+    job = SubmittedJob(handed_over, queue)
+    (tmp_path / "7_0_result.pkl").touch()
+    for name in ("RUNNING", "PENDING", "RUNNING"):
+        queue.now = SlurmState(name)
+        assert job.query_status() is None, name
+    statuses[0] = 0
+    assert job.query_status() == 0
+    statuses[0] = TERMINATED
+    queue.now = SlurmState("NODE_FAIL", "NodeDown")
+    stopped = SubmittedJob(handed_over, queue)
+    assert stopped.query_status() == NO_RESULT
+    shows(stopped.reason, "job 7 was stopped: Slurm says NODE_FAIL (NodeDown); the same command")
+    # The control: a job of no Slurm has ended with its result, whatever that is.
+    assert SubmittedJob(handed_over, None).query_status() == TERMINATED
 
 
 def test_a_result_counts_whatever_slurm_says(
@@ -258,3 +307,47 @@ def test_an_earlier_job_is_waited_for_only_where_slurm_has_it(
     commands(AWAY)
     with refuses("Slurm does not answer (squeue: slurm_load_jobs error: Unable to"):
         launcher._earlier_job(note)
+
+
+RUNS = {
+    "a/seed-1": None,
+    "b/seed-1": "running",
+    "c/seed-1": "interrupted",
+    "d/seed-1": "failed",
+    "e/seed-1": "complete",
+    "f/seed-1": None,
+    "g/seed-1": None,
+}
+
+
+def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
+    tmp_path: Path, commands: Commands, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "adhoc/demo"
+    notes = {}
+    for number, (name, state) in enumerate(RUNS.items(), 11):
+        arm, _, _ = name.partition("/")
+        if state is not None:
+            writers.pretrain(root, arm, 1, status=state)
+        notes[f"elsewhere/runs/adhoc/demo/pretrain/{name}"] = {"job_id": str(number), "tasks": 1}
+    notes_file = root / "launcher/slurm/handed_over.json"
+    notes_file.parent.mkdir(parents=True)
+    notes_file.write_text(json.dumps(notes))
+    states = ["11|PENDING|Priority", "12|RUNNING|None", "13|CANCELLED|None", "14|FAILED|None"]
+    states += ["16|CANCELLED|None", "17|OUT_OF_MEMORY|OutOfMemory"]
+    calls = commands("\n".join(f"echo '{line}'" for line in states))
+    assert unfinished_jobs(notes_file) == [
+        ("11", "waiting", "pretrain/a/seed-1", "Priority"),
+        ("12", "running", "pretrain/b/seed-1", ""),
+        ("13", "stopped", "pretrain/c/seed-1", ""),
+        ("14", "failed", "pretrain/d/seed-1", ""),
+        ("16", "cancelled", "pretrain/f/seed-1", ""),
+        ("17", "lost", "pretrain/g/seed-1", "OutOfMemory"),
+    ]
+    assert "15" not in calls.read_text(), "a complete run's job is not asked for"
+    assert main(["status", f"runs_dir={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"(?m)^ *11 +waiting +pretrain/a/seed-1 +Priority *$", shown), shown
+    commands(AWAY)
+    assert main(["status", f"runs_dir={tmp_path}"]) == 0
+    shows(capsys.readouterr().out, "Slurm does not answer (squeue: slurm_load_jobs error: Unable")

@@ -119,6 +119,11 @@ class Shard(ABC):
         """Where it is, for messages."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether a network lies between; its identity then comes without reading it."""
+        return True
+
+    @property
     @abstractmethod
     def num_bytes(self) -> int:
         """Bytes as stored; 0 where they are not known."""
@@ -189,6 +194,10 @@ class CorpusFile(Shard):
     @property
     def place(self) -> str:
         return str(self.path)
+
+    @property
+    def is_remote(self) -> bool:
+        return isinstance(self.path, RemotePath)
 
     @property
     def num_bytes(self) -> int:

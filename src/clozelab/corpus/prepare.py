@@ -130,6 +130,10 @@ def plan_corpus(
     files: list[Shard] = []
     for index, source in enumerate(sources):
         files += source.shards(index, Path(data_dir))
+    # A damaged file is named before the checksums of all are taken.
+    for file in files:
+        if not file.is_remote:
+            file.check()
     given_tokenizer = tokenizer.given(data_dir)
     settings = {
         "preparation_version": PREPARATION_VERSION,
@@ -140,10 +144,11 @@ def plan_corpus(
         "validation_fraction": validation_fraction,
     }
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
-    # Of a prepared corpus no file is opened: some are far away.
+    # Of a prepared corpus no remote file is opened.
     if not folder.exists():
         for file in files:
-            file.check()
+            if file.is_remote:
+                file.check()
     return CorpusPlan(name, folder, settings, files, tuple(steps), tokenizer, given_tokenizer)
 
 

@@ -24,6 +24,7 @@ from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import (
     IN_LINE,
+    NOTES_FILE,
     SlurmQueue,
     SlurmState,
     SlurmUnreachableError,
@@ -34,6 +35,7 @@ from clozelab.terminal import say
 from clozelab.text.packages import require_package
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.text.redaction import redact_argv
+from clozelab.training.stopping import TERMINATED
 
 if TYPE_CHECKING:
     from submitit import Job as SubmititJob
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 RESULT_SECONDS = 15.0
 LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
-NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
 
 
 class SlurmLauncher(SweepLauncher):
@@ -182,7 +183,8 @@ class SlurmLauncher(SweepLauncher):
             return None
         job_id = note["job_id"]
         job = SlurmJob[int](self.folder / "%j", job_id, tasks=list(range(note["tasks"])))
-        if all(path.exists() for path in result_paths(job)):
+        status, _ = read_results(job)
+        if status not in (None, TERMINATED):
             return None
         try:
             state = query_slurm([job_id])[job_id]
@@ -255,6 +257,25 @@ def _slurm_resources(
     return resources
 
 
+def read_results(job: SubmititJob[int]) -> tuple[int | None, str]:
+    """Return the first exit status of a job's ranks that is not 0, and why it failed or "".
+
+    None while a rank has left none; NO_RESULT where submitit's own code failed in one.
+    """
+    from submitit.core.utils import FailedJobError
+
+    if not all(path.exists() for path in result_paths(job)):
+        return None, ""
+    try:
+        statuses = job.results()
+    except FailedJobError as error:
+        lines = str(error).splitlines()
+        lines = [line for line in lines if line.strip() and not line.startswith("---")]
+        last_line = "".join(lines[-1:]).strip()
+        return NO_RESULT, f"job {job.job_id} ended without a result: {last_line}"
+    return next((status for status in statuses if status), 0), ""
+
+
 def result_paths(job: SubmititJob[int]) -> list[Path]:
     """Return the files into which the tasks of a job of submitit's write their results."""
     return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
@@ -283,8 +304,11 @@ class SubmittedJob(RemoteProcess):
 
     def query_status(self) -> int | None:
         _refresh(self.job.paths.folder)
-        if all(path.exists() for path in result_paths(self.job)):
-            return self._status_of_results()
+        status, self.reason = read_results(self.job)
+        # Slurm says SIGTERM before it takes a job away and before it puts one in line again.
+        may_come_back = self.queue is not None and status == TERMINATED
+        if status is not None and not may_come_back:
+            return status
         if self.queue is not None and self.queue.unreachable_seconds > 3600 * SILENT_HOURS:
             self.reason = (
                 f"Slurm has not answered for {SILENT_HOURS:.0f} hours; job {self.job.job_id} may"
@@ -302,14 +326,21 @@ class SubmittedJob(RemoteProcess):
             self._ended_at = time.monotonic()
         if time.monotonic() - self._ended_at < RESULT_SECONDS:
             return None
-        end = str(state)
-        if self.queue is None:
-            end = "its process was killed"
-        self.reason = (
-            f"job {self.job.job_id} is lost: {end}, and it left no result; the same command takes"
-            " it up"
-        )
+        self.reason = self._fate(state, status)
         return NO_RESULT
+
+    def _fate(self, state: SlurmState, status: int | None) -> str:
+        """Say how a job ended that did not come to its own end."""
+        fate = f"is lost: {state}"
+        if self.queue is None:
+            fate = "is lost: its process was killed"
+        elif status is not None:
+            fate = f"was stopped: {state}"
+        elif state.name == "CANCELLED":  # its reason is why it had to wait
+            fate = "was cancelled"
+            if not self.job.paths.stdout.exists():
+                fate = "was cancelled before it began"
+        return f"job {self.job.job_id} {fate}; the same command takes it up"
 
     def _state(self) -> SlurmState | None:
         if self.queue is not None:
@@ -317,23 +348,6 @@ class SubmittedJob(RemoteProcess):
         if self.job.done():
             return SlurmState("FAILED")
         return SlurmState("RUNNING")
-
-    def _status_of_results(self) -> int:
-        """Return the first exit status of its ranks that is not 0.
-
-        NO_RESULT where submitit's own code failed in one.
-        """
-        from submitit.core.utils import FailedJobError
-
-        try:
-            statuses = self.job.results()
-        except FailedJobError as error:
-            lines = str(error).splitlines()
-            lines = [line for line in lines if line.strip() and not line.startswith("---")]
-            last_line = "".join(lines[-1:]).strip()
-            self.reason = f"job {self.job.job_id} ended without a result: {last_line}"
-            return NO_RESULT
-        return next((status for status in statuses if status), 0)
 
     def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
         self.job.cancel(check=False)
