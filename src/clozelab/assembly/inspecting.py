@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.addresses import check_targets
-from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly import corpora
 from clozelab.assembly.encoders import build_objectives
 from clozelab.assembly.pretraining import make_data
 from clozelab.config import Composed
@@ -68,7 +68,7 @@ def inspect_corpus(
     ValueError for numbers beyond what there is.
     """
     cfg = composed.config
-    corpus = prepared_corpus(cfg) if folder is None else PreparedCorpus.open(folder)
+    corpus = corpora.prepared_corpus(cfg) if folder is None else PreparedCorpus.open(folder)
     data = make_data(cfg, corpus, build_objectives(cfg))
     if step >= data.total_steps:
         raise ValueError(f"step={step}: the training has steps 0 to {data.total_steps - 1}")

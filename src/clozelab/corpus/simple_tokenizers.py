@@ -18,10 +18,12 @@ from clozelab.corpus.tokenizers import (
     has_sections,
     or_none,
 )
-from clozelab.corpus.unigram import count_words
+from clozelab.corpus.word_counts import count_words
 from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
+# each word can be encoded by itself
+WORD_CUTS = WordRules(AT_SPACES, lowers=False, uncut="", bare=None)
 # "[MASK]" between two spaces becomes "[ MASK]": text never turns into a special token.
 SPECIAL_WORD = Regex(r"(?<!\S)\[(?=(?:PAD|UNK|CLS|SEP|MASK)\](?!\S))")
 
@@ -58,13 +60,12 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.lowercase = lowercase
         super().__init__(vocabulary)
-        # Each word can be encoded by itself.
-        self._word_rules = WordRules(AT_SPACES, lowers=False, uncut="", bare=None)
+        self._word_rules = WORD_CUTS
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WhitespaceTokenizer:
         """The most frequent words that occur twice, at most `vocab_size` with special tokens."""
-        words = count_words(texts, whitespace_rules(models.WordLevel(), lowercase))
+        words = count_words(texts, whitespace_rules(models.WordLevel(), lowercase), WORD_CUTS)
         frequent = []
         for word, count in words.items():
             if count >= MIN_PIECE_COUNT and word not in SPECIAL_TOKENS:

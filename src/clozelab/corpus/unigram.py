@@ -7,7 +7,7 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -21,7 +21,7 @@ from clozelab.corpus.tokenizers import (
     has_sections,
 )
 from clozelab.corpus.unigram_training import learn_pieces
-from clozelab.corpus.word_counts import count_characters
+from clozelab.corpus.word_counts import count_characters, count_words
 from clozelab.corpus.words import AT_SPACES, WordRules
 from clozelab.text.plain import ReadOnlyJson
 
@@ -33,7 +33,7 @@ SCORE_DECIMALS = 6
 SPACES = Regex(" {2,}")
 # A text is encoded word by word, unless it has something that normalisation makes a space of.
 ODD_CHARACTER = (
-    "[^ -~\u00a1-\ufaff]"
+    "[^\t\n\r -~\u00a1-\ufaff]"
     "|[\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u037a\u0384\u0385\u1680\u180e\u1fbd-\u1fff"
     "\u2000-\u200f\u2017\u2028-\u202f\u203e\u205f-\u206f\u2581\u3000\u309b\u309c]"
 )
@@ -53,7 +53,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         super().__init__([piece for piece, _ in self.pieces])
         self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
-        self._word_rules = WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
+        self._word_rules = word_cuts(lowercase)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
@@ -62,7 +62,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         ValueError where the characters alone are more.
         """
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(texts, rules)
+        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
         num_pieces = vocab_size - len(SPECIAL_TOKENS)
         # At most half of the entries are single characters, beside ASCII.
         characters = _characters_of(words, rules, vocab_size // 2)
@@ -125,7 +125,7 @@ class CharacterTokenizer(UnigramTokenizer):
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
         """The characters that cover the texts, at most `vocab_size` with the special tokens."""
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(texts, rules)
+        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
         characters = _characters_of(words, rules, vocab_size - cls.smallest)
         return cls._of(dict.fromkeys(characters, 0.0), lowercase)
 
@@ -143,18 +143,15 @@ def unigram_rules(model: models.Model, lowercase: bool) -> Library:
     return library
 
 
-def count_words(texts: Iterable[str], rules: Library) -> Counter[str]:
-    """How often each word occurs, as the rules normalise and split it."""
-    raw: Counter[str] = Counter()
+def word_cuts(lowercase: bool) -> WordRules:
+    """How a text is cut into words that can be encoded by themselves."""
+    return WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
+
+
+def _lines_of(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of all texts: where one of them cannot be cut, the others can."""
     for text in texts:
-        raw.update(text.split())
-    counts: Counter[str] = Counter()
-    # Each different word is normalised once.
-    for word, count in raw.items():
-        normalized = rules.normalizer.normalize_str(word)
-        for piece, _ in rules.pre_tokenizer.pre_tokenize_str(normalized):
-            counts[piece] += count
-    return counts
+        yield from text.split("\n")
 
 
 def _characters_of(words: Counter[str], rules: Library, most: int) -> list[str]:

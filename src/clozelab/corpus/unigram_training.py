@@ -30,8 +30,8 @@ MAX_PIECE_CHARACTERS = 16  # K
 # A longer word is learnt from in parts: a text without spaces is one word, and the product of more
 # probabilities would be too small for a number.
 MAX_WORD_CHARACTERS = 32
-# of different words, the most frequent ones; 200,000 English words
-MAX_CHARACTERS = 2_000_000
+# of different words, the most frequent ones; 100,000 English words
+MAX_CHARACTERS = 1_000_000
 MIN_PIECE_COUNT = 2
 CANDIDATES_PER_PIECE = 10  # in the beginning, for each piece that is asked for
 KEPT_SHARE = 0.75  # of the pieces, whenever some are dropped
@@ -71,7 +71,7 @@ def learn_pieces(
         worth = np.where(is_character, np.inf, worth)
         alive = np.flatnonzero(probabilities > 0)
         kept = np.sort(alive[np.lexsort((pieces[alive], -worth[alive]))][:most])
-        new_numbers = np.full(len(pieces) + 1, len(kept))
+        new_numbers = np.full(len(pieces) + 1, len(kept), dtype=np.int32)
         new_numbers[kept] = np.arange(len(kept))
         lattices = [replace(lattice, pieces=new_numbers[lattice.pieces]) for lattice in lattices]
         pieces = pieces[kept]
@@ -101,7 +101,7 @@ class Lattice:
     """Words of one length, and which piece each stretch of them is."""
 
     # [W, n, K] the piece of k + 1 characters that begins at a character; P: that is no piece
-    pieces: Ints
+    pieces: NDArray[np.int32]
     counts: Floats  # [W] of each word
 
 
@@ -135,24 +135,27 @@ class DistinctWords:
     def candidates(self, number: int) -> list[str]:
         """Stretches of several characters that cover most of the text."""
         counts = np.repeat(self.counts, self.lengths)
-        pieces: list[str] = []
-        covered: list[float] = []
+        places = []
+        lengths = []
+        covered = []
         for length, (starts, hashes) in enumerate(self.stretches(), start=1):
             _, first, member = np.unique(hashes, return_index=True, return_inverse=True)
             occurrences = np.bincount(member, counts[starts])
-            is_frequent = occurrences >= MIN_PIECE_COUNT
-            if length > 1:
-                for start in starts[first[is_frequent]].tolist():
-                    pieces.append(self.text[start : start + length])
-                covered += (length * occurrences[is_frequent]).tolist()
-        ranked = sorted(zip(covered, pieces, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        return [piece for _, piece in ranked[:number]]
+            is_frequent = (occurrences >= MIN_PIECE_COUNT) & (length > 1)
+            places.append(starts[first[is_frequent]])
+            lengths.append(np.full(len(places[-1]), length))
+            covered.append(length * occurrences[is_frequent])
+        begins = np.concatenate(places)
+        ends = begins + np.concatenate(lengths)
+        best = np.lexsort((ends, begins, -np.concatenate(covered)))[:number]
+        return [self.text[begins[index] : ends[index]] for index in best.tolist()]
 
     def lattices(self, pieces: NDArray[np.str_]) -> list[Lattice]:
         """The words by their length, in blocks."""
         hashes_of_pieces = np.array([_hash(piece) for piece in pieces.tolist()], dtype=np.uint64)
         order = np.argsort(hashes_of_pieces)
-        table = np.full((len(self.text), MAX_PIECE_CHARACTERS), len(pieces))  # [C, K]
+        # [C, K]
+        table = np.full((len(self.text), MAX_PIECE_CHARACTERS), len(pieces), dtype=np.int32)
         for column, (starts, hashes) in enumerate(self.stretches()):
             place = np.searchsorted(hashes_of_pieces, hashes, sorter=order)
             number = order[np.minimum(place, len(pieces) - 1)]

@@ -17,18 +17,28 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, trainers
 
 from clozelab.corpus.tokenizer_files import with_prefix_space
-from clozelab.corpus.words import arrow_numbers, arrow_texts, batches, with_space_before, word_rules
+from clozelab.corpus.words import (
+    WordRules,
+    arrow_numbers,
+    arrow_texts,
+    batches,
+    with_space_before,
+    word_rules,
+)
 
 WORDS_PER_TEXT = 2000
 
 
-def count_words(texts: Iterable[str], library: Library) -> Counter[str]:
+def count_words(
+    texts: Iterable[str], library: Library, cuts: WordRules | None = None
+) -> Counter[str]:
     """How often each word occurs, as the library's normaliser and pre-tokeniser leave it.
 
-    These are BERT's, or those of byte-level BPE.
+    `cuts` says how texts can be cut (None: these are BERT's, or those of byte-level BPE).
     """
     rules = json.loads(library.to_str())
-    cuts = word_rules(rules)
+    if cuts is None:
+        cuts = word_rules(rules)
     assert cuts is not None
     # What is cut out of a text brings its own space.
     inner_rules = with_prefix_space(rules, False)
