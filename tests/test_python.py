@@ -324,7 +324,7 @@ def test_a_task_is_predicted_as_it_was_trained_alone(
         (
             run / "run.json",
             lambda text: text.replace('"epochs": 1.0', '"epochs": 2.0'),
-            "says another configuration",
+            "gives another configuration",
         ),
     ):
         before = path.read_text()

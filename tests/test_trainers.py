@@ -454,9 +454,9 @@ def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:
     assert (again.status, again.fingerprint) == ("complete", whole.fingerprint)
     assert not (again.folder / "of_before").exists()
     for mode, reason in (
-        ("fast", "stopped after step 3, as stop_after_step says"),
-        ("fast", "stopped after step 3, as stop_after_step says"),
-        ("profiler", "stopped after step 3, as stop_after_step says"),
+        ("fast", "stopped after step 3, by stop_after_step"),
+        ("fast", "stopped after step 3, by stop_after_step"),
+        ("profiler", "stopped after step 3, by stop_after_step"),
     ):  # of other settings, in one folder
         with refuses(reason, SystemExit):
             clozelab.pretrain(f"debug={mode}", **common, stop_after_step=3)

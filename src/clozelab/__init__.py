@@ -69,6 +69,8 @@ def prepare(*words: str, **overrides: object) -> Path:
     from clozelab.cli import job
 
     composed = _composed("prepare", words, overrides)
+    if composed.config.dry_run:
+        raise ValueError("a dry run prints what it finds: clozelab prepare --dry-run")
     job(composed)
     folder = find_corpus(composed.config)
     assert folder is not None  # it has just been prepared

@@ -118,6 +118,8 @@ def _hydra_verb(verb: str, arguments: list[str]) -> int:
     from clozelab.launch.application import run_application
     from clozelab.runs.early_log import early_log_kept
 
+    if verb == "prepare":
+        arguments = ["dry_run=true" if word == "--dry-run" else word for word in arguments]
     # Before anything is logged: no secret may get into a file.
     logging.setLogRecordFactory(_clean_record)
     status = 0

@@ -95,19 +95,6 @@ def one_of(*choices: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def weights_by_name(value: object) -> object:
-    """Return a mapping of names to numbers, or None, as it is; ValueError for anything else.
-
-    A field of that very type may be None for OmegaConf, and then takes no mapping.
-    """
-    weights = value if isinstance(value, dict) else {"": value}
-    for name, weight in weights.items():
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if value is not None and not (name and is_number):
-            raise ValueError("give a number for each source: {wiki: 1, books: 3}")
-    return value
-
-
 def paths(value: object, source: ValidationInfo) -> object:
     """Return a source's path, a text or a list of such; ValueError for anything else.
 
@@ -158,8 +145,8 @@ class PhaseConfig(Frozen):
     # from the run's
     objective: Any = None
     # name of each source of the corpus -> share of the tokens that is read of it, in proportion;
-    # None: the weights of corpus.sources
-    source_weights: Annotated[Any, AfterValidator(weights_by_name), Added(was=None)] = None
+    # None: the weights of corpus.sources. (A typed mapping that may be None takes no override.)
+    source_weights: Annotated[Any, Added(was=None)] = None
 
 
 @dataclass
@@ -454,6 +441,8 @@ class PrepareConfig(Frozen):
     # only a sweep's logs lie there; here so that one list of paths suits every stage
     runs_dir: str = MISSING
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
+    # say what it would take, and prepare nothing; on a command line --dry-run
+    dry_run: Annotated[bool, NEUTRAL] = False
     hub: bool = MISSING  # sources may come from the Hugging Face hub
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -524,6 +513,8 @@ class PretrainConfig(TrainingConfig):
     spike: Annotated[str, one_of("off", "stop", "skip"), NEUTRAL] = MISSING
     # fractions of the steps after which the encoder is kept as well, in encoders/step-N
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
+    # numbers of words, or babylm
+    keep_encoders_at_words: Annotated[Any, NEUTRAL] = None
     # of the weights in an encoder's folder; training itself keeps them in float32
     encoder_dtype: Annotated[
         str, one_of("float32", "float16", "bfloat16"), Added(was="float32")
@@ -626,7 +617,8 @@ class MeasureConfig(Frozen):
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
-    module: Component | None = MISSING  # None: the task's
+    # None: the task's
+    module: Annotated[Component | None, {"temperature": Added(was=1.0)}] = MISSING
     data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 

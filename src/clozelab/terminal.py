@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.text.did_you_mean import hint, require_choice
+from clozelab.text.did_you_mean import check_choice, hint
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
 
@@ -84,7 +84,7 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
         elif key in grammar.keys:
             args.values[key] = value
         elif key in grammar.choices:
-            require_choice(key, value, grammar.choices[key])
+            check_choice(key, value, grammar.choices[key])
             args.values[key] = value
         elif grammar.takes_overrides:
             args.overrides.append(word)

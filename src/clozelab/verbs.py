@@ -35,7 +35,7 @@ EXPERIMENT_VERBS = {
 RUN_VERBS = {
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
-    "verify": "is it the same run, trained again? is a pack what it says?",
+    "verify": "is it the same run, trained again? is a pack intact?",
     "track": "sends the numbers of runs to a tracker that was away while they trained",
     "record": "is a row the best yet of one text, one budget and one kind of machine?",
     "pack": "records, scores and predictions of runs in one small file",
@@ -47,7 +47,7 @@ RUN_VERBS = {
 }
 MODEL_VERBS = {
     "predict": (
-        "what a finished model says: masks, classes, answers, tags, embeddings, scores, test files"
+        "predictions of a model: masks, classes, answers, tags, embeddings, scores, test files"
     ),
     "search": "the lines of a file that are most like a text",
     "serve": "a model behind a small HTTP endpoint of this machine",
@@ -78,7 +78,13 @@ HYDRA_HELP = {
         """\
 Cleans and splits text, learns or takes a vocabulary, and writes token shards
 into the cache; what is there already is not made again. The other verbs
-prepare the corpus they need by themselves.
+prepare the corpus they need by themselves. A killed preparation goes on where
+it was.
+
+  --dry-run             says how much text there is, and what time and disk it
+                        would take; nothing is written
+  corpus.steps=[clean]  what becomes of documents first (docs/corpora.md)
+  corpus.workers=N      processes at work; one a core without it
 
   clozelab prepare corpus=microworld   # the embedded world, and its tasks
   clozelab prepare scale=own text=FOLDER   # your own text: folder, file or glob"""
@@ -113,8 +119,8 @@ scores and predictions.
 }
 DEFAULT_KEYS = {
     "prepare": (
-        "corpus.validation_fraction tokenizer.vocab_size tokenizer.lowercase tokenizer.vocab_file "
-        "max_unknown_share data_dir cache_dir"
+        "corpus.validation_fraction tokenizer.vocab_size"
+        " tokenizer.lowercase tokenizer.vocab_file max_unknown_share data_dir cache_dir"
     ),
     "pretrain": (
         "arm seed encoder steps_factor optimizer.learning_rate tokenizer.vocab_size stop_after_step"

@@ -10,7 +10,7 @@ from tests.datamodules.test_corpus import make_shards
 
 from clozelab.assembly.passes import passes_by_source, source_passes
 from clozelab.corpus.instances import FullSentences, InputFormat, SegmentPairs
-from clozelab.corpus.mixing import PERIOD, Mixture, check_weights, tokens_by_source
+from clozelab.corpus.mixing import PERIOD, Mixture, check_weights
 from clozelab.corpus.packing import SpecialIds
 from clozelab.objectives.sop import SentencePairs
 
@@ -106,43 +106,45 @@ def test_the_source_of_a_released_instance() -> None:
 
 def test_tokens_of_each_source() -> None:
     shards = make_shards(30, 3)
-    by_source = tokens_by_source(shards)
+    by_source = shards.tokens_by_source()
     assert sum(by_source.values()) == shards.num_tokens
     first = shards.sentence_offsets[shards.document_offsets[1]]
     second = shards.sentence_offsets[shards.document_offsets[2]]
     one = make_shards(30, 3)
     one.document_source[:] = 1
     one.document_source[1] = 0
-    assert tokens_by_source(one)["wiki"] == second - first
+    assert one.tokens_by_source()["wiki"] == second - first
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
         ({"wiki": 1, "boks": 1}, "there is no source 'boks'; did you mean 'books'?"),
-        ({"wiki": 1}, "source books has no weight: give each source one, 0 to leave it out"),
-        ({"wiki": 1, "books": -1}, "the weight of books is -1: give 0 or more"),
+        ({"wiki": 1}, "the weight of books is missing: give a number, 0 to leave it out"),
+        ({"wiki": 1, "books": -1}, "the weight of books is -1: give a number"),
+        ({"wiki": 1, "books": "a"}, "the weight of books is a: give a number"),
+        ([1, 2], "=[1, 2]: give a number for each source"),
         ({"wiki": float("nan"), "books": 1}, "the weight of wiki is nan"),
         ({"wiki": float("inf"), "books": 1}, "the weight of wiki is inf"),
         ({"wiki": 0, "books": 0.0}, "all weights are 0"),
     ],
 )
-def test_weights_that_say_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
+def test_weights_that_say_no_shares_are_refused(weights: object, message: str) -> None:
     with pytest.raises(ValueError, match=r"phases\.0\.source_weights") as caught:
         check_weights("phases.0.source_weights", weights, ["wiki", "books"])
     assert message in str(caught.value)
 
 
 def test_a_source_that_has_nothing_to_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="source b has weight 1 and no instance"):
+    with pytest.raises(ValueError, match="source b with weight 1 has no instance"):
         Mixture(np.zeros(5, np.uint8), {"a": 1, "b": 1}, {"a": 50, "b": 0}, 1)
-    with pytest.raises(ValueError, match="books would be less than one instance of 65,536"):
+    with pytest.raises(ValueError, match=r"books with weight 1e-06 .* less than one of 65,536"):
         mixture({"wiki": 1, "books": 1e-6, "news": 0})
 
 
 def test_passes_of_each_source() -> None:
     sizes = {"wiki": 1000, "books": 100}
-    times = passes_by_source([550, 400], [None, {"wiki": 1, "books": 3}], sizes)
+    times = passes_by_source([550, 400], [{}, {"wiki": 1, "books": 3}], sizes)
     assert times == pytest.approx({"wiki": 0.6, "books": 3.5})
     assert source_passes(times) == ("wiki is read 0.6 times, books is read 3.5 times", False)
     sentence, is_much = source_passes({"wiki": 0.1, "books": 41.0})

@@ -78,6 +78,7 @@ def test_a_folder_and_a_glob_of_a_store(memory: Any, caplog: pytest.LogCaptureFi
     for number in range(3):
         memory.pipe(f"/store/{number}/part.txt", f"Text {number}.".encode())
     memory.pipe("/store/README.html", b"<p>")
+    memory.pipe("/store/.gitattributes", b"*.parquet filter=lfs")
     source = CorpusSource("source", "memory://store")
     assert [file.name for file in source.shards(0, Path())] == [
         "0/part.txt",

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
-from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream
 from clozelab.objectives.ltr import LeftToRight
@@ -450,14 +450,14 @@ def test_a_split_without_pairs(
         make().setup("fit")
 
 
-WEIGHTS = [None, {"books": 3.0, "wiki": 1.0}]
+WEIGHTS = [{}, {"books": 3.0, "wiki": 1.0}]
 
 
 def test_weights_of_one_phase_leave_the_other_as_it_is(
     make: Callable[..., CorpusDataModule],
 ) -> None:
     plain = stream_fingerprint(StepStream(make().bound_phases(), 0, 0, 1))
-    nothing = make(source_weights=[None, None])
+    nothing = make(source_weights=[{}, {}])
     assert stream_fingerprint(StepStream(nothing.bound_phases(), 0, 0, 1)) == plain
     weighted = make(source_weights=WEIGHTS)
     steps = stream_fingerprint(StepStream(weighted.bound_phases(), 0, 0, 1))
@@ -504,7 +504,41 @@ def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(
 def test_weights_that_cannot_be_kept_are_refused_before_training(
     make: Callable[..., CorpusDataModule],
 ) -> None:
-    with pytest.raises(ValueError, match=r"phase 1: .*wiki would be less than one instance"):
-        make(source_weights=[None, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
-    with pytest.raises(ValueError, match="source_weights: source wiki has no weight"):
-        make(source_weights=[{"books": 1.0}, None]).setup("fit")
+    with pytest.raises(
+        ValueError, match=r"source wiki with weight 1e-09 .* less than one of 65,536"
+    ):
+        make(source_weights=[{}, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
+    with pytest.raises(ValueError, match="the weight of wiki is missing"):
+        make(source_weights=[{"books": 1.0}, {}]).setup("fit")
+
+
+@pytest.mark.parametrize("weights", [(), WEIGHTS])
+def test_words_are_counted_as_they_are_read(
+    make: Callable[..., CorpusDataModule], corpus: Any, weights: Any
+) -> None:
+    # Twice as many words as tokens in wiki, half as many in books.
+    manifest = {"words": {"wiki": {"words": 60, "tokens": 30}, "books": {"words": 9, "tokens": 18}}}
+    whole = PreparedCorpus(Path("c"), manifest, corpus.tokenizer, corpus.train, corpus.validation)
+    corpus.words_per_token = whole.words_per_token
+    data = make(source_weights=weights)
+    by_step = data.words_by_step()
+    # Plainly: every instance of every step, its tokens between the special ones.
+    words = 0.0
+    for bound in data.bound_phases():
+        size = bound.phase.global_batch_size
+        for place in range(bound.phase.steps * size):
+            epoch, index = bound.places(np.array([place]))
+            packed = bound.instances.pack(bound.seed, epoch, index)
+            of_source = {0: 2.0, 1: 0.5}[int(packed.source[0])]
+            words += of_source * int((~packed.special).sum())
+    assert len(by_step) == 8
+    assert by_step[-1] == pytest.approx(words, rel=1e-3)
+    assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
+
+
+def test_a_corpus_that_counts_no_words_says_so(
+    make: Callable[..., CorpusDataModule], corpus: Any
+) -> None:
+    whole = PreparedCorpus(Path("c"), {}, corpus.tokenizer, corpus.train, corpus.validation)
+    with pytest.raises(ValueError, match="c does not count its words; delete the prepared corpus"):
+        whole.words_per_token()

@@ -359,7 +359,7 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
         (["task=sst2", "task.hub.revision=main"], "task.hub.revision='main' is no commit"),
         (
             ["task=sst2", "task.hub.format=json"],
-            "task.hub.format='json' is unknown; known: tsv, csv, parquet, squad",
+            "task.hub.format=json: choose one of tsv, csv, parquet, squad",
         ),
         (
             ["task=sst2", "+task.hub.branch=x"],

@@ -793,7 +793,7 @@ def test_a_bad_table_is_refused(
         (
             "no json\n",
             TableFormat(["s"], "label", file_format="xml"),
-            "file_format='xml' is unknown; known: auto, tsv, csv, jsonl",
+            "file_format=xml: choose one of auto, tsv, csv, jsonl",
         ),
     ],
 )
@@ -859,8 +859,8 @@ BAD_SETTINGS: dict[str, dict[str, Any]] = {
     r"task.data.labels names a label twice: \['0', '0', '1'\]": {"labels": [0, 0, 1]},
     "'toy' has no test files": {},
     "(?s)test.tsv.*how to get it": TEST_FILES,
-    "long_documents='split' is unknown; known: truncate, windows": {"long_documents": "split"},
-    "window_pooling='sum' is unknown; known: mean, max": WINDOWS | {"window_pooling": "sum"},
+    "long_documents=split: choose one of truncate, windows": {"long_documents": "split"},
+    "window_pooling=sum: choose one of mean, max": WINDOWS | {"window_pooling": "sum"},
     "long_documents=windows is for single texts": (
         WINDOWS | {"text_columns": ["sentence", "label"]}
     ),

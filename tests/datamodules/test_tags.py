@@ -716,7 +716,7 @@ def test_what_is_no_tag(tmp_path: Path, content: str, expected: str, sentence: s
 
 
 def test_an_unknown_format() -> None:
-    with pytest.raises(ValueError, match="file_format='xml' is unknown; known: columns, conllu"):
+    with pytest.raises(ValueError, match="file_format=xml: choose one of columns, conllu"):
         ColumnFormat("xml", 0, 1)
 
 

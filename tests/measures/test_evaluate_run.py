@@ -124,7 +124,7 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
         ),
         (
             [*PAIRS, "measure.data.masking=all"],
-            "measure.data.masking='all' is unknown; known: token, word",
+            "measure.data.masking=all: choose one of token, word",
         ),
         (
             ["measure=minimal_pairs", "measure.data.files=empty.jsonl"],
@@ -134,11 +134,11 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
         (["measure=pairs_next", EMPTY], "the held-out text has no sentence: name a longer one"),
         (
             ["measure=pairs", "measure.data.question=why"],
-            "measure.data.question='why' is unknown; known: next, doc",
+            "measure.data.question=why: choose one of next, doc",
         ),
         (
             ["measure=cloze_by_side", "measure.data.sides=[up]"],
-            "measure.data.sides='up' is unknown; known: left, right",
+            "measure.data.sides=up: choose one of left, right",
         ),
         ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
         (

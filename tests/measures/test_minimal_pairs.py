@@ -69,10 +69,10 @@ def pairs_of(
 
 
 def measured(
-    encoder: Encoder, head: Any, data: MinimalPairs, precision: str = "32-true"
+    encoder: Encoder, head: Any, data: MinimalPairs, precision: str = "32-true", **settings: Any
 ) -> TokenScoring:
     module = TokenScoring(
-        encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy"
+        encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy", **settings
     )
     quiet = {
         "logger": False,
@@ -85,13 +85,15 @@ def measured(
     return module
 
 
-def naive_scores(model: Any, hf_tokenizer: Any, text: str, masking: str) -> float:
+def naive_scores(
+    model: Any, hf_tokenizer: Any, text: str, masking: str, temperature: float = 1.0
+) -> float:
     """As people write it: a forward of transformers for each token, or one for a causal model."""
     encoding = hf_tokenizer(text, return_tensors="pt")
     ids, words = encoding["input_ids"], encoding.word_ids()
     with torch.no_grad():
         if model.config.is_decoder:
-            logits = model(**encoding).logits.log_softmax(-1)[0]
+            logits = (model(**encoding).logits / temperature).log_softmax(-1)[0]
             return sum(float(logits[i - 1, ids[0, i]]) for i in range(1, ids.shape[1] - 1))
         total = 0.0
         for i in range(1, ids.shape[1] - 1):
@@ -99,7 +101,7 @@ def naive_scores(model: Any, hf_tokenizer: Any, text: str, masking: str) -> floa
             shown = ids.clone()
             shown[0, later if masking == "word" else [i]] = hf_tokenizer.mask_token_id
             logits = model(**(dict(encoding) | {"input_ids": shown})).logits
-            total += float(logits[0, i].log_softmax(-1)[ids[0, i]])
+            total += float((logits[0, i] / temperature).log_softmax(-1)[ids[0, i]])
     return total
 
 
@@ -137,6 +139,31 @@ def test_scores_are_those_of_a_plain_loop(
     for record, (good, bad, *_) in zip(found, PAIRS, strict=True):
         for said, text in ((record["good"], good), (record["bad"], bad)):
             assert abs(said - naive_scores(model, hf_tokenizer, text, masking)) < 1e-4, text
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_temperature_divides_the_logits(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path, is_causal: bool
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    data = pairs_of(tokenizer, tmp_path, is_causal=is_causal, masking="token")
+    folder = saved(is_causal)
+    found = measured(*loaded(folder), data, temperature=0.5).require_best().predictions
+    model, hf_tokenizer = theirs(folder, is_causal)
+    for record, (good, *_) in zip(found, PAIRS, strict=True):
+        expected = naive_scores(model, hf_tokenizer, good, "token", 0.5)
+        assert abs(record["good"] - expected) < 1e-4
+        plain = naive_scores(model, hf_tokenizer, good, "token")
+        assert abs(expected - plain) > 1e-2, "the control: it changes the score"
+
+
+def test_a_temperature_is_above_zero(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    data = pairs_of(tokenizer, tmp_path, is_causal=False)
+    with pytest.raises(ValueError, match="temperature=0: give a number above 0"):
+        measured(*loaded(saved(False)), data, temperature=0)
 
 
 def test_a_state_that_predicts_the_next_token_is_asked_there(
@@ -292,7 +319,7 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
     rows = [f"{good}\t{bad}\n" for good, bad, *_ in PAIRS]
     (tmp_path / "mine.tsv").write_text("".join(["good\tbad\n", *rows]))
     columns: dict[str, str | None] = {"good": "good", "bad": "bad", "group": None, "field": None}
-    reason = r"has no column 'sentence_good'.*; measure.data.columns says which columns are"
+    reason = r"has no column 'sentence_good'.*; measure.data.columns names the columns to read"
     with pytest.raises(ValueError, match=reason):
         pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")
     data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)

@@ -36,7 +36,7 @@ def test_mixes() -> None:
     [
         ("concat_last_four", 3, "features=concat_last_four needs more layers than this encoder"),
         ("second_to_last", 1, "features=second_to_last needs more layers than this encoder's 1"),
-        ("all", 12, "features='all' is unknown; known: embeddings"),
+        ("all", 12, "features=all: choose one of embeddings"),
     ],
 )
 def test_layers_that_are_not_there_are_refused(features: str, num_layers: int, reason: str) -> None:

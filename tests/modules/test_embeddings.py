@@ -173,5 +173,5 @@ def test_what_would_be_another_number_is_refused(make: Any) -> None:
         make(False, number_range=[0, 1])
     with pytest.raises(ValueError, match="head=bilstm: sentence embeddings are the encoder's own"):
         make(True, head="bilstm")
-    with pytest.raises(ValueError, match="pooling='max' is unknown; known: auto, mean, cls"):
+    with pytest.raises(ValueError, match="pooling=max: choose one of auto, mean, cls"):
         VectorUnit(pooling="max", **parts.PAIRS)

@@ -178,7 +178,7 @@ def test_nearly_one_answer_is_recognised(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "crf"}, "head='crf' is unknown; known heads: linear, bilstm"),
+        ({"head": "crf"}, "head=crf: choose one of linear, bilstm"),
         (
             {"metric": "validation/f1"},
             "task.metric='validation/f1' is not a score of this task; it has validation/acc",

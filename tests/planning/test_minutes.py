@@ -21,6 +21,7 @@ from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, text_bytes
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
+from clozelab.schema import CorpusConfig, PretrainConfig, SourceConfig
 from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")
@@ -199,8 +200,8 @@ def test_a_source_that_is_not_there_is_named(
 ) -> None:
     """A plan goes on without any text, as for who has none yet; a slip in a path would be lost."""
     source = {"name": "mine", "path": "nowhere"}
-    settings = {"data_dir": str(tmp_path), "corpus": {"sources": [source]}}
-    assert text_bytes(settings) == 0
+    corpus = CorpusConfig(sources=[SourceConfig(**source)])
+    assert text_bytes(PretrainConfig(data_dir=str(tmp_path), corpus=corpus)) == 0
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert str(tmp_path / "nowhere") in record.message

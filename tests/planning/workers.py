@@ -27,7 +27,7 @@ class Worker:
         self.speed = Speed(50_000.0, is_busy=is_busy)
         monkeypatch.setattr(timing, "_measure", self)
         monkeypatch.setattr(
-            Corpora, "_sample_world", lambda self, settings, world: synthetic_corpus(2048)
+            Corpora, "_sample_world", lambda self, cfg, generator, world: synthetic_corpus(2048)
         )
 
     def __call__(

@@ -11,7 +11,7 @@ import gzip
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,8 @@ from tokenizers import models, pre_tokenizers, processors
 
 from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
+from clozelab.corpus.steps.clean import Clean
+from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 
@@ -223,7 +225,13 @@ CORPORA = {
 }
 
 
-def prepare(corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options: Any) -> Path:
+def prepare(
+    corpus: FrozenCorpus,
+    folder: Path,
+    cache: str = "cache",
+    steps: Sequence[CorpusStep] = (Clean(),),
+    **options: Any,
+) -> Path:
     """Write a corpus's files below `folder` unless they are there, and prepare it."""
     data = folder / "data"
     if not data.exists():
@@ -239,6 +247,7 @@ def prepare(corpus: FrozenCorpus, folder: Path, cache: str = "cache", **options:
         cache_dir=folder / cache,
         tokenizer=TokenizerSettings(**corpus.tokenizer),
         validation_fraction=corpus.validation_fraction,
+        steps=steps,
     )
     return prepare_corpus(plan, 1.0, **options)
 

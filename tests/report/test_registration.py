@@ -145,7 +145,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "stopping rule changed",
     ):
         assert change in said(mine)
-    with refuses("of 2026-11-22 says otherwise (claim b is better changed, claim"):
+    with refuses("of 2026-11-22 differs (claim b is better changed, claim"):
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
     assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2

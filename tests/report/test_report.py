@@ -438,7 +438,7 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
     assert len(written(root).page.problems["Not learnt"]) == 1
     shows(
         "\n".join(page.problems["Not learnt"]),
-        "Next-sentence prediction tells, of held-out pairs of 64 tokens: MLM &",
+        "Next-sentence prediction, accuracy on held-out pairs of 64 tokens: MLM &",
         "No NSP (mlm): a held-out loss of 6.10 nats, where 6.20 takes no context",
     )
     of_nsp, of_mlm = ({*one.claims} for one in page.overview.unlearnt)

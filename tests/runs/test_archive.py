@@ -172,7 +172,7 @@ BAD = {
     ),
     "changed": (
         lambda path: rewritten(path, other_score),
-        "scores.json is not what its manifest says",
+        "scores.json does not match the manifest",
     ),
     "upwards": (planted(f"{RUNS}/../../x/run.json"), "is no name that a pack has"),
     "absolute": (planted("/tmp/run.json"), "is no name that a pack has"),
@@ -225,7 +225,7 @@ MISFITS: dict[str, tuple[Any, ...]] = {
     "newer": (
         2,
         of_version(1),
-        f"and this code knows {RESULTS_VERSIONS['pretrain']}: take the commit that made it",
+        f"and this code has {RESULTS_VERSIONS['pretrain']}: take the commit that made it",
     ),
     "contents": (
         1,

@@ -107,4 +107,4 @@ def test_no_run_in_a_pack_is_going_on(packed: Any, tmp_path: Path, capsys: Any) 
     place = TUNED.removeprefix(f"{RUNS}/")
     for verb in (["verify"], ["pool", f"runs_dir={tmp_path / 'pooled'}"]):
         status, said = say([*verb, str(pack)], capsys)
-        assert status == 1 and f"{place} is not what its manifest says" in said
+        assert status == 1 and f"{place} does not match the manifest" in said

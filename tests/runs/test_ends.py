@@ -60,7 +60,7 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     nothing.facts |= told  # the loss is the generator's: the encoder that is kept has another task
     assert (
         score_in_context(nothing)
-        == "93.1% of tokens rightly told as replaced or not, one answer gives 89.4%"
+        == "93.1% of tokens rightly classified as replaced or not, one answer gives 89.4%"
     )
     nothing.facts |= {"validation/rtd_accuracy": 0.8945}
     assert score_in_context(nothing).startswith("learnt nothing: 89.")

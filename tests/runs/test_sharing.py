@@ -289,8 +289,8 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
 @pytest.mark.parametrize(
     ("left", "reason"),
     [
-        ("encoder", "holds encoder and no run.json that says of which run; remove"),
-        ("metrics.csv", "holds metrics.csv and no run.json that says of which run"),
+        ("encoder", "holds encoder and no run.json that names its run; remove"),
+        ("metrics.csv", "holds metrics.csv and no run.json that names its run"),
     ],
 )
 def test_what_a_run_has_left_is_not_replaced_by_a_link(

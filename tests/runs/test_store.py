@@ -308,11 +308,11 @@ def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("left", "reason"),
     [
-        ("checkpoints", "holds checkpoints and no run.json that says of which run"),
-        ("encoder", "holds encoder and no run.json that says of which run; remove"),
-        ("encoders", "holds encoders and no run.json that says of which run; remove"),
-        ("metrics.csv", "holds metrics.csv and no run.json that says of which run"),
-        ("scores.json", "holds scores.json and no run.json that says of which run"),
+        ("checkpoints", "holds checkpoints and no run.json that names its run"),
+        ("encoder", "holds encoder and no run.json that names its run; remove"),
+        ("encoders", "holds encoders and no run.json that names its run; remove"),
+        ("metrics.csv", "holds metrics.csv and no run.json that names its run"),
+        ("scores.json", "holds scores.json and no run.json that names its run"),
     ],
 )
 def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str, reason: str) -> None:

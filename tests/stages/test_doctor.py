@@ -89,7 +89,7 @@ def test_the_pre_flight_of_a_prepared_world(
     heading, *_ = text.splitlines()
     shows(heading, "Pre-flight of table5_pretraining_tasks (demo)")
     assert ERROR not in text
-    assert "masks are as the recipe says" not in text, "what is well is counted"
+    assert "masks are those of the recipe" not in text, "what is well is counted"
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
@@ -239,7 +239,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]
     ).refusals
     shows(what, "fine-tuning row=last")
-    shows(reason, "features='lastt' is unknown; known: embeddings, second_to_last, last")
+    shows(reason, "features=lastt: choose one of embeddings, second_to_last, last")
 
 
 def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:

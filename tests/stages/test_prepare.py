@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.corpora import forecast_corpus, prepared_corpus
 from clozelab.config import typed
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 from clozelab.schema import PrepareConfig
@@ -24,9 +24,11 @@ def config(
     vocab_size: Any = 200,
     share: float = 0.5,
     vocab_file: str | None = None,
+    dry_run: bool = False,
     **corpus: Any,
 ) -> PrepareConfig:
     values = {
+        "dry_run": dry_run,
         "runs_dir": str(folder / "runs"),
         "data_dir": str(folder / "data"),
         "cache_dir": str(folder / "cache"),
@@ -75,6 +77,63 @@ def test_main_prints_where_the_corpus_lies(
     folder = main(config(tmp_path))
     assert folder.parent == tmp_path / "cache" / "corpora"
     assert f"prepared corpus: {folder}" in capsys.readouterr().out
+
+
+def test_main_shows_what_each_step_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(tmp_path / "data")
+    with (tmp_path / "data" / "one.txt").open("a") as file:
+        file.write("\n\n<br>\n\n<b>Bold</b> text.\n\nDocument 3.\nIt has two sentences.\n")
+    main(config(tmp_path))
+    shown = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "read 53 1,693" in rows
+    assert "clean 52 1,683 empty document: 1 dropped; cleaned: 1 changed" in rows
+    assert "duplicates 51 1,651 duplicate document: 1 dropped" in rows
+
+
+def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "data")
+    assert main(config(tmp_path, dry_run=True)) is None
+    shown = capsys.readouterr().out
+    shows(
+        shown,
+        "some 1 s, with",
+        "while it is prepared,",
+        "tokens are guessed: the vocabulary is still to be learnt",
+        "nothing was written (--dry-run)",
+    )
+    row = next(line.split() for line in shown.splitlines() if line.strip().startswith("one "))
+    assert row == ["one", "1", "1.8", "kB", "50", "1,600", "360"]
+    assert not (tmp_path / "cache").exists()
+    folder = main(config(tmp_path))
+    assert main(config(tmp_path, dry_run=True)) is None
+    assert f"prepared already: {folder}" in capsys.readouterr().out
+
+
+def test_a_dry_run_is_as_good_as_its_sample(tmp_path: Path) -> None:
+    """Of several files, each with lines of its own length."""
+    folder = tmp_path / "data" / "texts"
+    folder.mkdir(parents=True)
+    for number in range(12):
+        line = f"Text {number} " + "has words " * number
+        lines = [f"{line}{index}." for index in range(6_000)]
+        (folder / f"{number:02d}.txt").write_text("\n\n".join(lines))
+    cfg = config(tmp_path, sources=[{"name": "one", "path": "texts"}])
+    forecast = forecast_corpus(cfg)["one"]
+    corpus = prepared_corpus(cfg)
+    assert forecast.files == 12
+    assert forecast.characters == pytest.approx(corpus.manifest["counts"]["characters"], rel=0.15)
+    assert forecast.documents == pytest.approx(corpus.manifest["counts"]["documents"], rel=0.6)
+    written = sum(path.stat().st_size for path in corpus.folder.rglob("*.bin"))
+    assert forecast.result_bytes == pytest.approx(written, rel=0.6)
+
+
+def test_a_dry_run_of_a_world_that_is_not_there(tmp_path: Path) -> None:
+    cfg = generated_config(tmp_path)
+    with refuses("is generated when it is prepared, within minutes: there is no text yet"):
+        forecast_corpus(cfg)
 
 
 def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:

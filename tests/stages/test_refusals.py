@@ -17,7 +17,7 @@ Verb = Callable[[list[str]], int]
 
 # A name -> the verb, its words (FOLDER is an empty folder), and a part of the sentence.
 REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
-    "submit to another benchmark": (submit.main, ["superglue", "FOLDER"], "knows one benchmark"),
+    "submit to another benchmark": (submit.main, ["superglue", "FOLDER"], "supports one benchmark"),
     "submit nothing": (submit.main, ["glue", "FOLDER"], "no test predictions in"),
     "submit from nowhere": (submit.main, ["glue", "FOLDER/nowhere"], "is no folder"),
     "submit, misspelt option": (submit.main, ["--chek", "x"], "no option --chek"),

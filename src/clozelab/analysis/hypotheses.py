@@ -217,7 +217,7 @@ def _crossing_claim(claim: CrossingClaim, dataset: DataColumn, table: ScoreTable
         return next((line for line in series if row in line.rows.values()), None)
 
     if dataset.scale.higher_is_better is None:
-        return without("no direction", "nothing says whether a higher score is better")
+        return without("no direction", "it is not declared whether a higher score is better")
     first, second = map(line_of, claim.rows)
     if first is None or second is None:
         return without("no checkpoints", "no runs at two or more fractions of both arms' steps")

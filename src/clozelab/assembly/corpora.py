@@ -8,6 +8,7 @@ from pathlib import Path
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.mixing import check_weights
+from clozelab.corpus.preparation.forecast import SECONDS, CorpusForecast, forecast_source
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
@@ -33,15 +34,40 @@ def prepared_corpus(
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    workers = cfg.corpus.workers
-    if workers is None:
-        workers = usable_cores()
-    folder = prepare_corpus(plan, cfg.max_unknown_share, workers)
+    folder = prepare_corpus(plan, cfg.max_unknown_share, num_workers(cfg))
     corpus = PreparedCorpus.open(folder, verify)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
     )
     return corpus
+
+
+def num_workers(cfg: PrepareConfig | PretrainConfig) -> int:
+    """The processes that prepare a corpus: as configured, else one a core."""
+    if cfg.corpus.workers is None:
+        return usable_cores()
+    return cfg.corpus.workers
+
+
+def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
+    """Source -> what preparing it would take; nothing is written.
+
+    ValueError: preparing would be refused, or the corpus is generated and not there yet.
+    """
+    arguments = _prepare_arguments(cfg)
+    generate = _generator(cfg)
+    if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
+        raise ValueError(
+            f"corpus {cfg.corpus.name} is generated when it is prepared, within minutes: there is"
+            " no text yet to measure; leave --dry-run out"
+        )
+    tokenizer = arguments["tokenizer"].given(cfg.data_dir)
+    forecasts = {}
+    for index, source in enumerate(arguments["sources"]):
+        files = source.shards(index, Path(cfg.data_dir))
+        seconds = SECONDS / len(arguments["sources"])
+        forecasts[source.name] = forecast_source(files, arguments["steps"], tokenizer, seconds)
+    return forecasts
 
 
 def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
@@ -65,25 +91,20 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     return folder if folder.exists() else None
 
 
-def source_weights(cfg: PretrainConfig) -> list[dict[str, float] | None]:
-    """The mixing weights of each phase: its own, else the corpus's; None: by the sources' sizes.
+def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:
+    """The mixing weights of each phase: its own, else the corpus's, empty without any.
 
     ValueError for weights that say no share of each source.
     """
-    names = [source.name for source in cfg.corpus.sources]
-    given = [source.weight for source in cfg.corpus.sources]
-    of_corpus = None
-    if any(weight is not None for weight in given):
-        pairs = zip(names, given, strict=True)
-        of_corpus = {name: weight for name, weight in pairs if weight is not None}
-        check_weights("corpus.sources", of_corpus, names)
-    weights = []
+    given = {source.name: source.weight for source in cfg.corpus.sources}
+    of_corpus = {name: weight for name, weight in given.items() if weight is not None}
+    if of_corpus:
+        check_weights("corpus.sources", of_corpus, list(given))
+    weights: list[Mapping[str, float]] = [of_corpus] * len(cfg.phases)
     for number, phase in enumerate(cfg.phases):
-        of_phase = of_corpus
         if phase.source_weights is not None:
-            of_phase = dict(phase.source_weights)
-            check_weights(f"phases.{number}.source_weights", of_phase, names)
-        weights.append(of_phase)
+            check_weights(f"phases.{number}.source_weights", phase.source_weights, list(given))
+            weights[number] = phase.source_weights
     return weights
 
 
@@ -134,9 +155,7 @@ def _step_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObj
     if isinstance(entry, dict) and "_target_" in entry:
         return entry
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise ValueError(
-            f"{key} is {entry!r}: write the name of a step, or {{NAME: {{KEY: VALUE}}}}"
-        )
+        raise ValueError(f"{key} is {entry!r}: write a step's name, or {{NAME: {{KEY: VALUE}}}}")
     ((name, settings),) = entry.items()
     if name not in addresses:
         raise ValueError(f"{key}: there is no step {name!r}; {hint(str(name), addresses)}")

@@ -441,7 +441,7 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
     family = family_for(folders.read_config(folder))
     if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
         raise ValueError(
-            f"{folder} has no trained lm head, and {measure_name} asks what it predicts: train"
+            f"{folder} has no trained lm head, which {measure_name} needs: train"
             f" one first (clozelab pretrain objective=mlm encoder={folder})"
         )
     config = folders.read_config_dict(folder)
@@ -457,7 +457,7 @@ def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str)
                 family.require_masks(config)
         except ValueError as problem:
             maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
-            remedy = f"{measure_name} asks what a model predicts: give it a folder of a {maker}"
+            remedy = f"{measure_name} scores a model's predictions: give it a folder of a {maker}"
             raise ValueError(f"{problem}; {remedy}") from problem
 
 
@@ -467,5 +467,5 @@ def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: P
     if num_stored > len(lstm.state_dict()):
         raise ValueError(
             f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
-            " says: give their number"
+            " has: give their number"
         )

@@ -224,7 +224,7 @@ def require_scores(run: Run) -> None:
     """ValueError for a complete run that has lost its scores."""
     if not (run.dir / "scores.json").is_file():
         raise ValueError(
-            f"{run.dir} says complete and has no scores.json; remove the folder to run it again"
+            f"{run.dir} is complete and has no scores.json; remove the folder to run it again"
         )
 
 

@@ -28,14 +28,14 @@ def passes(read: float, text: int) -> tuple[str, bool]:
 
 def passes_by_source(
     phase_tokens: Sequence[float],
-    weights: Sequence[Mapping[str, float] | None],
+    weights: Sequence[Mapping[str, float]],
     sizes: Mapping[str, int],
 ) -> dict[str, float]:
     """Name of each source -> how often a pre-training reads it.
 
     Args:
         phase_tokens: tokens of each phase.
-        weights: mixing weights of each phase; None: in proportion to the sizes.
+        weights: mixing weights of each phase; empty: in proportion to the sizes.
         sizes: name -> tokens of its training text.
     """
     result = dict.fromkeys(sizes, 0.0)

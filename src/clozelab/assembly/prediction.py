@@ -39,7 +39,7 @@ def predict_task(
     with factory.recompose_config(record) as composed:
         if not is_record_of(record, stage="finetune", config=composed):
             raise ValueError(
-                f"{run}: its command says another configuration now than when it was trained"
+                f"{run}: its command gives another configuration now than when it was trained"
             )
         # Whatever the run began from, its model is trained now.
         cfg = replace(composed.config, initialisation="pretrained")
@@ -81,7 +81,7 @@ def require_finetuning(run: Path) -> Record:
     is_finetuning = record is not None and record.stage == "finetune" and record.is_complete
     if record is None or not is_finetuning or not record.config_name:
         raise ValueError(
-            f"{run} is no complete fine-tuning of a command line; only that knows its task's"
+            f"{run} is no complete fine-tuning of a command line; only that has its task's"
             " format. Any other model reads a file as input=FILE, with text=COLUMN"
         )
     if not (run / "model" / "config.json").is_file():

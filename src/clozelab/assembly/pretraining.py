@@ -26,10 +26,10 @@ from clozelab.assembly.encoders import (
     given_lengths,
 )
 from clozelab.assembly.passes import passes, passes_by_source, source_passes
+from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
 from clozelab.corpus.files import content_marks
 from clozelab.corpus.generated import known_loss
-from clozelab.corpus.mixing import tokens_by_source
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
@@ -98,6 +98,8 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
     log_passes(data, corpus)
+    if cfg.keep_encoders_at_words is not None:
+        steps_to_keep += steps_at_words(cfg.keep_encoders_at_words, data.words_by_step())
     if cfg.encoder is not None:
         log_learning_rate(cfg)
     for name, folder in read_folders(cfg, objectives).items():
@@ -259,7 +261,7 @@ def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
         phase_tokens.append(phase.steps * phase.global_batch_size * phase.seq_length)
     sentences = [passes(sum(phase_tokens), corpus.train.num_tokens)]
     if any(data.source_weights):
-        sizes = tokens_by_source(corpus.train)
+        sizes = corpus.train.tokens_by_source()
         by_source = passes_by_source(phase_tokens, data.source_weights, sizes)
         sentences.append(source_passes(by_source))
     for sentence, is_much in sentences:
@@ -288,6 +290,8 @@ def train(job: PretrainingJob, run: Run) -> None:
     cfg = job.cfg
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     adapt_to_machine(job, run, module)
+    if "words" in job.corpus.manifest:  # not in one that was prepared long ago
+        module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     factory.record_begin(run, job.hardware, **facts)
     if cfg.encoder is not None:

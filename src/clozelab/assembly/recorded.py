@@ -48,7 +48,7 @@ def require_same_steps(record: Record, composed: Composed) -> None:
     """ValueError where a run's steps are not those that its configuration says now."""
     if not is_record_of(record, stage="pretrain", config=composed):
         raise ValueError(
-            f"{record.folder}: its command says another configuration now than when it was trained"
+            f"{record.folder}: its command gives another configuration now than when it was trained"
         )
     steps = record.facts.get("steps")
     total = record.facts.get("total_steps")

@@ -174,7 +174,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         " objective.token"
     )
     case = Case(bool(wrong), ERROR, "; ".join(wrong), remedy)
-    yield first_finding("masks", arm.name, "masks are as the recipe says", figure, case)
+    yield first_finding("masks", arm.name, "masks are those of the recipe", figure, case)
 
 
 def _num_candidates(token: Masking, packed: PackedInstances) -> int:
@@ -192,7 +192,7 @@ def _check_predicted_share(arm: Arm, packed: PackedInstances) -> Finding:
     case = Case(
         abs(number - expected) > 0.02 * candidates,
         ERROR,
-        "another share of tokens is predicted than the objective says",
+        "another share of tokens is predicted than the objective's",
         "look at its arrays()",
     )
     return first_finding(
@@ -256,7 +256,7 @@ def _wrong_replacements(token: Masking, shares: Mapping[str, float], number: int
         # a random token can be the original one or [MASK]: a little more than chance.
         if abs(shares[name] - fraction) > deviation(fraction, number) + 0.005:
             wrong.append(
-                f"{shares[name]:.1%} of the predicted tokens are {name}, the recipe says"
+                f"{shares[name]:.1%} of the predicted tokens are {name}, the recipe has"
                 f" {fraction:.0%}"
             )
     return wrong

@@ -74,7 +74,7 @@ def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
         " tokenizer.vocab_file",
     )
     figure = f"{share(unknown, tokens)} [UNK]"
-    return first_finding("unknown tokens", name, "the vocabulary knows the text", figure, case)
+    return first_finding("unknown tokens", name, "the vocabulary covers the text", figure, case)
 
 
 def check_duplicates(corpus: Corpus) -> Iterator[Finding]:

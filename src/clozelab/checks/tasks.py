@@ -192,7 +192,7 @@ def _answers(task: Task) -> tuple[list[Case], str]:
             Case(
                 wrong_share > MAX_REPAIRED,
                 level,
-                f"answers of the {split} file are not where it says",
+                f"answers of the {split} file are not at their offsets",
                 "see where it is from",
             ),
             Case(

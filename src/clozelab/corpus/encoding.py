@@ -31,7 +31,6 @@ from clozelab.corpus.words import (
     WordRules,
     arrow_numbers,
     arrow_texts,
-    bare_rules,
     batches,
     with_space_before,
     word_rules,
@@ -138,13 +137,16 @@ class Tokenizer:
         # a text brings its own.
         self._spaced = False
         self._caches: dict[bool, WordCache] = {}
+        bare_words = None
+        if self._word_rules is not None:
+            bare_words = self._word_rules.bare
+        cache = WordCache(self._library, bare_words)
         for value in (True, False):
             rules = files.with_prefix_space(self._rules, value)
-            library = self._library
+            self._caches[value] = cache
             if rules != self._rules:
-                library = self._open(rules)
+                self._caches[value] = WordCache(self._open(rules), bare_words)
                 self._spaced |= not value
-            self._caches[value] = self._cache_of(library, rules)
 
     def __getattr__(self, name: str) -> object:
         """A special token that is missing is missed where it is needed."""
@@ -160,11 +162,6 @@ class Tokenizer:
         library = files.open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
-
-    def _cache_of(self, library: Library, rules: PlainMapping) -> WordCache:
-        if self._word_rules is None or self._word_rules.bare is None:
-            return WordCache(library)
-        return WordCache(library, self._open(bare_rules(rules)), self._word_rules.bare)
 
     def _set_vocabulary(self) -> None:
         self._ids = self._library.get_vocab(with_added_tokens=True)

@@ -20,47 +20,36 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.packing import I64
 from clozelab.corpus.random import derive_seed, instance_indices, uniform01
-from clozelab.corpus.shards import TokenShards
 from clozelab.text.did_you_mean import hint
 
 PERIOD = 2**16  # instances: shares are multiples of 1 / PERIOD
 
 
-def check_weights(key: str, weights: Mapping[str, float], names: Sequence[str]) -> None:
-    """ValueError for weights that say no share of each of the sources `names`.
+def check_weights(key: str, weights: object, names: Sequence[str]) -> None:
+    """ValueError for weights that are no share of each of the sources `names`.
 
     `key` is where they stand in the configuration.
     """
-    for name in weights:
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"{key}={weights}: give a number for each source: {{wiki: 1, books: 3}}")
+    for name in dict.fromkeys([*weights, *names]):
         if name not in names:
             raise ValueError(f"{key}: there is no source {name!r}; {hint(name, names)}")
-    for name in names:
-        if name not in weights:
+        weight = weights.get(name, "missing")
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < math.inf:
             raise ValueError(
-                f"{key}: source {name} has no weight: give each source one, 0 to leave it out"
+                f"{key}: the weight of {name} is {weight}: give a number, 0 to leave it out"
             )
-    for name, weight in weights.items():
-        if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f"{key}: the weight of {name} is {weight}: give 0 or more")
     if not any(weights.values()):
         raise ValueError(f"{key}: all weights are 0: give one source more")
 
 
-def tokens_by_source(shards: TokenShards) -> dict[str, int]:
-    """Name of each source -> tokens of it in a split."""
-    ends = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
-    counts = np.zeros(len(shards.source_names), dtype=np.int64)
-    np.add.at(counts, np.asarray(shards.document_source), np.diff(ends))
-    return dict(zip(shards.source_names, counts.tolist(), strict=True))
-
-
 def tokens_read(
-    tokens: float, weights: Mapping[str, float] | None, sizes: Mapping[str, int]
+    tokens: float, weights: Mapping[str, float], sizes: Mapping[str, int]
 ) -> dict[str, float]:
     """Name of each source -> how many of `tokens` are read from it; by `sizes` without weights."""
-    shares: Mapping[str, float] = sizes
-    if weights is not None:
-        shares = weights
+    shares = weights if weights else sizes
     total = sum(shares.values())
     return {name: tokens * share / total for name, share in shares.items()}
 
@@ -70,8 +59,9 @@ class Mixture:
 
     Args:
         sources: [instances] index of each instance's source.
-        weights: name of each source, in the order of their indices -> its weight.
-        sizes: name -> tokens of its text, all of which its instances hold once.
+        weights: name of each source -> its weight.
+        sizes: name, in the order of the indices -> tokens of its text, all of which its instances
+            hold once.
         seed: of the phase.
 
     Raises:
@@ -85,29 +75,22 @@ class Mixture:
         sizes: Mapping[str, int],
         seed: int,
     ) -> None:
-        self.names = list(weights)
+        self.names = list(sizes)
         self.seed = seed
         self._members = []
-        for number in range(len(self.names)):
-            members = np.flatnonzero(sources == number)
-            self._members.append(members.astype(np.min_scalar_type(len(sources))))
         # Instances of a source that hold its share of the tokens: a source of short documents has
         # fewer tokens in an instance, so more instances are read of it.
-        shares = np.zeros(len(self.names))
+        shares = []
         for number, name in enumerate(self.names):
-            if weights[name] and not len(self._members[number]):
-                raise ValueError(
-                    f"source {name} has weight {weights[name]:g} and no instance to read: add text,"
-                    " or give it weight 0"
-                )
-            if weights[name]:
-                shares[number] = weights[name] * len(self._members[number]) / sizes[name]
-        self._quotas = _quotas(shares / shares.sum())
+            members = np.flatnonzero(sources == number)
+            self._members.append(members.astype(np.min_scalar_type(len(sources))))
+            shares.append(weights[name] * len(members) / max(1, sizes[name]))
+        self._quotas = _quotas(np.array(shares))
         for name, quota in zip(self.names, self._quotas, strict=True):
             if weights[name] and not quota:
                 raise ValueError(
-                    f"source {name} would be less than one instance of {PERIOD:,}: raise its weight"
-                    " or give it 0"
+                    f"source {name} with weight {weights[name]:g} has no instance to read, or less"
+                    f" than one of {PERIOD:,}: raise its weight, add text, or give it weight 0"
                 )
         self._source, self._number = _layout(self._quotas, seed)
 
@@ -130,7 +113,7 @@ class Mixture:
 
 def _quotas(shares: NDArray[np.float64]) -> I64:
     """Instances of each source in a period, by largest remainders: their sum is PERIOD."""
-    exact = shares * PERIOD
+    exact = shares / max(shares.sum(), np.finfo(float).tiny) * PERIOD
     quotas = np.floor(exact).astype(np.int64)
     largest_first = np.argsort(quotas - exact, kind="stable")
     quotas[largest_first[: PERIOD - quotas.sum()]] += 1

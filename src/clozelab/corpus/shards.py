@@ -125,6 +125,13 @@ class TokenShards:
     def num_documents(self) -> int:
         return len(self.document_offsets) - 1
 
+    def tokens_by_source(self) -> dict[str, int]:
+        """Name of each source -> its tokens."""
+        document_ends = np.asarray(self.sentence_offsets)[np.asarray(self.document_offsets)]
+        counts = np.zeros(len(self.source_names), dtype=np.int64)
+        np.add.at(counts, np.asarray(self.document_source), np.diff(document_ends))
+        return dict(zip(self.source_names, counts.tolist(), strict=True))
+
     @classmethod
     def open(cls, folder: str | Path) -> TokenShards:
         """Map a split's files.
@@ -315,6 +322,19 @@ class PreparedCorpus:
         It names what the content is, whatever it was made from.
         """
         return self.manifest["fingerprint"]
+
+    def words_per_token(self) -> np.ndarray:
+        """Words between blanks that a token of each source has on average, float64 [sources].
+
+        ValueError for a corpus that was prepared before words were counted.
+        """
+        words = self.manifest.get("words")
+        if words is None:
+            raise ValueError(f"{self.folder} does not count its words; {AGAIN}")
+        ratios = []
+        for name in self.train.source_names:
+            ratios.append(words[name]["words"] / max(1, words[name]["tokens"]))
+        return np.array(ratios)
 
     @classmethod
     def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:

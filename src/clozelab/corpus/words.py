@@ -12,10 +12,12 @@ Arrow then numbers the words, which asks Python and the library for new ones onl
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -194,19 +196,13 @@ class WordCache:
 
     Args:
         library: the tokenizer.
-        bare: the same without normaliser and pre-tokeniser, which cost more than the model does;
-            it gets the words that `pattern` matches as a whole.
+        bare_words: `WordRules.bare`; these words get a library without normaliser and
+            pre-tokeniser, which cost more than the model does.
     """
 
-    def __init__(
-        self,
-        library: Library,
-        bare: Library | None = None,
-        pattern: re.Pattern[str] | None = None,
-    ) -> None:
+    def __init__(self, library: Library, bare_words: re.Pattern[str] | None = None) -> None:
         self._library = library
-        self._bare = bare
-        self._pattern = pattern
+        self._bare_words = bare_words
         self._ids = {"": b""}  # int32 ids of each word
         self._characters = 0
 
@@ -217,14 +213,18 @@ class WordCache:
             self._characters = 0
         missing = set(words).difference(self._ids)
         self._characters += sum(map(len, missing))
-        if self._bare is not None and self._pattern is not None:
-            plain = list(filter(self._pattern.fullmatch, missing))
-            self._learn(self._bare, plain)
+        if missing and self._bare_words is not None:
+            plain = list(filter(self._bare_words.fullmatch, missing))
+            self._learn(self._bare_library, plain)
             missing.difference_update(plain)
         self._learn(self._library, list(missing))
         data = list(map(self._ids.__getitem__, words))
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         return np.frombuffer(bytearray().join(data), dtype=np.int32), lengths // 4
+
+    @cached_property
+    def _bare_library(self) -> Library:
+        return Library.from_str(json.dumps(bare_rules(json.loads(self._library.to_str()))))
 
     def encode_array(self, words: pyarrow.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all words, int32 [T], and how many stand before each and behind all, [W + 1]."""

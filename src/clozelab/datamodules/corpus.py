@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
-from clozelab.corpus.mixing import Mixture, check_weights, tokens_by_source
+from clozelab.corpus.mixing import Mixture, check_weights
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
@@ -35,6 +35,7 @@ VALIDATION_SEED = 20181011
 # looked at once before training for what would spoil next-sentence prediction
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
+SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
 # predictions are padded to it there: few shapes, and tiles that are full
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 
@@ -212,7 +213,7 @@ def _warn_of_fallbacks(instances: Instances, where: str) -> None:
     if packed.num_fallbacks > MAX_FALLBACK_FRACTION * num_negatives:
         log.warning(
             "%s: %d of %d sampled pairs that should get a random next segment find none in another"
-            " document and stay 'is next', so the document tells the label and next-sentence"
+            " document and stay 'is next', so the document gives the label away and next-sentence"
             " accuracy will flatter the model: add documents, or cut very long ones (in a text"
             " file, a blank line separates documents)",
             where,
@@ -234,7 +235,7 @@ class CorpusDataModule(LightningDataModule):
             fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
         source_weights: one a phase: name of each source -> the share of tokens that is read of it,
-            in proportion; None reads all in proportion to their sizes.
+            in proportion; empty: all are read in proportion to their sizes.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
     """
@@ -249,7 +250,7 @@ class CorpusDataModule(LightningDataModule):
         validation_instances: int,
         validation_seq_length: int,
         num_workers: int,
-        source_weights: Sequence[Mapping[str, float] | None] | None = None,
+        source_weights: Sequence[Mapping[str, float]] = (),
     ) -> None:
         super().__init__()
         self.corpus = prepared_corpus
@@ -258,7 +259,7 @@ class CorpusDataModule(LightningDataModule):
         self.phases = []
         for phase in phases:
             self.phases.append(Phase(**{name: phase[name] for name in names}))
-        self.source_weights = source_weights or [None] * len(self.phases)
+        self.source_weights = source_weights
         self.seed = seed
         self.num_workers = num_workers
         self.validation_instances = validation_instances
@@ -326,16 +327,32 @@ class CorpusDataModule(LightningDataModule):
 
     def _mixture(self, number: int, instances: Instances, seed: int) -> Mixture | None:
         """The order of a phase with weights; ValueError where a source has nothing to read."""
-        weights = self.source_weights[number]
-        if weights is None:
+        if not any(self.source_weights):
             return None
-        names = self.corpus.train.source_names
-        check_weights(f"phases.{number}.source_weights", weights, names)
-        in_order = {name: weights[name] for name in names}
-        try:
-            return Mixture(instances.sources(), in_order, tokens_by_source(self.corpus.train), seed)
-        except ValueError as error:
-            raise ValueError(f"phase {number}: {error}") from error
+        weights = self.source_weights[number]
+        if not weights:
+            return None
+        sizes = self.corpus.train.tokens_by_source()
+        check_weights(f"phases.{number}.source_weights", weights, list(sizes))
+        return Mixture(instances.sources(), weights, sizes, seed)
+
+    def words_by_step(self) -> NDArray[np.float64]:
+        """Words that have been read after each step, repeated ones as well [steps].
+
+        They are those of a sample of each phase's instances, by the words that a token of their
+        source has.
+        """
+        per_token = self.corpus.words_per_token()
+        of_steps = []
+        for bound in self.bound_phases():
+            size = bound.phase.global_batch_size
+            sample = np.arange(min(SAMPLED_FOR_WORDS, bound.phase.steps * size))
+            epoch, index = bound.places(sample)
+            packed = bound.instances.pack(bound.seed, epoch, index)
+            tokens = (~packed.special).reshape(-1, packed.width).sum(axis=1)
+            words = (tokens * per_token[packed.source]).mean()
+            of_steps.append(np.full(bound.phase.steps, size * words))
+        return np.cumsum(np.concatenate(of_steps))
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""

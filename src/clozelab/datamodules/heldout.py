@@ -312,8 +312,7 @@ def word_starts(tokenizer: Tokenizer) -> np.ndarray:
     mark = WORD_MARKS.get(tokenizer.kind)
     if mark is None:
         raise ValueError(
-            "which words to ask for cannot be told: this tokenizer's entries do not say where words"
-            " begin"
+            "words cannot be chosen: this tokenizer's entries do not mark where words begin"
         )
     return np.array([piece[0] == mark for piece in tokenizer.vocabulary])
 

@@ -303,7 +303,7 @@ class MinimalPairs(ScoringDataModule):
             ]
         except ValueError as error:
             raise ValueError(
-                f"{error}; measure.data.columns says which columns are read, null which are not"
+                f"{error}; measure.data.columns names the columns to read, null the others"
             ) from error
         for path, table in zip(self.paths, tables, strict=True):
             self.facts["bad_rows"] += table.num_bad_rows

@@ -61,10 +61,10 @@ def frozen_flops_per_token(config: EncoderConfig, seq_length: int, frozen: froze
     trained = {id(value) for name, value in encoder.named_parameters() if name not in frozen}
     passes_gradient = not trained.isdisjoint(map(id, encoder.embeddings.parameters()))
     flops = 0.0
-    for part, attended in _parts(encoder, seq_length):
-        entries = _matrix_entries(part)
-        flops += 2.0 * (entries - _matrix_entries(part, trained))
-        passes_gradient |= not trained.isdisjoint(map(id, part.parameters()))
+    for module, attended in _parts(encoder, seq_length):
+        entries = _matrix_entries(module)
+        flops += 2.0 * (entries - _matrix_entries(module, trained))
+        passes_gradient |= not trained.isdisjoint(map(id, module.parameters()))
         if not passes_gradient:
             flops += 2.0 * entries + 2.0 * attended
     return config.num_directions * flops
@@ -134,9 +134,9 @@ def _head_flops(config: EncoderConfig, kind: str) -> float:
 def _matrix_entries(module: nn.Module, of_ids: Container[int] | None = None) -> int:
     """Numbers in the matrices of a module that a token passes through, or (`of_ids`) in some."""
     entries = 0
-    for name, part in module.named_modules():
-        if not isinstance(part, nn.Linear) or name.rpartition(".")[2] in LEFT_OUT:
+    for name, matrix in module.named_modules():
+        if not isinstance(matrix, nn.Linear) or name.rpartition(".")[2] in LEFT_OUT:
             continue
-        if of_ids is None or id(part.weight) in of_ids:
-            entries += part.weight.numel()
+        if of_ids is None or id(matrix.weight) in of_ids:
+            entries += matrix.weight.numel()
     return entries

@@ -33,6 +33,7 @@ from clozelab.models.kernels.linear_cross_entropy import (
 )
 from clozelab.models.layers import Dropout, Embedding, Linear, activation, dropout, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
+from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder, EncoderOutput
@@ -323,17 +324,12 @@ FEATURES: Mapping[str, slice] = {
 }
 
 
-def check_features(features: str) -> None:
-    if features not in FEATURES:
-        raise ValueError(f"features={features!r} is unknown; known: {', '.join(FEATURES)}")
-
-
 def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
     """Numbers of the layers that a choice reads.
 
     ValueError for an unknown choice, or an encoder with too few layers.
     """
-    check_features(features)
+    check_choice("features", features, FEATURES)
     layers = list(range(num_hidden_layers + 1))[FEATURES[features]]
     if features != "embeddings" and layers[0] < 1:
         raise ValueError(

@@ -13,13 +13,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
-
-if TYPE_CHECKING:
-    from clozelab.models.encoder import Encoder
 
 log = logging.getLogger(__name__)
 PARAMETRIZED = re.compile(r"\bparametrizations\.(\w+)\..*")
@@ -31,8 +28,8 @@ def freeze(parameters: Iterable[Tensor]) -> None:
         parameter.requires_grad_(False)
 
 
-def train_what_is_read(encoder: Encoder, *, reads_pooler: bool) -> None:
-    """Train the pooler, and the matrices of global tokens, only where something reads them."""
+def train_what_is_read(encoder: Any, *, reads_pooler: bool) -> None:
+    """Train an Encoder's pooler, and its matrices of global tokens, only where they are read."""
     encoder.pooler.requires_grad_(reads_pooler)
     # A matrix that global tokens share with the others has the others' name alone.
     for name, parameter in encoder.named_parameters():

@@ -37,6 +37,7 @@ from clozelab.tasks.batches import Batch, BatchValues
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.target import Files, Target, metrics_of
 from clozelab.tasks.unit import Split, Unit
+from clozelab.text.did_you_mean import check_choice
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.checkpoints import Checkpoint, seed_forward
@@ -433,8 +434,7 @@ class FineTuning(TrainingModule):
 
 def check_head(head: str, unit: Unit) -> None:
     """ValueError for a head that does not exist, or that nothing here can stand on."""
-    if head not in HEADS:
-        raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
+    check_choice("head", head, HEADS)
     unit.check_head(head)
 
 

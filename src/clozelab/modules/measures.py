@@ -105,6 +105,12 @@ class TokenScoring(Measurement):
     needs = ("lm",)
     data: ScoringDataModule
 
+    def __init__(self, *, temperature: float = 1.0, **measurement: Any) -> None:
+        super().__init__(**measurement)
+        if not temperature > 0:
+            raise ValueError(f"measure.module.temperature={temperature}: give a number above 0")
+        self.temperature = temperature
+
     @property
     def metrics(self) -> Sequence[Metric]:  # type: ignore[override]
         return self.data.metrics
@@ -116,7 +122,7 @@ class TokenScoring(Measurement):
         head: Any = self.heads["lm"]
         output = self.encoder.read(batch, head.reads_hidden_states)
         hidden = head.states(self.encoder, output, batch)
-        answers = log_probs(head, hidden, batch["prediction_labels"])
+        answers = log_probs(head, hidden, batch["prediction_labels"], self.temperature)
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))
 
     def evaluate(self, collected: Sequence[BatchValues]) -> Evaluation:
@@ -129,8 +135,10 @@ class TokenScoring(Measurement):
         return self.data.constant_answer_scores()
 
 
-def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
     """fp32 [P, 2] of states [P, H]: each label's log-probability, and whether it is the best.
+
+    Logits are divided by the temperature first.
 
     Labels that are equally probable share the credit of being the best.
     """
@@ -143,7 +151,7 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
     with torch.autocast(device_type, enabled=False), product_library():
         states_and_labels = zip(hidden.float().split(rows), labels.split(rows), strict=True)
         for chunk_states, chunk_labels in states_and_labels:
-            logits = head(chunk_states)  # [rows, V]
+            logits = head(chunk_states) / temperature  # [rows, V]
             label_logits = logits.gather(1, chunk_labels[:, None])
             credit = (label_logits == logits.amax(1, keepdim=True)).float()
             # A model that says the same of all tokens knows none.
@@ -187,8 +195,7 @@ class Probe(Measurement):
             self.label_names = target.classes
         if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
             raise ValueError(
-                "a probe tells classes of words, texts or pairs; this task has numbers, choices or"
-                " spans"
+                "a probe classifies words, texts or pairs; this task has numbers, choices or spans"
             )
         self.words: list[list[str]] | None = None
         if is_of_words:

@@ -129,6 +129,8 @@ class PretrainingModule(TrainingModule):
         self.model = PretrainingModel(encoder, objectives)
         # of the encoder, where its other weights are given
         self.fresh_heads: list[str] = []
+        # words of text that have been read after each step
+        self.words_by_step: Sequence[float] = ()
         # Known once a training begins.
         self.world_size = 1
         # Sharded over ranks (FSDP), a rank has a part of each weight until they are gathered.
@@ -416,6 +418,7 @@ class PretrainingModule(TrainingModule):
             metrics[f"train/{name}"] = total / count
         metrics["train/learning_rate"] = rate
         metrics["train/gradient_norm"] = float(norm)
+        metrics |= {f"train/{name}": float(words) for name, words in self._words().items()}
         if seconds > 0:
             metrics["train/tokens_per_second"] = float(tokens) / seconds
             if self.matmul_ceiling:
@@ -444,6 +447,13 @@ class PretrainingModule(TrainingModule):
         tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
+    def _words(self) -> dict[str, int]:
+        """Words of text that have been read so far, where they are known."""
+        step = self.trainer.global_step
+        if not step or not self.words_by_step:
+            return {}
+        return {"words": round(self.words_by_step[step - 1])}
+
     def facts(self) -> PlainDict:
         """What run.json says of the training so far."""
         facts: PlainDict = {
@@ -455,6 +465,7 @@ class PretrainingModule(TrainingModule):
             facts["steps"] = self.trainer.global_step
             facts["world_size"] = self.world_size
             facts["batches_seen"] = f"{self.batches_seen:016x}"
+            facts |= self._words()
             if self.spikes.left_out:
                 facts["steps_left_out"] = self.spikes.left_out
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)

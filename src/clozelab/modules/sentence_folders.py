@@ -138,7 +138,7 @@ def _refuse_other_modules(
             )
     if "Pooling" not in names:
         raise ValueError(
-            f"{path} names no Pooling, so nothing says how the states of a text become one vector:"
+            f"{path} names no Pooling, so the pooling of a text is unknown:"
             " say pooling=mean or pooling=cls"
         )
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= set(LAST_MODULES):

@@ -22,7 +22,7 @@ from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import PlacedRow
-from clozelab.text.did_you_mean import require_choice
+from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
@@ -148,14 +148,14 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     act = content.pop("do", None)
     if act is None:
         act = answering.ACT_OF_TASK.get(predictor.model.task or "", "fill")
-    require_choice("do", act, answering.ACTS)
+    check_choice("do", act, answering.ACTS)
     settings = {}
     for key in (*answering.OPTION_KEYS, "errors"):
         if key in content:
             settings[key] = content.pop(key)
     options = answering.parse_options(act, settings)
     errors = settings.get("errors", "mark")
-    require_choice("errors", errors, ERRORS)
+    check_choice("errors", errors, ERRORS)
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+PREFIXES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+WORDS = re.compile(r"(\d*\.?\d+) ?([kMG]?) ?words")
+
 
 def parse_budget(text: str) -> float:
     """Seconds of "2h", "90min", "1.5 h", "1h30min".
@@ -21,6 +26,15 @@ def parse_budget(text: str) -> float:
     if not seconds >= 1.0 or text.strip().isdigit() or "," in text:
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
+
+
+def parse_words(text: str) -> float | None:
+    """Words of "100Mwords", "10 M words", "50kwords"; None for another budget, a time."""
+    match = WORDS.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, prefix = match.groups()
+    return float(number) * PREFIXES[prefix]
 
 
 def parse_difference(text: str) -> float:

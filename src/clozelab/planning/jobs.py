@@ -21,7 +21,6 @@ import torch
 from clozelab.addresses import build_parts
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
-from clozelab.corpus.mixing import tokens_by_source
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
@@ -265,7 +264,7 @@ class Arm(Shape):
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[PlainMapping] = ()
-    source_weights: Sequence[Mapping[str, float] | None] = ()
+    source_weights: Sequence[Mapping[str, float]] = ()
 
     @property
     def longest(self) -> int:
@@ -312,7 +311,7 @@ class Arm(Shape):
         """How often each source of a prepared corpus is read; empty without weights."""
         if self.corpus.folder is None or not any(self.source_weights):
             return {}
-        sizes = tokens_by_source(self.corpus.train)
+        sizes = self.corpus.train.tokens_by_source()
         return passes_by_source(self.phase_tokens, self.source_weights, sizes)
 
     @cached_property

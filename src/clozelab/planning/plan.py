@@ -13,7 +13,7 @@ from rich.console import Console
 
 from clozelab.launch.progress import PlanPart, plan_file, write_plan
 from clozelab.launch.sweep import Sweep
-from clozelab.planning.budget import parse_budget, parse_difference
+from clozelab.planning.budget import parse_budget, parse_difference, parse_words
 from clozelab.planning.steps import Step, make_steps, step_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
@@ -33,6 +33,7 @@ class Plan:
     Attributes:
         args: what was asked.
         budget: seconds for all of it; None where nothing is to be divided.
+        words: to be read by a pre-training, repeated ones counted; None without a budget in words.
         difference: the true one that is to be found, in points.
         experiment: its claims; one without any for a stage.
         steps: its commands.
@@ -43,6 +44,7 @@ class Plan:
 
     args: ParsedArgs
     budget: float | None
+    words: float | None
     difference: float
     experiment: Experiment
     steps: Sequence[Step]
@@ -65,7 +67,10 @@ def make_plan(args: ParsedArgs) -> Plan:
     from clozelab.planning.sweeps import Corpora, analyse
 
     budget = None
-    if "budget" in args.values:
+    words = parse_words(args.values.get("budget", ""))
+    if words is not None and args.names != ["pretrain"]:
+        raise ValueError("a budget in words is for `plan pretrain`; give a time, such as 2h")
+    if words is None and "budget" in args.values:
         budget = parse_budget(args.values["budget"])
     matched_by = args.values.get("matched_by")
     if matched_by and budget is None:
@@ -106,7 +111,7 @@ def make_plan(args: ParsedArgs) -> Plan:
             say=lambda line: say(line, "dim", console=progress),
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
-    return Plan(args, budget, difference, experiment, steps, runs, costing, parts)
+    return Plan(args, budget, words, difference, experiment, steps, runs, costing, parts)
 
 
 def save_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:

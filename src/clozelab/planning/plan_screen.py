@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clozelab.analysis.phrases import format_count
+from clozelab.config import typed
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
 from clozelab.planning.tables import (
@@ -44,6 +46,8 @@ def print_plan(plan: Plan) -> None:
         _print_shares(plan, shares)
     elif plan.budget is not None:
         _allocate(plan, plan.budget)
+    if plan.words is not None:
+        _print_words(plan, plan.words)
     if plan.experiment.claims:
         _print_detectable(plan)
     print_warnings(warnings(costing, shares))
@@ -87,6 +91,26 @@ def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame]) -> None:
         if plan.args.names == ["pretrain"] and len(factors) == 1:
             words = shlex.join([*plan.args.overrides, *factors])
             say(f"run: clozelab pretrain {words}", style="bold")
+
+
+def _print_words(plan: Plan, words: float) -> None:
+    """Print how many words each arm reads, and the steps_factor with which it reads `words`."""
+    from clozelab.assembly.pretraining import make_data
+    from clozelab.corpus.shards import PreparedCorpus
+
+    for arm in plan.costing.arms:
+        if arm.corpus.folder is None:
+            say("the words of a corpus are known once it is prepared: clozelab prepare ...")
+            return
+        cfg = typed("pretrain", arm.settings)
+        data = make_data(cfg, PreparedCorpus.open(arm.corpus.folder), arm.objectives)
+        read = data.words_by_step()[-1]
+        # A little less, since steps are rounded.
+        factor = f"steps_factor={0.999 * cfg.steps_factor * words / read:.4g}"
+        say(f"{arm.name}: {format_count(read)} words; {format_count(words)} with {factor}")
+        if len(plan.costing.arms) == 1:
+            others = [word for word in plan.args.overrides if key_of(word) != "steps_factor"]
+            say(f"run: clozelab pretrain {shlex.join([*others, factor])}", style="bold")
 
 
 def _allocate(plan: Plan, budget: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
+from clozelab.schema import Component, PretrainConfig
 from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
 from clozelab.text.plain import PlainMapping, ReadOnlyJson
@@ -83,36 +83,36 @@ class Corpora:
     unprepared: list[str] = field(default_factory=list)
     _opened: dict[str, Corpus] = field(default_factory=dict)
 
-    def __call__(self, settings: ReadOnlyJson) -> Corpus:
-        key = repr((settings["corpus"], settings["tokenizer"]))
+    def __call__(self, cfg: PretrainConfig) -> Corpus:
+        key = repr((cfg.corpus, cfg.tokenizer))
         if key not in self._opened:
-            self._opened[key] = self._open(settings)
+            self._opened[key] = self._open(cfg)
         corpus = self._opened[key]
         if corpus.folder is None:
-            self.awaits_world |= settings["corpus"]["generator"] is not None
-            self.unprepared.append(settings["corpus"]["name"])
+            self.awaits_world |= cfg.corpus.generator is not None
+            self.unprepared.append(cfg.corpus.name)
         return corpus
 
-    def _open(self, settings: ReadOnlyJson) -> Corpus:
+    def _open(self, cfg: PretrainConfig) -> Corpus:
         try:
-            folder = find_corpus(typed("pretrain", settings))
+            folder = find_corpus(cfg)
         except USER_ERRORS:
             if self.strict:
                 raise
             folder = None
         if folder is not None:
-            return self._open_folder(settings, folder)
+            return self._open_folder(cfg, folder)
         # Not prepared yet: a small one of its kind, or nothing but sizes.
-        if settings["corpus"]["generator"] is not None and self.world is not None:
-            return self._sample_world(settings, self.world)
-        self.preparing += text_bytes(settings) / float(constants()["prepared_bytes_per_second"])
-        return synthetic_corpus(int(settings["tokenizer"]["vocab_size"]))
+        if cfg.corpus.generator is not None and self.world is not None:
+            return self._sample_world(cfg, cfg.corpus.generator, self.world)
+        self.preparing += text_bytes(cfg) / float(constants()["prepared_bytes_per_second"])
+        return synthetic_corpus(cfg.tokenizer.vocab_size)
 
-    def _open_folder(self, settings: ReadOnlyJson, folder: Path) -> Corpus:
+    def _open_folder(self, cfg: PretrainConfig, folder: Path) -> Corpus:
         prepared = PreparedCorpus.open(folder)
         tokenizer = prepared.tokenizer
         return Corpus(
-            str(settings["corpus"]["name"]),
+            cfg.corpus.name,
             prepared.train,
             prepared.validation,
             SpecialIds.from_tokenizer(tokenizer),
@@ -121,27 +121,31 @@ class Corpora:
             folder,
         )
 
-    def _sample_world(self, settings: ReadOnlyJson, world: Path) -> Corpus:
+    def _sample_world(self, cfg: PretrainConfig, generator: Component, world: Path) -> Corpus:
         """A generated corpus with few of its documents, prepared in a folder of the caller's."""
         started = time.process_time()
-        corpus = copy.deepcopy(dict(settings["corpus"]))
-        generator = corpus["generator"]
+        generator = dict(generator)
         # Text and time grow with the number of documents. The bound of the loss is computed on a
         # few documents more, and is not needed here.
         scale = max(1.0, generator.get("num_documents", 1) / SAMPLED_DOCUMENTS["num_documents"])
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
-        small = {"corpus": corpus, "data_dir": str(world), "cache_dir": str(world / "cache")}
+        small = replace(
+            cfg,
+            corpus=replace(cfg.corpus, generator=generator),
+            data_dir=str(world),
+            cache_dir=str(world / "cache"),
+        )
         # What is said of a sample, such as how large its vocabulary is, is not of the corpus.
         with quiet_log():
-            prepared = prepared_corpus(typed("pretrain", {**settings, **small}))
+            prepared = prepared_corpus(small)
         seconds = time.process_time() - started
         # The whole world will take so many times as long.
         self.sampling += seconds
         self.preparing += scale * seconds
-        sample = self._open_folder(settings, prepared.folder)
+        sample = self._open_folder(cfg, prepared.folder)
         sentences = scale * (sample.train.num_sentences + sample.validation.num_sentences)
-        held_out = round(sentences * float(corpus["validation_fraction"]))
+        held_out = round(sentences * cfg.corpus.validation_fraction)
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
     def read_preview(self, settings: PlainMapping) -> TaskPreview:
@@ -160,13 +164,13 @@ class Corpora:
         return {**settings, "data_dir": str(self.world)}
 
 
-def text_bytes(settings: ReadOnlyJson) -> int:
+def text_bytes(cfg: PretrainConfig) -> int:
     """Bytes of a corpus's sources on disk; 0 where they are not there, with a warning."""
-    data_dir = Path(settings["data_dir"])
     total = 0
     try:
-        for index, source in enumerate(settings["corpus"]["sources"]):
-            for shard in make_source(source, index, settings["hub"]).shards(index, data_dir):
+        for index, source in enumerate(cfg.corpus.sources):
+            files = make_source(vars(source), index, cfg.hub)
+            for shard in files.shards(index, Path(cfg.data_dir)):
                 total += shard.num_bytes
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s", str(error).partition("\n")[0])
@@ -179,7 +183,7 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
     cfg = typed("pretrain", settings)
     objectives = encoders.build_objectives(cfg)
     last_objective = objectives[-1]
-    corpus = corpora(settings)
+    corpus = corpora(cfg)
     if settings["encoder"] is None:
         config = encoders.encoder_config(cfg, corpus.ids, last_objective)
     else:

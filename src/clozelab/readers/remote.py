@@ -124,13 +124,12 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
             listed = store.glob(key, detail=True)
         else:
             listed = store.find(key, detail=True)
-        files = []
-        for place, info in listed.items():
-            if info["type"] == "file":
-                size, version = _size_and_version(info)
-                files.append(RemotePath(store.unstrip_protocol(place), size, version, store, place))
-    if key not in listed and not has_magic(key):
-        return {file.key.removeprefix(key).lstrip("/"): file for file in files}, True
+        files = _files_of(store, listed)
+    is_folder = key not in listed and not has_magic(key)
+    if is_folder:
+        names = {file.key.removeprefix(key).lstrip("/"): file for file in files}
+        # as on disk, nothing that is hidden
+        return {name: file for name, file in names.items() if "/." not in f"/{name}"}, True
     names = {file.name: file for file in files}
     # Where folders hold files of one name, the folders tell them apart.
     if len(names) < len(files):
@@ -138,8 +137,18 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
     return names, False
 
 
+def _files_of(store: AbstractFileSystem, listed: ReadOnlyJson) -> list[RemotePath]:
+    """The files among what a store has listed, by its own names."""
+    files = []
+    for key, info in listed.items():
+        if info["type"] == "file":
+            size, version = _size_and_version(info)
+            files.append(RemotePath(store.unstrip_protocol(key), size, version, store, key))
+    return files
+
+
 def _size_and_version(info: ReadOnlyJson) -> tuple[int, str]:
-    """What tells a file of a store from a changed one; ValueError where nothing does."""
+    """What tells a file of a store from a changed one; OSError where nothing does."""
     mark = next((info[key] for key in CHECKSUMS + TIMES if info.get(key)), None)
     if mark is None or info.get("size") is None:
         raise OSError("its server does not give both a size and an ETag, so fetch it to disk first")

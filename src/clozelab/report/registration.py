@@ -165,7 +165,7 @@ def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registrati
         last = entries[-1]
         changes = join_list(changed(last.content, content) or ["fewer seeds"])
         raise ValueError(
-            f"{root / REGISTRATION_FILE} of {last.date[:10]} says otherwise ({changes}); --again"
+            f"{root / REGISTRATION_FILE} of {last.date[:10]} differs ({changes}); --again"
             " keeps it and adds what is declared now"
         )
     date = now()

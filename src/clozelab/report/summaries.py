@@ -276,7 +276,7 @@ def _without_next_sentence(table: ResultTable) -> ArmsBelowBaseline | None:
     first_arm = next(iter(unlearnt))
     length = table.complete("pretrain", first_arm)[0].config["validation"]["seq_length"]
     text = (
-        f"Next-sentence prediction tells, of held-out pairs of {length} tokens:"
+        f"Next-sentence prediction, accuracy on held-out pairs of {length} tokens:"
         f" {'; '.join(unlearnt.values())}. Unless longer pairs tell more"
         " (measure=pairs_follows), what it gives or costs cannot show at this budget"
     )

@@ -172,20 +172,20 @@ def pair_runs(run: Record, first: RunAnswers, second: RunAnswers, metric: str) -
         raise ValueError("they were not scored on the same examples with the same labels")
     count = len(first.ids)
     labels = first.labels
-    kind = run.facts.get("answers") or _kind_of(labels, first.names)
-    if kind in LISTS:
-        metrics, compute = LISTS[kind]
+    answer_kind = run.facts.get("answers") or _kind_of(labels, first.names)
+    if answer_kind in LISTS:
+        metrics, compute = LISTS[answer_kind]
         if metric not in metrics:
             raise ValueError(
-                f"{metric} is no score of predictions alone, so it cannot be resampled; of {kind}"
-                f" those are {', '.join(metrics)}"
+                f"{metric} is no score of predictions alone, so it cannot be resampled; of"
+                f" {answer_kind} those are {', '.join(metrics)}"
             )
         return PairedTest(count, metric, compute(first, second, metric))
-    if kind not in ("labels", "numbers"):
-        raise ValueError(f"their answers are {kind}, which nothing here resamples")
+    if answer_kind not in ("labels", "numbers"):
+        raise ValueError(f"their answers are {answer_kind}, which nothing here resamples")
     *values, label_values = _as_numbers(run, first.predictions, second.predictions, labels)
     test = None
-    if kind == "labels":
+    if answer_kind == "labels":
         right = np.array([answers == label_values for answers in values])
         test = mcnemar(right[0], right[1])
         names = {str(label) for label in labels}

@@ -35,11 +35,11 @@ MAY_DIFFER = {
 
 
 def open_intact_archive(name: str, folder: Path) -> RunArchive:
-    """Unpack a pack into an empty folder; ValueError where it is not what its manifest says."""
+    """Unpack a pack into an empty folder; ValueError where it differs from its manifest."""
     archive = open_archive(Path(name), folder)
     if archive.changed:
         raise ValueError(
-            f"{name} is damaged: {archive.changed[0]} is not what its manifest says; fetch it again"
+            f"{name} is damaged: {archive.changed[0]} does not match the manifest; fetch it again"
         )
     return archive
 

@@ -523,8 +523,8 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     score = runs[0].scores[runs[0].metric]
     if score.higher_is_better is None:
         raise ValueError(
-            f"{runs[0].name} on {runs[0].task} has several learning rates, and nothing says whether"
-            f" a higher {runs[0].metric} is better: report each rate as a row of its own"
+            f"{runs[0].name} on {runs[0].task} has several learning rates, and it is not declared"
+            f" whether a higher {runs[0].metric} is better: report each rate as a row of its own"
         )
 
     def sum_over_common(rate: float | None) -> float:

@@ -171,7 +171,7 @@ def open_archive(path: Path, folder: Path) -> RunArchive:
         if record.results_version > version:
             raise ValueError(
                 f"{path}: {record.place} has results version {record.results_version} of"
-                f" {record.stage}, and this code knows {version}: take the"
+                f" {record.stage}, and this code has {version}: take the"
                 f" commit that made it, {record.git and record.git.commit}, or a newer one"
             )
     # A damaged record has no fingerprint.

@@ -185,7 +185,7 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     # a fine-tuning is there for its scores; of a pre-training the encoder counts
     if record.is_complete and record.stage != "pretrain" and record.score is None:
         return record.model_copy(
-            update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"}
+            update={"status": DAMAGED, "error": f"{folder} is complete and has no scores"}
         )
     # Only where this machine would know of a process that still runs.
     is_here = record.process is None or record.process.host == platform.node()

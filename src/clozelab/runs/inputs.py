@@ -15,7 +15,7 @@ from clozelab.config import MISSING_VALUE, Composed
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
 from clozelab.runs.identity import counting_leaves
-from clozelab.text.plain import read_json
+from clozelab.text.plain import ReadOnlyJson, read_json
 
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
@@ -133,13 +133,7 @@ def _named_files(config: Composed) -> Iterator[Path]:
     # a corpus has its own rule for what its sources name
     corpus = config.get("corpus") or {}
     for source in corpus.get("sources") or ():
-        if source.get("dataset"):  # its commit is in the configuration
-            continue
-        for path in path_list(source["path"]):
-            files, _ = matching_files(path, data_dir)
-            if not files:  # also where a URL names some
-                raise ValueError(f"{path}: no such files")
-            yield from files.values()
+        yield from _files_of_source(source, data_dir)
 
     # an encoder's folder may be called by a plain word
     encoder = config.get("encoder")
@@ -154,6 +148,20 @@ def _named_files(config: Composed) -> Iterator[Path]:
         is_looked_at = key.startswith(("corpus.sources.", "optimizer."))
         if isinstance(value, str) and value and not is_looked_at:
             yield from _files_named_by(key, value, data_dir)
+
+
+def _files_of_source(source: ReadOnlyJson, data_dir: str) -> Iterator[Path]:
+    """Yield the files of a corpus's source; a data set's commit is in the configuration itself.
+
+    ValueError where there are none, or where a URL names them: those cannot be watched.
+    """
+    if source.get("dataset"):
+        return
+    for path in path_list(source["path"]):
+        files, _ = matching_files(path, data_dir)
+        if not files:
+            raise ValueError(f"{path}: no such files")
+        yield from files.values()
 
 
 def _files_named_by(key: str, text: str, data_dir: str) -> Iterator[Path]:

@@ -99,8 +99,8 @@ def score_in_context(run: Record, *, with_loss: bool = True) -> str:
     losses = _losses(run)
     if RTD_ACCURACY in run.facts:
         text = (
-            f"{run.facts[RTD_ACCURACY]:.1%} of tokens rightly told as replaced or not, one answer"
-            f" gives {run.facts[RTD_TRIVIAL_ACCURACY]:.1%}"
+            f"{run.facts[RTD_ACCURACY]:.1%} of tokens rightly classified as replaced or not, one"
+            f" answer gives {run.facts[RTD_TRIVIAL_ACCURACY]:.1%}"
         )
     elif losses is not None:
         loss, plateau = losses

@@ -382,7 +382,7 @@ def _refuse_leftovers(folder: Path) -> None:
     leftovers = [name for name in LEFT_BY_RUNS if (folder / name).exists()]
     if leftovers:
         raise ValueError(
-            f"{folder} holds {', '.join(leftovers)} and no {RUN_FILE} that says of which run;"
+            f"{folder} holds {', '.join(leftovers)} and no {RUN_FILE} that names its run;"
             " remove the folder, or give run_dir another name"
         )
 

@@ -146,5 +146,5 @@ def order_files(name: str, values: Mapping[str, str]) -> dict[str, bytes]:
 
     record = read_record(Path(name))
     if record is None:
-        raise ValueError(f"{name} is no run's folder: only that knows the order of its batches")
+        raise ValueError(f"{name} is no run's folder: only a run has the order of its batches")
     return {FILE: batch_order(record)}

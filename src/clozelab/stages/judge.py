@@ -66,11 +66,11 @@ def main(args: ParsedArgs) -> int:
     if assumed:
         say(
             f"Taken for percent, where higher is better: {join_list(assumed)}. `columns:` in"
-            f" {claim_path} says otherwise (docs/claims.md).",
+            f" {claim_path} declares others (docs/claims.md).",
             style="dim",
         )
     say(
-        "Whether these runs may be compared was not checked: a CSV says nothing of how they were"
+        "Whether these runs may be compared was not checked: a CSV does not record how they were"
         " made.",
         style="yellow",
     )

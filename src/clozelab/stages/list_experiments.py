@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,8 +24,6 @@ paper.yaml, and experiments of one file, where you stand or in experiments/
 there. For each scale that has runs: how many are done. Or the architectures
 that can be trained: what each is, and the command. Or the corpora that have a
 recipe: licence, size, and how to get them."""
-ARCHITECTURES = "architectures"
-CORPORA = "corpora"
 INDENT = "  "
 
 
@@ -35,14 +33,8 @@ def main(args: ParsedArgs) -> int:
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
     for name in args.names:
-        check_choice("list", name, (ARCHITECTURES, CORPORA))
-        group, describe = "architecture", describe_architecture
-        if name == CORPORA:
-            group, describe = "corpus", describe_corpus
-        for path in sorted((CONF_DIR / group).glob("*.yaml")):
-            texts = describe(path)
-            if texts:
-                print_entry(path.stem, texts)
+        check_choice("list", name, tuple(GROUPS))
+        print_group(*GROUPS[name])
         return 0
     runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
@@ -52,6 +44,14 @@ def main(args: ParsedArgs) -> int:
             name = f"{path} (your own)"
         print_entry(name, describe_experiment(path.resolve(), runs_dir))
     return 0
+
+
+def print_group(group: str, describe: Callable[[Path], list[Text]]) -> None:
+    """Print the members of a group of conf that have a description."""
+    for path in sorted((CONF_DIR / group).glob("*.yaml")):
+        texts = describe(path)
+        if texts:
+            print_entry(path.stem, texts)
 
 
 def print_entry(name: str, texts: Iterable[Text]) -> None:
@@ -83,6 +83,13 @@ def describe_corpus(path: Path) -> list[Text]:
         return []
     about = [f"{key}: {value}" for key, value in recipe.get("about", {}).items()]
     return [*map(Text, about), Text(recipe.how_to_get, style="cyan")]
+
+
+# what can be listed: its folder of conf, and what describes a file of it
+GROUPS = {
+    "architectures": ("architecture", describe_architecture),
+    "corpora": ("corpus", describe_corpus),
+}
 
 
 def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:

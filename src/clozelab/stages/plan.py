@@ -27,6 +27,8 @@ not kept.
   budget=10h       for the whole experiment: seeds of both kinds and tokens that
                    give its primary claims (without any, all claims) most power,
                    the power of every number of seeds, and the command to run
+  budget=100Mwords of `plan pretrain`: the steps_factor that reads so many words,
+                   repeated ones counted
   difference=2     the true difference in points that is to be found (default:
                    2)
   matched_by=      instead: what each arm can afford where arms get equal steps,

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich import filesize
+
 from clozelab.assembly import corpora
+from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
+from clozelab.terminal import Heading, print_table
+from clozelab.text.formatting import duration
+from clozelab.text.plain import JsonObject
+
+STEPS = (
+    Heading("step"),
+    Heading("documents", is_number=True),
+    Heading("characters", is_number=True),
+    Heading("what it did", folds=True),
+)
+FORECASTS = (
+    Heading("source"),
+    Heading("files", is_number=True),
+    Heading("on disk", is_number=True),
+    Heading("documents", is_number=True),
+    Heading("characters", is_number=True),
+    Heading("tokens", is_number=True),
+)
 
 
-def main(cfg: PrepareConfig) -> Path:
-    """Prepare `cfg.corpus` and print where it lies."""
+def main(cfg: PrepareConfig) -> Path | None:
+    """Prepare `cfg.corpus` and print where it lies; with `dry_run` only what it would take."""
+    if cfg.dry_run:
+        print_forecast(cfg)
+        return None
     # Every byte, once before a sweep: its jobs compare sizes alone.
     corpus = corpora.prepared_corpus(cfg, verify="full")
+    print_table(STEPS, [step_row(step) for step in corpus.manifest["steps"]])
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         sizes = (
             f"{split.num_documents:,} documents, {split.num_sentences:,} sentences,"
@@ -26,3 +52,47 @@ def main(cfg: PrepareConfig) -> Path:
         print_words(corpus.manifest["words"])
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder
+
+
+def step_row(step: JsonObject) -> Sequence[str]:
+    """What a step left of all sources, and what it did to the rest."""
+    documents = sum(kept["documents"] for kept in step["kept"].values())
+    characters = sum(kept["characters"] for kept in step["kept"].values())
+    actions = []
+    for reason, counts in step["reasons"].items():
+        for action in ("dropped", "changed"):
+            number = counts[f"{action}_documents"]
+            if number:
+                actions.append(f"{reason}: {number:,} {action}")
+    return step["step"], f"{documents:,}", f"{characters:,}", "; ".join(actions)
+
+
+def print_forecast(cfg: PrepareConfig) -> None:
+    """Say what a preparation would take, or that it is done."""
+    folder = corpora.find_corpus(cfg)
+    if folder is not None:
+        print(f"prepared already: {folder}")
+        return
+    forecasts = corpora.forecast_corpus(cfg)
+    total = CorpusForecast()
+    rows = []
+    for name, forecast in forecasts.items():
+        total.add(forecast)
+        rows.append(_forecast_row(name, forecast))
+    if len(rows) > 1:
+        rows.append(_forecast_row("all", total))
+    print_table(FORECASTS, rows)
+    workers = corpora.num_workers(cfg)
+    seconds = duration(max(1.0, total.duration(workers)))
+    print(f"time: some {seconds}, with {workers} at work (corpus.workers)")
+    work, result = (filesize.decimal(int(size)) for size in (total.work_bytes, total.result_bytes))
+    print(f"disk: some {work} while it is prepared, {result} when it is done, in {cfg.cache_dir}")
+    if cfg.tokenizer.vocab_file is None:
+        print("tokens are guessed: the vocabulary is still to be learnt, within a minute or two")
+    print("nothing was written (--dry-run)")
+
+
+def _forecast_row(name: str, forecast: CorpusForecast) -> Sequence[str]:
+    numbers = [forecast.documents, forecast.characters, forecast.tokens]
+    rounded = [f"{int(float(f'{number:.2g}')):,}" for number in numbers]
+    return name, f"{forecast.files:,}", filesize.decimal(int(forecast.disk_bytes)), *rounded

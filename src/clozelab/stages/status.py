@@ -70,7 +70,7 @@ def print_status(status: ExperimentStatus) -> None:
     if status.is_done:
         sentence = "all done"
         if any(sweep.planned is None for sweep in status.sweeps):
-            sentence = "every run is complete; whether there were to be more no record tells"
+            sentence = "every run is complete; no record lists how many were planned"
         say(f"{sentence}\n", style="green")
         return
     jobs = count_noun(num_at_once, "job")

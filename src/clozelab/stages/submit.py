@@ -28,7 +28,7 @@ def main(args: ParsedArgs) -> int:
     """Write a submission; returns the exit status."""
     if args.names[:1] != ["glue"]:
         raise ValueError(
-            "submit knows one benchmark: `clozelab submit glue RUNS...`, not"
+            "submit supports one benchmark: `clozelab submit glue RUNS...`, not"
             f" {args.names[:1] or 'nothing'}"
         )
     out = Path(args.values.get("out", "glue_submission.zip"))

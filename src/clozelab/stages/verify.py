@@ -1,4 +1,4 @@
-"""`clozelab verify`: is it the same run, trained again? Is a pack what its manifest says?"""
+"""`clozelab verify`: is it the same run, trained again? Does a pack match its manifest?"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def verify_archive(path: Path) -> int:
     """
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as folder:
         archive = open_archive(path, Path(folder))
-        wrong = [f"{name} is not what its manifest says" for name in archive.changed]
+        wrong = [f"{name} does not match the manifest" for name in archive.changed]
         checked = f"{len(archive.manifest.files)} checksums"
         # The table is made of whole records alone.
         if not wrong:
@@ -87,7 +87,7 @@ def verify_archive(path: Path) -> int:
         say(f"wrong: {line}", style="bold red")
     say(f"checked: {checked}")
     if wrong:
-        say(f"{path} is not what it says: {len(wrong)} findings", style="bold red")
+        say(f"{path} is not intact: {len(wrong)} findings", style="bold red")
         return 1
-    say(f"{path} is what it says", style="green")
+    say(f"{path} is intact", style="green")
     return 0

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import FeatureMix, check_features, feature_layers
+from clozelab.models.heads import FEATURES, FeatureMix, feature_layers
 from clozelab.models.trained import freeze
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import Facts, cached_folder, content_key
 from clozelab.tasks.sequences import Ints, Sequences, ragged_positions, token_budget_batches
 from clozelab.tasks.unit import BatchContext
 from clozelab.tasks.words import TaggedSequences, WordSplit, WordUnit, count_targets
+from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class FeatureUnit(WordUnit):
 
     def __init__(self, *, features: str, **words: Any) -> None:
         super().__init__(**words)
-        check_features(features)
+        check_choice("features", features, FEATURES)
         self.features = features
 
     def check_head(self, head: str) -> None:

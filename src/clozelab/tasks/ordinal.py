@@ -52,7 +52,7 @@ class OrdinalTarget(ClassTarget):
         if labels is None or len(labels) < 3:
             raise ValueError(
                 f"task.data.labels={labels}: list three classes or more in their order, the lowest"
-                " first (no file says it; two classes are a task of format/labelled)"
+                " first (no file has the order; two classes are a task of format/labelled)"
             )
         super().__init__(labels=labels)
         self.metrics = [scorer.metric for scorer in self.scorers.values()]

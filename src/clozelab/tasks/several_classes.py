@@ -175,7 +175,7 @@ class SeveralClassesTarget(KnownClasses):
         if len(self.classes) < 2:
             raise ValueError(
                 f"{path}: there is one label, {self.classes[0]!r}: a class for each text"
-                " (format/labelled) tells rows with it from rows without"
+                " (format/labelled) separates rows with it from rows without"
             )
         # A fine-tuned model brings its classes, and the file may lack some of those.
         if not self.is_of_model:

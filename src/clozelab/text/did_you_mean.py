@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 SHORTEST_BEGINNING = 3
 """Characters: a word that is shorter begins too many known words to mean one of them."""
@@ -52,13 +52,7 @@ def values_of(words: Iterable[str]) -> dict[str, str]:
     return {key_of(word): word.partition("=")[2] for word in words}
 
 
-def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
+def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     """ValueError for a value of a key that is none of its choices."""
     if value not in choices:
-        raise ValueError(f"{key}={value!r} is unknown; known: {', '.join(choices)}")
-
-
-def require_choice(key: str, value: object, choices: Sequence[str]) -> None:
-    """ValueError for a value of a key that is none of its choices."""
-    if value not in choices:
-        raise ValueError(f"{key}={value}: choose one of {', '.join(choices)}")
+        raise ValueError(f"{key}={value}: choose one of {', '.join(map(str, choices))}")

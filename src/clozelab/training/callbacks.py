@@ -50,7 +50,7 @@ class TrainingInterruptedError(SystemExit):
 
     def __str__(self) -> str:
         if self.planned:
-            return f"stopped after step {self.step}, as stop_after_step says"
+            return f"stopped after step {self.step}, by stop_after_step"
         return f"stopped by {self.by} after step {self.step}; start the same command again to go on"
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.corpus.steps.sharded import Lines, run, run_any
 from tests.screens import refuses
 
+from clozelab.corpus.steps import near_duplicates
 from clozelab.corpus.steps.near_duplicates import (
     NUM_ORDERS,
     REASON,
@@ -141,6 +142,20 @@ def test_sketches_estimate_similarity_within_their_standard_error() -> None:
         expected = (exact * (1 - exact) / NUM_ORDERS) ** 0.5
         assert abs(np.mean(errors)) < 4 * expected / 200**0.5 + 1 / 256
         assert 0.8 * expected < np.std(errors) < 1.2 * expected
+
+
+def test_many_documents_that_share_a_part_are_each_compared_with_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All agree in the first band, and two in each other one as well."""
+    generator = np.random.default_rng(4)
+    originals = generator.integers(256, size=(50, NUM_ORDERS), dtype=np.uint8)
+    originals[:, :4] = 7
+    sketches = np.concatenate([originals, originals])
+    expected = list(range(50, 100))
+    assert similar_to_earlier(sketches, 0.8) == expected
+    monkeypatch.setattr(near_duplicates, "MAX_COMPARED", 3)
+    assert similar_to_earlier(sketches, 0.8) == expected
 
 
 @settings(max_examples=50, deadline=None)

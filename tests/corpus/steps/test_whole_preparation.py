@@ -117,7 +117,7 @@ def test_without_the_steps_all_stay_and_the_notice_is_named(
     manifest = manifest_of(prepare(data, "cache", [Clean()]))
     assert manifest["counts"]["documents"] == len(documents())
     assert "121 x 'We use cookies to make this site better.'" in caplog.text
-    assert "corpus.steps=[clean,{repeated_lines:{max_count:100}}]" in caplog.text
+    assert "corpus.steps=[clean,{repeated_lines:{max_count:" in caplog.text
 
 
 def test_small_shards_and_two_processes_make_the_same(data: Path) -> None:

@@ -82,7 +82,7 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
     is_kept = first_of_each(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
     stretches: dict[int, list[Units]] = {}
     blocks: list[Units] = []
-    totals: Counter[str] = Counter()
+    num_sentences = 0
     copies = Tally("duplicates")
     for shard, path in enumerate(paths):
         arrays = read_arrays(path, NUMBERS)
@@ -92,22 +92,18 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
             units = _units_of(arrays, "stretch", kept & (arrays["document_source"] == source))
             stretches.setdefault(source, []).append(units)
         _tally_copies(copies, arrays, kept)
-        for name in ("characters", "sentences"):
-            totals[name] += int(arrays[f"document_{name}"][kept].sum())
+        num_sentences += int(arrays["document_sentences"][kept].sum())
+    num_characters = copies.characters.total()
     of_sources = {source: _joined(units) for source, units in stretches.items()}
+    limits = held_out_limits(of_sources, validation_fraction)
+    limit = sample_limit(*_joined(blocks), sample_characters)
+    lines = _frequent_lines(paths, COUNTED_SHARE * num_characters)
+    num_kept = int(is_kept.sum())
+    num_stretches = sum(len(np.unique(hashes)) for hashes, _ in of_sources.values())
     tallies = [*add_up(read_facts(path)["tallies"] for path in paths), copies]
-    return Settled(
-        is_kept=is_kept,
-        starts=starts,
-        limits=held_out_limits(of_sources, validation_fraction),
-        sample_limit=sample_limit(*_joined(blocks), sample_characters),
-        lines=_frequent_lines(paths, COUNTED_SHARE * totals["characters"]),
-        documents=int(is_kept.sum()),
-        sentences=totals["sentences"],
-        characters=totals["characters"],
-        num_stretches=sum(len(np.unique(hashes)) for hashes, _ in of_sources.values()),
-        tallies=[tally.facts() for tally in tallies],
-    )
+    facts = [tally.facts() for tally in tallies]
+    sizes = (num_kept, num_sentences, num_characters, num_stretches)
+    return Settled(is_kept, starts, limits, limit, lines, *sizes, facts)
 
 
 def _tally_copies(tally: Tally, arrays: Arrays, kept: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from clozelab.text.plain import JsonObject, PlainMapping
 FACTS = "facts"
 SURVEY = "survey."  # before the names of a step's arrays
 TEXT = "text"
+ENCODING = ("utf-8", "surrogatepass")  # a text that was not cleaned may hold surrogates
 DOCUMENT_ARRAYS = ("index", "source", "has_lines", "num_lines")
 
 
@@ -54,14 +55,15 @@ def pack_documents(
 ) -> dict[str, np.ndarray]:
     """Documents as arrays; `has_lines` says by a document's number what its lines are."""
     texts = ["\n".join(document.lines) for document in documents]
-    data = "\n".join(texts).encode("utf-8", "surrogatepass")
-    return {
-        TEXT: _bytes_array(zstandard.compress(data)),
-        "index": np.array([document.index for document in documents], dtype=np.int64),
-        "source": np.array([document.source for document in documents], dtype=np.uint8),
-        "has_lines": np.array([has_lines[document.index] for document in documents], dtype=bool),
-        "num_lines": np.array([text.count("\n") + 1 for text in texts], dtype=np.int64),
-    }
+    index = [document.index for document in documents]
+    source = [document.source for document in documents]
+    num_lines = [text.count("\n") + 1 for text in texts]
+    packed = {TEXT: _bytes_array(zstandard.compress("\n".join(texts).encode(*ENCODING)))}
+    packed["index"] = np.array(index, dtype=np.int64)
+    packed["source"] = np.array(source, dtype=np.uint8)
+    packed["has_lines"] = np.array([has_lines[number] for number in index], dtype=bool)
+    packed["num_lines"] = np.array(num_lines, dtype=np.int64)
+    return packed
 
 
 def unpack_lines(arrays: Arrays) -> list[str]:
@@ -69,7 +71,7 @@ def unpack_lines(arrays: Arrays) -> list[str]:
     if not len(arrays["num_lines"]):
         return []
     data = zstandard.decompress(arrays[TEXT].tobytes())
-    return data.decode("utf-8", "surrogatepass").split("\n")
+    return data.decode(*ENCODING).split("\n")
 
 
 def unpack_documents(shard: int, arrays: Arrays) -> Iterator[Document]:

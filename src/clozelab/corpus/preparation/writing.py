@@ -76,4 +76,6 @@ def _cut_side(arrays: Arrays, side: str, bounds: np.ndarray) -> Iterator[Arrays]
             "sources": sources[first_document:document_end],
             "origins": origins[first_document:document_end],
         }
-        first_document, first_sentence, first_token = document_end, sentence_end, token_end
+        first_document = document_end
+        first_sentence = sentence_end
+        first_token = token_end

@@ -94,8 +94,8 @@ class Decontaminate(CorpusStep):
         is_beginning[_first_bits(ngrams)] = True
         names = list(self.paths)
         for document in documents:
-            words = [words_of(line) for line in document.lines]
-            all_words = list(chain.from_iterable(words))
+            words_by_line = [words_of(line) for line in document.lines]
+            all_words = list(chain.from_iterable(words_by_line))
             hashes = ngram_hashes(all_words, self.ngram)
             starts = np.flatnonzero(is_beginning[_first_bits(hashes)])
             rows = np.minimum(np.searchsorted(ngrams, hashes[starts]), len(ngrams) - 1)
@@ -104,13 +104,13 @@ class Decontaminate(CorpusStep):
             if not len(starts):
                 yield document
                 continue
-            first = starts[0]
-            reason = f"{self.ngram} words of {names[table['files'][rows[is_equal][0]]]}"
-            report.show(reason, " ".join(all_words[first : first + self.ngram]))
+            file = table["files"][rows[is_equal][0]]
+            reason = f"{self.ngram} words of {names[file]}"
+            report.show(reason, " ".join(all_words[starts[0] : starts[0] + self.ngram]))
             if self.remove == "document":
                 report.drop(document, reason)
                 continue
-            is_dropped = self._lines_to_drop([len(line_words) for line_words in words], starts)
+            is_dropped = self._lines_to_drop(list(map(len, words_by_line)), starts)
             lines = list(compress(document.lines, ~is_dropped))
             if not lines:
                 report.drop(document, NOTHING_LEFT)
@@ -118,10 +118,10 @@ class Decontaminate(CorpusStep):
             report.drop_lines(list(compress(document.lines, is_dropped)), reason)
             yield replace(document, lines=lines)
 
-    def _lines_to_drop(self, words_by_line: Sequence[int], starts: np.ndarray) -> np.ndarray:
+    def _lines_to_drop(self, num_words: Sequence[int], starts: np.ndarray) -> np.ndarray:
         """[lines] bool, from the number of words of each line and the first words of all runs."""
-        line_of_word = np.repeat(np.arange(len(words_by_line)), words_by_line)
-        is_dropped = np.zeros(len(words_by_line), dtype=bool)
+        line_of_word = np.repeat(np.arange(len(num_words)), num_words)
+        is_dropped = np.zeros(len(num_words), dtype=bool)
         for start in starts:
             first = line_of_word[start] - self.lines_around
             last = line_of_word[start + self.ngram - 1] + self.lines_around

@@ -9,7 +9,6 @@ from pathlib import Path
 from clozelab.readers.lines import file_suffix, parse_json, text_lines
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table, table_format
-from clozelab.text.plain import Json
 
 WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
 
@@ -33,7 +32,7 @@ def texts_of_file(path: Path) -> Iterator[str]:
         yield from _texts_of_lines(path)
 
 
-def _whole_json(path: Path) -> Json:
+def _whole_json(path: Path) -> object:
     """The content of a file that is a single value of JSON; None for an object a line."""
     try:
         return parse_json(path.read_bytes())
@@ -41,7 +40,7 @@ def _whole_json(path: Path) -> Json:
         return None
 
 
-def _texts_in(value: Json) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

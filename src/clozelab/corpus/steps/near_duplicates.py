@@ -23,6 +23,9 @@ from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 NUM_ORDERS = 128
 BAND = np.uint32  # four bytes that agree make two documents candidates
+# Of the documents that stay and agree in a band. A text that is part of very many documents would
+# otherwise make the time grow with the square of their number.
+MAX_COMPARED = 1000
 MIN_THRESHOLD = 0.5  # below, LSH would miss more than one pair of ten
 BLOCK = 2**14  # runs at a time: [NUM_ORDERS, BLOCK] of uint32 are 8 MB
 REASON = "near duplicate of an earlier document"
@@ -114,7 +117,8 @@ def similar_to_earlier(sketches: np.ndarray, threshold: float) -> list[int]:
             dropped.append(row)
             continue
         for bucket in buckets:
-            bucket.append(row)
+            if len(bucket) < MAX_COMPARED:
+                bucket.append(row)
     return dropped
 
 

@@ -82,16 +82,16 @@ class RepeatedLines(CorpusStep):
         # Hashes are spread evenly, so each part of their range has about as many lines.
         num_parts = 1 + num_lines // LINES_AT_ONCE
         limits = [2**64 * number // num_parts for number in range(num_parts + 1)]
-        parts = []
-        for first, end in pairwise(limits):
-            lines = _add_up(surveys, first, end - 1)
+        repeated = []
+        for lowest, end in pairwise(limits):
+            lines = _add_up(surveys, lowest, end - 1)
             is_repeated = np.zeros(lines.shape[1], dtype=bool)
             if self.max_count is not None:
                 is_repeated |= lines[1] > self.max_count
             if self.max_document_share is not None:
                 is_repeated |= lines[2] > max(1, self.max_document_share * num_documents)
-            parts.append(lines[:, is_repeated])
-        return {"lines": np.concatenate(parts, axis=1)}
+            repeated.append(lines[:, is_repeated])
+        return {"lines": np.concatenate(repeated, axis=1)}
 
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
@@ -141,13 +141,13 @@ def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     return distinct, counts.astype(np.uint64)
 
 
-def _add_up(surveys: Sequence[Arrays], first: int, last: int) -> np.ndarray:
-    """[3, L] uint64: the lines of all surveys whose hashes lie from `first` to `last`."""
+def _add_up(surveys: Sequence[Arrays], lowest: int, highest: int) -> np.ndarray:
+    """[3, L] uint64: the lines of all surveys whose hashes lie from `lowest` to `highest`."""
     selected = []
     for survey in surveys:
         lines = survey["lines"]
-        start = np.searchsorted(lines[0], np.uint64(first))
-        end = np.searchsorted(lines[0], np.uint64(last), side="right")
+        start = np.searchsorted(lines[0], np.uint64(lowest))
+        end = np.searchsorted(lines[0], np.uint64(highest), side="right")
         selected.append(lines[:, start:end])
     lines, counts, document_counts = np.concatenate(selected, axis=1)
     distinct, inverse = np.unique(lines, return_inverse=True)
