@@ -58,6 +58,7 @@ MISSING = (
     r"RUN is no complete fine-tuning",
     r"no pre-training run with a checkpoint",
     r"there is no sbatch here",
+    r"'ray', which is not installed",
     r"no model here, expected config\.json",
     r"runs/\S*/encoders?(/step-240)?: no encoder here",
     r"benchmark file not found: (data|my/data|my/benchmarks)/",

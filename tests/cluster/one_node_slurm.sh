@@ -39,8 +39,9 @@ start_munge() {
 }
 
 write_configuration() {
-    local host memory
+    local host cores memory
     host=$(hostname -s)
+    cores=$(getconf _NPROCESSORS_ONLN) # nproc would say OMP_NUM_THREADS
     memory=$(awk '/MemTotal/ { print int($2 / 1024 * 0.9) }' /proc/meminfo)
     cat > "$SLURM_CONF" << CONF
 ClusterName=alone
@@ -70,7 +71,7 @@ ReturnToService=2
 SlurmdTimeout=30
 KillWait=10
 MinJobAge=300
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$memory State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP
 CONF
 }

@@ -57,7 +57,7 @@ def test_a_job_of_a_node_that_goes_down_comes_back_and_its_result_is_seen(
     # Slurm lets two minutes pass before such a job may begin again: on a node where its first start
     # has not ended it would be refused, and held.
     wait_until(lambda: not has_steps(job), f"the end of job {job}'s first start")
-    command(slurm, "scontrol", "update", f"job={job}", "starttime=now")
+    command(slurm, "scontrol", "update", f"job={job}", "starttime=now+10")
     text = outcome(launcher, 0)
     assert f"job {job} is in line again: Slurm says PENDING" in text, text
     assert re.search(r"(?m)^1 complete$", text) and "failed" not in text, text

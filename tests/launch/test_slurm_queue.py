@@ -19,6 +19,7 @@ from tests.screens import refuses, shows
 from clozelab.cli import main
 from clozelab.launch import slurm_launcher, slurm_queue
 from clozelab.launch.clusters import NO_RESULT
+from clozelab.launch.handed_over import unfinished_jobs
 from clozelab.launch.slurm_launcher import SlurmLauncher, SubmittedJob
 from clozelab.launch.slurm_queue import (
     LOST,
@@ -26,7 +27,6 @@ from clozelab.launch.slurm_queue import (
     SlurmState,
     SlurmUnreachableError,
     query_slurm,
-    unfinished_jobs,
 )
 from clozelab.training.stopping import TERMINATED
 

@@ -20,11 +20,11 @@ from rich.console import Console
 
 from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
+from clozelab.launch.handed_over import NOTES_FILE
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import (
     IN_LINE,
-    NOTES_FILE,
     SlurmQueue,
     SlurmState,
     SlurmUnreachableError,

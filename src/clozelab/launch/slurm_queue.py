@@ -17,11 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
-
-from clozelab.runs.find import open_folder
-from clozelab.text.plain import read_json
 
 COMMAND_SECONDS = 60.0  # for one command; Slurm's own give up after 20
 LOST = "LOST"  # our word for a job that nobody knows
@@ -68,9 +64,6 @@ NEVER_STARTS = (
 HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 # in what squeue and scontrol say of a job that the controller does not know
 NO_SUCH_JOB = "Invalid job id"
-NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
-# how the run of a job stands that has ended -> how its job does
-ENDS = {"interrupted": "stopped", "failed": "failed"}
 
 
 class SlurmState(NamedTuple):
@@ -118,34 +111,6 @@ def query_slurm(job_ids: Collection[str]) -> dict[str, SlurmState]:
         if job_id not in states:
             states[job_id] = _from_scontrol(job_id)
     return states
-
-
-def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
-    """Return the number of each job whose run is not complete, how it stands, run and reason.
-
-    It stands as waiting, running, stopped, failed, cancelled or lost. The runs lie in the folder
-    EXPERIMENT/SCALE that the note's own folder is in, wherever that has been moved. Raises
-    SlurmUnreachableError where the controller does not answer.
-    """
-    root = notes_file.parents[2]
-    runs = {}
-    for folder, note in read_json(notes_file).items():
-        place = folder.partition(f"{root.parent.name}/{root.name}/")[2]
-        run = open_folder(root / place, root)
-        if not run.is_complete:
-            runs[note["job_id"]] = run
-    if not runs:
-        return []
-    rows = []
-    for job_id, state in query_slurm(runs).items():
-        standing = "running"
-        if state.name in IN_LINE:
-            standing = "waiting"
-        elif state.has_ended:
-            standing = "cancelled" if state.name == "CANCELLED" else "lost"
-            standing = ENDS.get(runs[job_id].status, standing)
-        rows.append((job_id, standing, runs[job_id].place, state.reason))
-    return rows
 
 
 def _from_squeue(job_ids: Collection[str]) -> dict[str, SlurmState]:

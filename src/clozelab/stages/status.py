@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from clozelab.analysis.grouping import group_by
-from clozelab.launch.slurm_queue import NOTES_FILE, SlurmUnreachableError, unfinished_jobs
+from clozelab.launch.handed_over import print_jobs_of_slurm
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
 from clozelab.runs.progress import Progress, SweepState
@@ -26,9 +26,8 @@ from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
 
-For every experiment and scale with runs: jobs by stage and state, the runs that
-go on now (steps, speed, time left, process), what failed and why, the jobs that
-Slurm has, and about how long the rest takes.
+For every experiment and scale: jobs by stage and state, what runs now, what
+failed and why, about how long the rest takes, and the jobs that Slurm has.
 
 The jobs are those of the last launch there; runs that are none of them are
 "others". Processes on other machines are not seen."""
@@ -51,9 +50,7 @@ def main(args: ParsedArgs) -> int:
         say(no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
         print_status(status)
-    pattern = f"{experiment or '*'}/{args.values.get('scale', '*')}/{LAUNCHER_FOLDER}"
-    for notes_file in sorted(Path(runs_dir).glob(f"{pattern}/slurm/{NOTES_FILE}")):
-        print_jobs_of_slurm(notes_file)
+    print_jobs_of_slurm(Path(runs_dir), experiment, args.values.get("scale"))
     for record in records:
         if record.is_complete and ignores_context(record):
             say(f"{record.place}: {score_in_context(record)}", "yellow", wraps=True)
@@ -106,18 +103,6 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     columns.append("time left")
     headings = [Heading("stage"), *(Heading(name, is_number=True) for name in columns)]
     print_table(headings, rows)
-
-
-def print_jobs_of_slurm(notes_file: Path) -> None:
-    """Print how the jobs stand that Slurm was handed and that are not complete."""
-    try:
-        rows = unfinished_jobs(notes_file)
-    except SlurmUnreachableError as error:
-        say(f"Slurm does not answer ({error}); {notes_file} has what it was handed", "yellow")
-        return
-    if rows:
-        names = [Heading("Slurm job", is_number=True), *map(Heading, ("stands", "run", "reason"))]
-        print_table(names, rows)
 
 
 def _time_left(seconds: float | None) -> str:

@@ -1,0 +1,59 @@
+"""How the jobs stand that Slurm was handed: a file beside the logs of a sweep notes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clozelab.launch.slurm_queue import IN_LINE, SlurmUnreachableError, query_slurm
+from clozelab.runs.find import open_folder
+from clozelab.terminal import Heading, print_table, say
+from clozelab.text.plain import read_json
+
+NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
+# how the run of a job stands that has ended -> how its job does
+ENDS = {"interrupted": "stopped", "failed": "failed"}
+
+
+def print_jobs_of_slurm(runs_dir: Path, experiment: str | None, scale: str | None) -> None:
+    """Print how the jobs stand that Slurm was handed and that are not complete.
+
+    Of every experiment and scale where none is named.
+    """
+    names = [Heading("Slurm job", is_number=True), *map(Heading, ("stands", "run", "reason"))]
+    place = f"{experiment or '*'}/{scale or '*'}/launcher/slurm/{NOTES_FILE}"
+    for notes_file in sorted(runs_dir.glob(place)):
+        try:
+            rows = unfinished_jobs(notes_file)
+        except SlurmUnreachableError as error:
+            say(f"Slurm does not answer ({error}); {notes_file} has what it was handed", "yellow")
+            continue
+        if rows:
+            print_table(names, rows)
+
+
+def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
+    """Return the number of each job whose run is not complete, how it stands, run and reason.
+
+    It stands as waiting, running, stopped, failed, cancelled or lost. The runs lie in the folder
+    EXPERIMENT/SCALE that the note's own folder is in, wherever that has been moved. Raises
+    SlurmUnreachableError where the controller does not answer.
+    """
+    root = notes_file.parents[2]
+    runs = {}
+    for folder, note in read_json(notes_file).items():
+        place = folder.partition(f"{root.parent.name}/{root.name}/")[2]
+        run = open_folder(root / place, root)
+        if not run.is_complete:
+            runs[note["job_id"]] = run
+    if not runs:
+        return []
+    rows = []
+    for job_id, state in query_slurm(runs).items():
+        standing = "running"
+        if state.name in IN_LINE:
+            standing = "waiting"
+        elif state.has_ended:
+            standing = "cancelled" if state.name == "CANCELLED" else "lost"
+            standing = ENDS.get(runs[job_id].status, standing)
+        rows.append((job_id, standing, runs[job_id].place, state.reason))
+    return rows
