@@ -322,10 +322,11 @@ class CorpusSource:
             files, num_left_out = self._files_at(path, data_dir)
             if num_left_out:
                 log.warning(
-                    "%s: files left out: %d, no texts by their suffix, or tables beside texts (a"
-                    " glob as path names them, a second source adds them)",
+                    "%s: files left out: %d, tables beside texts, or no texts by their suffix (the"
+                    " path '%s/**/*' reads all of them)",
                     path,
                     num_left_out,
+                    str(path).rstrip("/"),
                 )
             for name, file in sorted(files.items()):
                 # Files of one name are told apart by the number of their path.

@@ -130,7 +130,7 @@ def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[Plain
         if len(repeated) <= SHOWN_LINES:
             log.warning(
                 "one line has %.1f%% of all tokens: %d x %r;"
-                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d}}]' drops such lines",
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:30}}]' drops such lines",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),
