@@ -143,7 +143,7 @@ def _print_histogram(histogram: Histogram, console: Console) -> None:
 
 def histogram_title(histogram: Histogram) -> str:
     """What its values are, their mean and the largest."""
-    return f"{histogram.title}: mean {histogram.mean:,.1f}, largest {histogram.largest:,.0f}"
+    return f"{histogram.title}: mean {histogram.mean:,.1f}, largest {histogram.largest:,}"
 
 
 def render_page(inspection: Inspection) -> bytes:
