@@ -49,7 +49,7 @@ def read_documents(
         documents = shard.documents()
         for step in steps:
             documents = step.apply(documents, {}, report)
-        for document in sentences_of(documents, shard.has_lines(), report):
+        for document in sentences_of(documents, report):
             if not seen.add(hash_of("\n".join(document.lines))):
                 counts.dropped[DUPLICATE] += 1
                 continue
@@ -60,16 +60,11 @@ def read_documents(
         counts.dropped.update(report.documents)
 
 
-def sentences_of(
-    documents: Iterable[Document], has_lines: Sequence[bool], report: StepReport
-) -> Iterator[Document]:
-    """The documents of a shard with sentences for lines; one without a sentence is dropped.
-
-    `has_lines` says by a document's number in the shard whether its lines are sentences.
-    """
+def sentences_of(documents: Iterable[Document], report: StepReport) -> Iterator[Document]:
+    """The documents of a shard with sentences for lines; one without a sentence is dropped."""
     for document in documents:
         split_line: Callable[[str], list[str]] = split_paragraph
-        if has_lines[document.index]:
+        if document.has_sentences:
             split_line = _whole_line
         sentences = []
         for line in document.lines:

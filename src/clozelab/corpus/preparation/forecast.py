@@ -95,10 +95,9 @@ def _measure(
     for step in steps:
         if not step.has_table:
             documents = step.apply(documents, {}, report)
-    has_lines = shard.has_lines()
-    whole = list(sentences_of(documents, has_lines, report))
+    whole = list(sentences_of(documents, report))
     survey = survey_documents(whole, learns=tokenizer is None)
-    measured.work_bytes += len(pack_documents(whole, has_lines)[TEXT])
+    measured.work_bytes += len(pack_documents(whole)[TEXT])
     measured.work_bytes += sum(array.nbytes for array in survey.values())
     measured.documents += len(whole)
     measured.characters += int(survey["document_characters"].sum())
