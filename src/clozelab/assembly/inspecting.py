@@ -94,14 +94,16 @@ def inspect_corpus(
         f"Training instances from step {step} on (phase {bound.number}, seq_length {seq_length},"
         f" arm {cfg.arm}, seed {cfg.seed})"
     )
+    shown_documents = [show_document(train, corpus.tokenizer, number) for number in numbers]
+    names = train.source_names
     return Inspection(
         title=f"Corpus {corpus.manifest['name']}",
         facts=list(_facts(corpus)),
         words=corpus.manifest.get("words", {}),
         histograms=histograms,
-        documents=[show_document(train, corpus.tokenizer, number) for number in numbers],
+        documents=shown_documents,
         phase=phase,
-        instances=show_instances(bound, corpus.tokenizer, train.source_names, step, instances),
+        instances=show_instances(bound, corpus.tokenizer, names, step, instances),
     )
 
 
