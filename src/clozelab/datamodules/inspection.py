@@ -8,7 +8,7 @@ Letters: B instances, T slots of the stream.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,7 +21,6 @@ from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards
 from clozelab.datamodules.corpus import SAMPLED_INSTANCES, BoundPhase
 from clozelab.objectives.objective import Arrays, Objective, PairObjective
-from clozelab.text.plain import JsonObject
 
 SHOWN_SENTENCES = 20  # of a document
 TEXT = "text"
@@ -95,7 +94,9 @@ class Inspection:
 
     title: str
     facts: Sequence[str]  # sentences: sizes, what was left out
-    words: JsonObject  # the manifest's, by source; empty where they were not counted
+    words: Mapping[
+        str, Mapping[str, int]
+    ]  # the manifest's, by source; empty where they were not counted
     histograms: Sequence[Histogram]
     documents: Sequence[ShownDocument]
     phase: str  # which the instances are of
@@ -142,9 +143,11 @@ def show_instances(
     packed, labels = objective.arranged(bound.instances, bound.seed, epoch, index, order)
     kinds, read = predicted_kinds(objective, packed, objective.arrays_of(packed))
     writer = TokenWriter(tokenizer)
-    shown = []
+    instances = []
     for row in range(number):
-        slots = slice(row * packed.width, row * packed.width + packed.lengths[row])
+        first_slot = row * packed.width
+        num_tokens = int(packed.lengths[row])
+        slots = slice(first_slot, first_slot + num_tokens)
         predictions = Counter(kinds[slots].tolist())
         del predictions[TEXT]
         pair = ""
@@ -153,17 +156,18 @@ def show_instances(
         source = ""
         if packed.source is not None:
             source = source_names[packed.source[row]]
+        segments = writer.segments(packed, kinds, read, slots)
         instance = ShownInstance(
             number=int(order[row]),
             source=source,
-            num_tokens=int(packed.lengths[row]),
+            num_tokens=num_tokens,
             num_slots=packed.width,
             predictions=predictions,
             pair=pair,
-            segments=writer.segments(packed, kinds, read, slots),
+            segments=segments,
         )
-        shown.append(instance)
-    return shown
+        instances.append(instance)
+    return instances
 
 
 def predicted_kinds(
@@ -232,16 +236,15 @@ class TokenWriter:
                 segments.append(Segment(int(packed.token_type_ids[slots][start]), []))
             space = "" if joins[start] else " "
             if is_text[start]:
-                words = self._tokenizer.decode(text[start:end]).strip()
-                part = InstancePart(TEXT, words, "", space)
+                stretch = self._tokenizer.decode(text[start:end]).strip()
+                segments[-1].parts.append(InstancePart(TEXT, stretch, "", space))
             elif is_special[start]:
-                part = InstancePart(SPECIAL, self.name(text[start]), "", space)
+                name = self.name(text[start])
+                segments[-1].parts.append(InstancePart(SPECIAL, name, "", space))
             else:
+                name = self.name(read[slots][start])
                 label = self.name(text[start])
-                part = InstancePart(
-                    kinds[slots][start], self.name(read[slots][start]), label, space
-                )
-            segments[-1].parts.append(part)
+                segments[-1].parts.append(InstancePart(kinds[slots][start], name, label, space))
         return segments
 
     def name(self, index: np.int64) -> str:
