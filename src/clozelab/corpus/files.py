@@ -363,19 +363,19 @@ class CorpusSource:
             file_format = table_format(path) or "text"
             if file_format == "text":
                 _refuse_json(path, index)
-        kind: type[CorpusFile] = TableFile
+        shard_class: type[CorpusFile] = TableFile
         column = self.text_field
         if file_format in TEXT_KINDS:
-            kind = TEXT_KINDS[file_format]
+            shard_class = TEXT_KINDS[file_format]
         elif file_format == "jsonl":
             refuse_list(path)
-            kind = JsonLinesFile
+            shard_class = JsonLinesFile
         else:
             table = open_table(path, file_format)
             column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
             if column != self.text_field:
                 log.info("%s: the text is the column %r", path, column)
-        return kind(name, index, file_format, column, path)
+        return shard_class(name, index, file_format, column, path)
 
 
 def _refuse_json(path: FilePath, index: int) -> None:
