@@ -115,13 +115,13 @@ def test_a_kill_before_any_file(tmp_path: Path) -> None:
         write_file(path, *content)
 
     with (
-        patch.object(texts, "SHARD_CHARACTERS", 30_000),
+        patch.object(texts, "SHARD_CHARACTERS", 40_000),
         patch.object(passes, "write_file", write_some),
     ):
         limit = 1000
         whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
         files = sorted(written)
-        assert len(files) > 6
+        assert len(files) >= 6
         for number in range(1, len(files)):
             limit = number
             written.clear()
