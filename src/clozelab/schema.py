@@ -538,8 +538,6 @@ class TaskAlwaysConfig(Frozen):
     global_batch_size: int | None = None
 
 
-# test files are read only where they are to be predicted
-TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "groups_by_length": Added(was=False),
@@ -548,9 +546,10 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "validation_seed": Added(was=1),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
-    "test_files": TEST,
-    "test_id_column": TEST,
 }
+# Test files are read only where they are to be predicted.
+TEST = Meaning("protocol", "predict_test")
+PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
 
 
 @dataclass

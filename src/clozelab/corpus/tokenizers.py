@@ -474,7 +474,7 @@ def _has(node: PlainMapping, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
-def has_sections(rules: ReadOnlyJson, library: Library) -> bool:
+def has_sections(rules: PlainMapping, library: Library) -> bool:
     """Whether a tokenizer.json normalises and splits text as a tokenizer of the library does."""
     expected = json.loads(library.to_str())
     sections = ("normalizer", "pre_tokenizer")
