@@ -188,9 +188,10 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
         settled = preparation.settle(plan.settings["validation_fraction"], sample_characters)
         report.complete_counts(counts, settled)
         report.log_counts(counts)
+        names = [source["name"] for source in plan.settings["sources"]]
+        report.warn_of_empty_sources(settled, names)
         tokenizer = preparation.write_tokenizer(plan.tokenizer, plan.given_tokenizer)
         tokens = preparation.tokenise()
-    names = [source["name"] for source in plan.settings["sources"]]
     writers = write_tokens(folder, tokens, tokenizer.vocab_size, names)
     for side, writer in writers.items():
         if not writer.num_tokens:

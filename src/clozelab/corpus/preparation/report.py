@@ -64,6 +64,14 @@ def log_counts(counts: CorpusCounts) -> None:
         )
 
 
+def warn_of_empty_sources(settled: Settled, names: Sequence[str]) -> None:
+    """Name each source of which no document is left: nothing of it would be trained on."""
+    documents = dict(settled.tallies[-1]["documents"])
+    for number, name in enumerate(names):
+        if not documents.get(number):
+            log.warning("source %s has no documents, or no step left any: check its files", name)
+
+
 def _refuse_small(counts: CorpusCounts) -> NoReturn:
     numbers = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
     listed = ", ".join(f"{key}: {number}" for key, number in numbers.items())
