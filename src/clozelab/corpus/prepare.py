@@ -23,7 +23,7 @@ from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
 from clozelab.corpus.preparation import report, texts
 from clozelab.corpus.preparation.beginning import check_beginning
 from clozelab.corpus.preparation.passes import Work
-from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.preparation.pool import EndedProcessError, ShardPool
 from clozelab.corpus.preparation.running import Preparation, begin_work
 from clozelab.corpus.preparation.shard_files import read_facts
 from clozelab.corpus.preparation.writing import write_tokens
@@ -92,8 +92,8 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             _write_corpus(temporary, work_folder, plan, workers)
-        except RemoteError:
-            # Its store may answer the next time, and what is done is taken up.
+        except (RemoteError, EndedProcessError):
+            # The next time the store may answer, and memory suffice; what is done is taken up.
             raise
         except ValueError:
             # The same text is refused again; nothing of it is of use.
