@@ -171,6 +171,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"clean": 3}], "corpus.steps.0.clean is 3: write its settings as {KEY: VALUE}"),
     ([{"decontaminate": {"files": ["x"], "data_dir": "."}}], "the stage sets this itself"),
     ([{"near_duplicates": {"threshold": 3}}], "threshold=3 must be between 0.5 and 1"),
+    ([{"near_duplicates": {"threshold": None}}], "threshold=None must be between 0.5 and 1"),
+    ([{"repeated_lines": {"max_count": True}}], "max_count=True must be a whole number"),
 ]
 
 

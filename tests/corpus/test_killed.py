@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -247,6 +248,21 @@ def test_what_is_finished_stays_when_a_worker_is_ended(tmp_path: Path) -> None:
         assert (work / "texts.json").exists()
         prepare(CORPORA["several"], tmp_path, steps=steps, workers=2)
     assert not work.exists()
+
+
+def test_a_process_that_may_start_no_others_works_alone() -> None:
+    """As in a multiprocessing.Pool of somebody's program."""
+    with get_context("spawn").Pool(1) as processes:
+        assert processes.apply(squares) == [0, 1, 4]
+
+
+def squares() -> list[int]:
+    with ShardPool(None, workers=2) as pool:
+        return list(pool.map(square, range(3)))
+
+
+def square(_: object, task: int) -> int:
+    return task * task
 
 
 def end_process(_: object, task: int) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from multiprocessing.connection import wait
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
@@ -45,6 +45,8 @@ class ShardPool:
     def __init__(self, context: object, workers: int) -> None:
         self.context = context
         self.workers = workers
+        if current_process().daemon:
+            self.workers = 1  # such a process may start no others
         self._executor: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> ShardPool:
