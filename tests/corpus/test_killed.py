@@ -212,6 +212,14 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     assert not list((tmp_path / "cache" / "corpora").glob(".frozen-*.work"))
 
 
+def test_a_kill_when_all_is_done_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = prepare(CORPORA["jsonl_zst"], tmp_path)
+    work = folder.with_name(f".{folder.name}.work")
+    work.mkdir()
+    assert prepare(CORPORA["jsonl_zst"], tmp_path) == folder
+    assert not work.exists()
+
+
 def test_a_worker_that_is_ended_from_outside_is_named() -> None:
     with (
         ShardPool(None, workers=2) as pool,

@@ -83,7 +83,10 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
     with exclusive_lock(folder):
         if folder.exists():
             try:
-                return PreparedCorpus.open(folder).folder
+                PreparedCorpus.open(folder)
+                # of a run that was killed when all was done
+                shutil.rmtree(work_folder, ignore_errors=True)
+                return folder
             except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
                 shutil.rmtree(folder)

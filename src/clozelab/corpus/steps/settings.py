@@ -11,8 +11,8 @@ def check_count(key: str, value: object, least: int) -> None:
 
 def check_range(key: str, value: object, least: float, greatest: float) -> None:
     """Refuse a number outside its range."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= greatest:
+    is_inside = isinstance(value, int | float) and least <= value <= greatest
+    if isinstance(value, bool) or not is_inside:
         raise ValueError(f"{key}={value} must be between {least:g} and {greatest:g}")
 
 
