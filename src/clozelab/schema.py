@@ -114,6 +114,16 @@ def paths(value: object, source: ValidationInfo) -> object:
     raise ValueError("write a file, a folder, a glob, a URL, or a list of such")
 
 
+def nothing_empty(value: object) -> object:
+    """Refuse an empty list or mapping at any depth: the fingerprint of a run would not show it."""
+    if isinstance(value, list | dict):
+        if not value:
+            raise ValueError("leave an empty list or mapping out, or write null in its place")
+        for child in value.values() if isinstance(value, dict) else value:
+            nothing_empty(child)
+    return value
+
+
 Component = dict[str, Any]
 """A free-form node: `_target_`, and the arguments of what it names."""
 Count = Annotated[int, Field(ge=1)]
@@ -146,7 +156,7 @@ class PhaseConfig(Frozen):
     objective: Any = None
     # name of each source of the corpus -> share of the tokens that is read of it, in proportion;
     # None: the weights of corpus.sources. (A typed mapping that may be None takes no override.)
-    source_weights: Annotated[Any, Added(was=None)] = None
+    source_weights: Annotated[Any, Added(was=None), AfterValidator(nothing_empty)] = None
 
 
 @dataclass
@@ -309,7 +319,7 @@ class CorpusConfig(Frozen):
     validation_fraction: Share = MISSING
     # what becomes of documents before they are tokenised, in order: names of steps (corpus/steps),
     # or {NAME: its settings}
-    steps: Annotated[list[Any], {"0": Added(was="clean")}] = field(
+    steps: Annotated[list[Any], {"0": Added(was="clean")}, AfterValidator(nothing_empty)] = field(
         default_factory=lambda: ["clean"]
     )
     # whether a source's data set may be asked of the Hugging Face hub

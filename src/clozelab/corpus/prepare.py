@@ -23,7 +23,7 @@ from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
 from clozelab.corpus.preparation import report, texts
 from clozelab.corpus.preparation.beginning import check_beginning
 from clozelab.corpus.preparation.passes import Work
-from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.preparation.pool import EndedProcessError, ShardPool
 from clozelab.corpus.preparation.running import Preparation, begin_work
 from clozelab.corpus.preparation.shard_files import read_facts
 from clozelab.corpus.preparation.writing import write_tokens
@@ -85,7 +85,10 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
     with exclusive_lock(folder):
         if folder.exists():
             try:
-                return PreparedCorpus.open(folder).folder
+                PreparedCorpus.open(folder)
+                # of a run that was killed when all was done
+                shutil.rmtree(work_folder, ignore_errors=True)
+                return folder
             except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
                 shutil.rmtree(folder)
@@ -94,8 +97,8 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             _write_corpus(temporary, work_folder, plan, workers)
-        except RemoteError:
-            # Its store may answer the next time, and what is done is taken up.
+        except (RemoteError, EndedProcessError):
+            # The next time the store may answer, and memory suffice; what is done is taken up.
             raise
         except ValueError:
             # The same text is refused again; nothing of it is of use.
@@ -199,6 +202,7 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
         settled = preparation.settle(plan.validation_fraction, sample_characters)
         report.complete_counts(counts, settled)
         report.log_counts(counts)
+        report.warn_of_empty_sources(settled, plan.source_names)
         tokenizer = preparation.write_tokenizer(plan.tokenizer, plan.given_tokenizer)
         tokens = preparation.tokenise()
     writers = write_tokens(folder, tokens, tokenizer.vocab_size, plan.source_names)

@@ -65,6 +65,14 @@ def log_counts(counts: CorpusCounts) -> None:
         )
 
 
+def warn_of_empty_sources(settled: Settled, names: Sequence[str]) -> None:
+    """Name each source of which no document is left: nothing of it would be trained on."""
+    documents = dict(settled.tallies[-1]["documents"])
+    for number, name in enumerate(names):
+        if not documents.get(number):
+            log.warning("source %s has no documents, or no step left any: check its files", name)
+
+
 def _refuse_small(counts: CorpusCounts) -> NoReturn:
     numbers = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
     listed = ", ".join(f"{key}: {number}" for key, number in numbers.items())
@@ -129,8 +137,8 @@ def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[Plain
         repeated.append({"line": line, "copies": copies[line], "token_share": share})
         if len(repeated) <= SHOWN_LINES:
             log.warning(
-                "one line has %.1f%% of all tokens: %d x %r;"
-                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:30}}]' drops such lines",
+                "one line has %.1f%% of all tokens: %d x %r; such lines are dropped by"
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:30}}]'",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),

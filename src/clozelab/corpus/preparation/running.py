@@ -102,6 +102,8 @@ class Preparation:
 
     def take_steps(self) -> None:
         """Take all shards through the steps that have to know all documents, and those behind."""
+        if not self.num_shards:
+            return  # no text, which is refused when all is counted
         for number in range(1, len(self.work.passes)):
             self._write_tables(number)
             tasks = [PassTask(number, shard) for shard in self._unfinished(pass_name(number))]
