@@ -67,9 +67,9 @@ def log_counts(counts: CorpusCounts) -> None:
 
 def warn_of_empty_sources(settled: Settled, names: Sequence[str]) -> None:
     """Name each source of which no document is left: nothing of it would be trained on."""
-    documents = dict(settled.tallies[-1]["documents"])
+    documents = settled.tallies[-1].documents
     for number, name in enumerate(names):
-        if not documents.get(number):
+        if not documents[number]:
             log.warning("source %s has no documents, or no step left any: check its files", name)
 
 
