@@ -105,6 +105,22 @@ def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) 
             Composed.from_node(wrong).check()
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "corpus.steps=[]",
+        "corpus.steps=[clean,{near_duplicates:{}}]",
+        "corpus.steps=[clean,{quality:{limits:{}}}]",
+        "scale.pretrain.phases.0.source_weights={}",
+    ],
+)
+def test_what_no_fingerprint_shows_is_refused(word: str) -> None:
+    """An empty list or mapping has no leaf: the run would be taken for one without it."""
+    config = whole("pretrain", [word])
+    with pytest.raises(ValueError, match="leave an empty list or mapping out, or write null"):
+        Composed.from_node(config).check()
+
+
 def test_what_a_stage_gets_is_not_changed(stage: str) -> None:
     config = Composed.from_node(whole(stage)).config
     with pytest.raises(FrozenInstanceError):

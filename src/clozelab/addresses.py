@@ -293,13 +293,13 @@ def _check_tasks(config: PlainMapping) -> None:
             continue
         of_parts: dict[str, inspect.Parameter] = {}
         for part_name in PARTS_OF_TASK:
-            part = task.get(part_name)
-            if not isinstance(part, Mapping) or "_target_" not in part:
+            part_node = task.get(part_name)
+            if not isinstance(part_node, Mapping) or "_target_" not in part_node:
                 raise ValueError(
                     f"{task_key}.{part_name} is missing: begin the task with a format that has one"
                     " (conf/task/format/), or give its _target_"
                 )
-            of_parts |= parameters_of(locate(part["_target_"]))
+            of_parts |= parameters_of(locate(part_node["_target_"]))
         for settings in SETTINGS_OF_TASK:
             _check_settings(task_key, settings, task, of_parts)
         _check_needed(task_key, task, of_parts)

@@ -114,6 +114,16 @@ def paths(value: object, source: ValidationInfo) -> object:
     raise ValueError("write a file, a folder, a glob, a URL, or a list of such")
 
 
+def nothing_empty(value: object) -> object:
+    """Refuse an empty list or mapping at any depth: the fingerprint of a run would not show it."""
+    if isinstance(value, list | dict):
+        if not value:
+            raise ValueError("leave an empty list or mapping out, or write null in its place")
+        for child in value.values() if isinstance(value, dict) else value:
+            nothing_empty(child)
+    return value
+
+
 Component = dict[str, Any]
 """A free-form node: `_target_`, and the arguments of what it names."""
 Count = Annotated[int, Field(ge=1)]
@@ -146,7 +156,7 @@ class PhaseConfig(Frozen):
     objective: Any = None
     # name of each source of the corpus -> share of the tokens that is read of it, in proportion;
     # None: the weights of corpus.sources. (A typed mapping that may be None takes no override.)
-    source_weights: Annotated[Any, Added(was=None)] = None
+    source_weights: Annotated[Any, Added(was=None), AfterValidator(nothing_empty)] = None
 
 
 @dataclass
@@ -309,7 +319,7 @@ class CorpusConfig(Frozen):
     validation_fraction: Share = MISSING
     # what becomes of documents before they are tokenised, in order: names of steps (corpus/steps),
     # or {NAME: its settings}
-    steps: Annotated[list[Any], {"0": Added(was="clean")}] = field(
+    steps: Annotated[list[Any], {"0": Added(was="clean")}, AfterValidator(nothing_empty)] = field(
         default_factory=lambda: ["clean"]
     )
     # whether a source's data set may be asked of the Hugging Face hub
@@ -538,8 +548,6 @@ class TaskAlwaysConfig(Frozen):
     global_batch_size: int | None = None
 
 
-# test files are read only where they are to be predicted
-TEST = Meaning("protocol", "predict_test")
 # of a task's `data`, a free-form node: argument of its target -> its meaning
 PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "groups_by_length": Added(was=False),
@@ -548,9 +556,10 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "validation_seed": Added(was=1),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
-    "test_files": TEST,
-    "test_id_column": TEST,
 }
+# Test files are read only where they are to be predicted.
+TEST = Meaning("protocol", "predict_test")
+PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
 
 
 @dataclass

@@ -51,6 +51,16 @@ def write_notices(folder: Path) -> None:
     (folder / "b.txt").write_text(plain(3, 40).replace("\n\n", f"\n{NOTICE}\n\n"))
 
 
+def write_nothing(folder: Path) -> None:
+    for name in ("a.jsonl", "b.txt"):
+        (folder / name).write_text("")
+
+
+def write_one_empty(folder: Path) -> None:
+    write_notices(folder)
+    (folder / "b.txt").write_text("\n\n")
+
+
 NOTICES = replace(CORPORA["several"], write=write_notices, paths=["a.jsonl", "b.txt"])
 STEPS = (Clean(), RepeatedLines(max_count=30), NearDuplicates(threshold=0.5), Shout())
 
@@ -64,12 +74,24 @@ def number_of(step: Any) -> int:
     return sum(kept["documents"] for kept in step["kept"].values())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_steps_with_tables_give_the_same_for_any_shards(tmp_path: Path, workers: int) -> None:
+def test_steps_with_tables_give_the_same_for_any_shards(tmp_path: Path) -> None:
     whole = prepare(NOTICES, tmp_path, steps=STEPS)
     with patch.object(texts, "SHARD_CHARACTERS", 15_000):
-        other = prepare(NOTICES, tmp_path, cache="other", steps=STEPS, workers=workers)
+        other = prepare(NOTICES, tmp_path, cache="other", steps=STEPS, workers=2)
     assert files_of(other) == files_of(whole)
+
+
+def test_files_without_text_are_refused_for_steps_with_tables(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the corpus has 0 usable documents"):
+        prepare(replace(NOTICES, write=write_nothing), tmp_path, steps=STEPS)
+
+
+def test_a_source_without_documents_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(replace(NOTICES, write=write_one_empty), tmp_path, steps=STEPS)
+    names = [record.args for record in caplog.records if "has no documents" in record.msg]
+    assert names == [("source1",)]
 
 
 def test_the_manifest_says_what_each_step_did(
@@ -148,6 +170,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"clean": 3}], "corpus.steps.0.clean is 3: write its settings as {KEY: VALUE}"),
     ([{"decontaminate": {"files": ["x"], "data_dir": "."}}], "the stage sets this itself"),
     ([{"near_duplicates": {"threshold": 3}}], "threshold=3 must be between 0.5 and 1"),
+    ([{"near_duplicates": {"threshold": None}}], "threshold=None must be between 0.5 and 1"),
+    ([{"repeated_lines": {"max_count": True}}], "max_count=True must be a whole number"),
 ]
 
 

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +21,9 @@ from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, fa
 
 from clozelab.corpus.preparation import passes, running, texts
 from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.steps.clean import Clean
+from clozelab.corpus.steps.repeated_lines import RepeatedLines
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 # A whole preparation in a process of its own: corpus, folder, workers.
 PROGRAM = """
@@ -115,13 +120,13 @@ def test_a_kill_before_any_file(tmp_path: Path) -> None:
         write_file(path, *content)
 
     with (
-        patch.object(texts, "SHARD_CHARACTERS", 30_000),
+        patch.object(texts, "SHARD_CHARACTERS", 40_000),
         patch.object(passes, "write_file", write_some),
     ):
         limit = 1000
         whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
         files = sorted(written)
-        assert len(files) > 6
+        assert len(files) >= 6
         for number in range(1, len(files)):
             limit = number
             written.clear()
@@ -207,12 +212,65 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     assert not list((tmp_path / "cache" / "corpora").glob(".frozen-*.work"))
 
 
+def test_a_kill_when_all_is_done_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = prepare(CORPORA["jsonl_zst"], tmp_path)
+    work = folder.with_name(f".{folder.name}.work")
+    work.mkdir()
+    assert prepare(CORPORA["jsonl_zst"], tmp_path) == folder
+    assert not work.exists()
+
+
 def test_a_worker_that_is_ended_from_outside_is_named() -> None:
     with (
         ShardPool(None, workers=2) as pool,
         pytest.raises(ValueError, match=r"ended from outside.*corpus\.workers=1 needs least"),
     ):
         list(pool.map(end_process, range(4)))
+
+
+class EndsOnce(CorpusStep):
+    """Ends its process at the first document of the second shard, the first time."""
+
+    name = "ends_once"
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def apply(
+        self, documents: Iterable[Document], table: Arrays, report: StepReport
+    ) -> Iterator[Document]:
+        for document in documents:
+            if document.shard == 1 and not Path(self.mark).exists():
+                Path(self.mark).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield document
+
+
+def test_what_is_finished_stays_when_a_worker_is_ended(tmp_path: Path) -> None:
+    """As its message says, the same command goes on where it was."""
+    steps = (Clean(), RepeatedLines(max_count=10**6), EndsOnce(str(tmp_path / "mark")))
+    with patch.object(texts, "SHARD_CHARACTERS", 20_000):
+        with pytest.raises(ValueError, match="goes on where it was"):
+            prepare(CORPORA["several"], tmp_path, steps=steps, workers=2)
+        (work,) = (tmp_path / "cache" / "corpora").glob(".frozen-*.work")
+        assert (work / "texts.json").exists()
+        prepare(CORPORA["several"], tmp_path, steps=steps, workers=2)
+    assert not work.exists()
+
+
+def test_a_process_that_may_start_no_others_works_alone() -> None:
+    """As in a multiprocessing.Pool of somebody's program."""
+    with get_context("spawn").Pool(1) as processes:
+        assert processes.apply(squares) == [0, 1, 4]
+
+
+def squares() -> list[int]:
+    with ShardPool(None, workers=2) as pool:
+        return list(pool.map(square, range(3)))
+
+
+def square(_: object, task: int) -> int:
+    return task * task
 
 
 def end_process(_: object, task: int) -> None:

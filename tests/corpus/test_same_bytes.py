@@ -20,18 +20,33 @@ def frozen(name: str) -> Any:
 def test_a_corpus_is_what_it_was(name: str, tmp_path: Path) -> None:
     whole = prepare(CORPORA[name], tmp_path)
     assert facts(whole) == frozen(name)
-    sizes = [20_000]
-    if name in ("several", "given"):
-        sizes.append(1)  # a document is a shard
-    for characters in sizes:
-        with patch("clozelab.corpus.preparation.texts.SHARD_CHARACTERS", characters):
-            other = prepare(CORPORA[name], tmp_path, cache=f"cache{characters}")
-        assert files_of(other) == files_of(whole), "the manifest, too"
+    check_shards(name, tmp_path, whole, characters=20_000)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_processes_make_the_same(workers: int, tmp_path: Path) -> None:
-    for name in ("several", "byte_bpe", "long"):
-        with patch("clozelab.corpus.preparation.texts.SHARD_CHARACTERS", 40_000):
-            prepared = prepare(CORPORA[name], tmp_path / name, workers=workers)
-        assert facts(prepared) == frozen(name)
+def check_shards(name: str, folder: Path, whole: Path, characters: int) -> None:
+    """Cut into shards of this size, a corpus has the same files, the manifest too."""
+    with patch("clozelab.corpus.preparation.texts.SHARD_CHARACTERS", characters):
+        other = prepare(CORPORA[name], folder, cache=f"cache{characters}")
+    assert files_of(other) == files_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["several", "given"])
+def test_a_document_can_be_a_shard(name: str, tmp_path: Path) -> None:
+    check_shards(name, tmp_path, prepare(CORPORA[name], tmp_path), characters=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("several", 2),
+        *(
+            pytest.param(name, 3, marks=pytest.mark.slow)
+            for name in ("several", "byte_bpe", "long")
+        ),
+    ],
+)
+def test_processes_make_the_same(name: str, workers: int, tmp_path: Path) -> None:
+    with patch("clozelab.corpus.preparation.texts.SHARD_CHARACTERS", 40_000):
+        prepared = prepare(CORPORA[name], tmp_path, workers=workers)
+    assert facts(prepared) == frozen(name)

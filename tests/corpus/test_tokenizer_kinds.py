@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import string
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ def test_text_never_becomes_a_special_token(kind: str, lowercase: bool) -> None:
     assert not special & set(np.concatenate(ids).tolist())
     if kind != "whitespace":
         assert tokenizer.unk_id not in ids[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        # many words end so: a piece that text would be worth learning
+        (" ".join(f"{letter}[UNK]" for letter in string.ascii_lowercase), False),
+        ("a\0 b\0b \0", True),
+        ("cat\ud83d sat\udfff", False),
+    ],
+)
+def test_any_text_can_be_learnt_from(kind: str, text: str, unknown: bool) -> None:
+    """A special token's name is no piece, a NUL no character, half of one U+FFFD."""
+    tokenizer = settings(kind, vocab_size=400).learn([text])
+    assert sorted(set(tokenizer.vocabulary)) == sorted(tokenizer.vocabulary)
+    assert all(tokenizer.vocabulary)
+    ids = tokenizer.encode_batch([text])[0]
+    if kind in ("unigram", "characters"):
+        assert (tokenizer.unk_id in ids) == unknown
+    again = tokenizer.encode_batch([text.replace("\ud83d", "\ufffd").replace("\udfff", "\ufffd")])
+    assert again[0].tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize(

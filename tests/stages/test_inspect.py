@@ -115,7 +115,7 @@ def hostile_inspection() -> Inspection:
         title="Corpus text",
         facts=["train: 1 document"],
         words={HOSTILE: {"words": 8, "tokens": 12, "unknown_words": 1}},
-        histograms=[Histogram("tokens", {"1": 3}, 1.0, 1.0)],
+        histograms=[Histogram("tokens", {"1": 3}, 1.0, 1)],
         documents=[ShownDocument(3, HOSTILE, 9, 30, [HOSTILE])],
         phase="Training instances",
         instances=[instance],

@@ -100,7 +100,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     shows(
         shown,
         "some 1 s, with",
-        "while it is prepared,",
+        "and twice that while it is prepared,",
         "tokens are guessed: the vocabulary is still to be learnt",
         "nothing was written (--dry-run)",
     )

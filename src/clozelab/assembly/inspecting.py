@@ -16,7 +16,7 @@ from clozelab.corpus.shards import MANIFEST_FILE, PreparedCorpus, TokenShards
 from clozelab.datamodules.corpus import phase_at
 from clozelab.datamodules.inspection import (
     Inspection,
-    fill_histogram,
+    instance_lengths,
     length_histogram,
     show_document,
     show_instances,
@@ -24,7 +24,6 @@ from clozelab.datamodules.inspection import (
 from clozelab.launch.sweep import compose
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import visible
-from clozelab.text.plain import JsonObject
 
 CORPUS_KEYS = ("text", "corpus", "tokenizer", "data_dir")  # of a corpus that is to be prepared
 
@@ -68,37 +67,44 @@ def inspect_corpus(
     ValueError for numbers beyond what there is.
     """
     cfg = composed.config
-    corpus = corpora.prepared_corpus(cfg) if folder is None else PreparedCorpus.open(folder)
+    if folder is None:
+        corpus = corpora.prepared_corpus(cfg)
+    else:
+        corpus = PreparedCorpus.open(folder)
     data = make_data(cfg, corpus, build_objectives(cfg))
     if step >= data.total_steps:
         raise ValueError(f"step={step}: the training has steps 0 to {data.total_steps - 1}")
     bound = phase_at(data.bound_phases(), step)
     train = corpus.train
-    numbers = _draw_documents(train, documents, cfg.seed)
-    if document is not None:
+    if document is None:
+        numbers = _draw_documents(train, documents, cfg.seed)
+    elif document < train.num_documents:
         numbers = [document]
-        if document >= train.num_documents:
-            raise ValueError(
-                f"document={document}: the training split has documents 0 to"
-                f" {train.num_documents - 1}"
-            )
-    shown = show_instances(bound, corpus.tokenizer, train.source_names, step, instances)
+    else:
+        raise ValueError(
+            f"document={document}: the training split has documents 0 to {train.num_documents - 1}"
+        )
+    seq_length = bound.phase.seq_length
+    histograms = [
+        length_histogram("tokens a sentence", np.diff(train.sentence_offsets)),
+        length_histogram("sentences a document", np.diff(train.document_offsets)),
+        length_histogram(f"tokens an instance of {seq_length} slots", instance_lengths(bound)),
+    ]
     phase = (
-        f"Training instances from step {step} on (phase {bound.number}, seq_length"
-        f" {bound.phase.seq_length}, arm {cfg.arm}, seed {cfg.seed})"
+        f"Training instances from step {step} on (phase {bound.number}, seq_length {seq_length},"
+        f" arm {cfg.arm}, seed {cfg.seed})"
     )
+    shown_documents = [show_document(train, corpus.tokenizer, number) for number in numbers]
+    names = train.source_names
+    facts = list(_facts(corpus))
     return Inspection(
         title=f"Corpus {corpus.manifest['name']}",
-        facts=list(_facts(corpus)),
+        facts=facts,
         words=corpus.manifest.get("words", {}),
-        histograms=[
-            length_histogram("tokens a sentence", np.diff(train.sentence_offsets)),
-            length_histogram("sentences a document", np.diff(train.document_offsets)),
-            fill_histogram("slots of an instance that hold a token, in percent", bound),
-        ],
-        documents=[show_document(train, corpus.tokenizer, number) for number in numbers],
+        histograms=histograms,
+        documents=shown_documents,
         phase=phase,
-        instances=shown,
+        instances=show_instances(bound, corpus.tokenizer, names, step, instances),
     )
 
 
@@ -111,7 +117,7 @@ def _draw_documents(shards: TokenShards, number: int, seed: int) -> list[int]:
 
 def _facts(corpus: PreparedCorpus) -> Iterator[str]:
     """What the manifest says, in sentences."""
-    manifest: JsonObject = corpus.manifest
+    manifest = corpus.manifest
     yield f"folder: {corpus.folder}"
     for name, shards in (("train", corpus.train), ("validation", corpus.validation)):
         yield (

@@ -15,7 +15,7 @@ import numpy as np
 import sentencex
 
 from clozelab.corpus.files import CorpusCounts, Shard
-from clozelab.corpus.preparation.texts import cut_shards
+from clozelab.corpus.preparation.texts import TextShard, cut_shards
 from clozelab.corpus.steps.clean import EMPTY, HOLDS_WORD, Clean
 from clozelab.corpus.steps.step import CorpusStep, Document, StepReport
 
@@ -40,16 +40,13 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents of all files in order, their lines sentences, each text once.
 
-    `steps` are those without a table. `counts` grows. ValueError for a binary or damaged file, and
-    where more than 1 % of all rows are unusable.
+    Steps that have to know all documents are left out. `counts` grows. ValueError for a binary or
+    damaged file, and where more than 1 % of all rows are unusable.
     """
     seen = SeenHashes()
     for shard in cut_shards(files, counts, max_characters=READ_CHARACTERS):
         report = StepReport()
-        documents = shard.documents()
-        for step in steps:
-            documents = step.apply(documents, {}, report)
-        for document in sentences_of(documents, shard.has_lines(), report):
+        for document in prepared_documents(shard, steps, report):
             if not seen.add(hash_of("\n".join(document.lines))):
                 counts.dropped[DUPLICATE] += 1
                 continue
@@ -60,16 +57,22 @@ def read_documents(
         counts.dropped.update(report.documents)
 
 
-def sentences_of(
-    documents: Iterable[Document], has_lines: Sequence[bool], report: StepReport
+def prepared_documents(
+    shard: TextShard, steps: Sequence[CorpusStep], report: StepReport
 ) -> Iterator[Document]:
-    """The documents of a shard with sentences for lines; one without a sentence is dropped.
+    """What the steps without a table leave of a shard, with sentences for lines."""
+    documents = shard.documents()
+    for step in steps:
+        if not step.has_table:
+            documents = step.apply(documents, {}, report)
+    return sentences_of(documents, report)
 
-    `has_lines` says by a document's number in the shard whether its lines are sentences.
-    """
+
+def sentences_of(documents: Iterable[Document], report: StepReport) -> Iterator[Document]:
+    """The documents of a shard with sentences for lines; one without a sentence is dropped."""
     for document in documents:
         split_line: Callable[[str], list[str]] = split_paragraph
-        if has_lines[document.index]:
+        if document.has_sentences:
             split_line = _whole_line
         sentences = []
         for line in document.lines:

@@ -35,7 +35,7 @@ from clozelab.corpus.words import (
     with_space_before,
     word_rules,
 )
-from clozelab.readers.lines import SURROGATES
+from clozelab.readers.lines import without_surrogates
 from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
 
 if TYPE_CHECKING:
@@ -307,11 +307,7 @@ class Tokenizer:
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         """The texts without what the library refuses; each keeps its length."""
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            return [SURROGATES.sub("\ufffd", text) for text in texts]
-        return list(texts)
+        return without_surrogates(texts)
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""

@@ -322,10 +322,11 @@ class CorpusSource:
             files, num_left_out = self._files_at(path, data_dir)
             if num_left_out:
                 log.warning(
-                    "%s: files left out: %d, no texts by their suffix, or tables beside texts (a"
-                    " glob as path names them, a second source adds them)",
+                    "%s: files left out: %d, tables beside texts, or no texts by their suffix (the"
+                    " path '%s/**/*' reads all of them)",
                     path,
                     num_left_out,
+                    str(path).rstrip("/"),
                 )
             for name, file in sorted(files.items()):
                 # Files of one name are told apart by the number of their path.
@@ -363,19 +364,19 @@ class CorpusSource:
             file_format = table_format(path) or "text"
             if file_format == "text":
                 _refuse_json(path, index)
-        kind: type[CorpusFile] = TableFile
+        shard_class: type[CorpusFile] = TableFile
         column = self.text_field
         if file_format in TEXT_KINDS:
-            kind = TEXT_KINDS[file_format]
+            shard_class = TEXT_KINDS[file_format]
         elif file_format == "jsonl":
             refuse_list(path)
-            kind = JsonLinesFile
+            shard_class = JsonLinesFile
         else:
             table = open_table(path, file_format)
             column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
             if column != self.text_field:
                 log.info("%s: the text is the column %r", path, column)
-        return kind(name, index, file_format, column, path)
+        return shard_class(name, index, file_format, column, path)
 
 
 def _refuse_json(path: FilePath, index: int) -> None:

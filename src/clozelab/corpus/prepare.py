@@ -23,7 +23,7 @@ from clozelab.corpus.files import CorpusCounts, CorpusSource, Shard
 from clozelab.corpus.preparation import report, texts
 from clozelab.corpus.preparation.beginning import check_beginning
 from clozelab.corpus.preparation.passes import Work
-from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.preparation.pool import EndedProcessError, ShardPool
 from clozelab.corpus.preparation.running import Preparation, begin_work
 from clozelab.corpus.preparation.shard_files import read_facts
 from clozelab.corpus.preparation.writing import write_tokens
@@ -42,7 +42,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts
 from clozelab.files.locks import exclusive_lock
 from clozelab.readers.remote import RemoteError
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 from clozelab.version import __version__
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,10 @@ class CorpusPlan:
 
     name: str
     folder: Path
-    settings: JsonObject  # what the folder's name is a hash of
+    settings: PlainDict  # what the folder's name is a hash of
     files: list[Shard]
+    source_names: Sequence[str]
+    validation_fraction: float
     steps: Sequence[CorpusStep]
     tokenizer: TokenizerSettings
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
@@ -83,7 +85,10 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
     with exclusive_lock(folder):
         if folder.exists():
             try:
-                return PreparedCorpus.open(folder).folder
+                PreparedCorpus.open(folder)
+                # of a run that was killed when all was done
+                shutil.rmtree(work_folder, ignore_errors=True)
+                return folder
             except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
                 shutil.rmtree(folder)
@@ -92,8 +97,8 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             _write_corpus(temporary, work_folder, plan, workers)
-        except RemoteError:
-            # Its store may answer the next time, and what is done is taken up.
+        except (RemoteError, EndedProcessError):
+            # The next time the store may answer, and memory suffice; what is done is taken up.
             raise
         except ValueError:
             # The same text is refused again; nothing of it is of use.
@@ -149,26 +154,35 @@ def plan_corpus(
         for file in files:
             if file.is_remote:
                 file.check()
-    return CorpusPlan(name, folder, settings, files, tuple(steps), tokenizer, given_tokenizer)
+    return CorpusPlan(
+        name=name,
+        folder=folder,
+        settings=settings,
+        files=files,
+        source_names=names,
+        validation_fraction=validation_fraction,
+        steps=tuple(steps),
+        tokenizer=tokenizer,
+        given_tokenizer=given_tokenizer,
+    )
 
 
 def _source_facts(sources: Sequence[CorpusSource], files: Sequence[Shard]) -> list[PlainDict]:
     """What a manifest says of each source: its name, its field of text, and its files."""
-    facts: list[JsonObject] = []
-    for source in sources:
-        facts.append({"name": source.name, "text_field": source.text_field, "files": []})
-    for file in files:
-        facts[file.source]["files"].append(file.identity())
+    facts: list[PlainDict] = []
+    for index, source in enumerate(sources):
+        own_files = [file.identity() for file in files if file.source == index]
+        facts.append({"name": source.name, "text_field": source.text_field, "files": own_files})
     return facts
 
 
 def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: int) -> None:
     """Write a prepared corpus; a killed preparation's `work_folder` is gone on with."""
-    versions = {"clozelab": __version__, **{name: version(name) for name in LIBRARIES}}
+    versions = {name: version(name) for name in LIBRARIES}
     key = {
         "settings": digest(plan.settings),
         "shard_characters": texts.SHARD_CHARACTERS,
-        "versions": versions,
+        "versions": {"clozelab": __version__, **versions},
     }
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
@@ -185,13 +199,13 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
         sample_characters = math.inf
         if plan.tokenizer.sample_characters is not None:
             sample_characters = plan.tokenizer.sample_characters
-        settled = preparation.settle(plan.settings["validation_fraction"], sample_characters)
+        settled = preparation.settle(plan.validation_fraction, sample_characters)
         report.complete_counts(counts, settled)
         report.log_counts(counts)
+        report.warn_of_empty_sources(settled, plan.source_names)
         tokenizer = preparation.write_tokenizer(plan.tokenizer, plan.given_tokenizer)
         tokens = preparation.tokenise()
-    names = [source["name"] for source in plan.settings["sources"]]
-    writers = write_tokens(folder, tokens, tokenizer.vocab_size, names)
+    writers = write_tokens(folder, tokens, tokenizer.vocab_size, plan.source_names)
     for side, writer in writers.items():
         if not writer.num_tokens:
             raise ValueError(
@@ -202,7 +216,7 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
     for facts in shards:
         counts.dropped["sentence without tokens"] += facts["sentences_without_tokens"]
     manifest = _manifest_of(folder, plan, tokenizer, writers, counts)
-    manifest |= report.of_steps(settled, shards, names, writers)
+    manifest |= report.of_steps(settled, shards, plan.source_names, writers)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
 
@@ -236,7 +250,7 @@ def _manifest_of(
         "format_version": FORMAT_VERSION,
         "name": plan.name,
         "settings": plan.settings,
-        "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
+        "versions": {name: version(name) for name in LIBRARIES},
     }
     manifest |= {
         "tokenizer_fingerprint": tokenizer.fingerprint,

@@ -328,12 +328,12 @@ class PreparedCorpus:
 
         ValueError for a corpus that was prepared before words were counted.
         """
-        words = self.manifest.get("words")
-        if words is None:
+        word_facts = self.manifest.get("words")
+        if word_facts is None:
             raise ValueError(f"{self.folder} does not count its words; {AGAIN}")
         ratios = []
         for name in self.train.source_names:
-            ratios.append(words[name]["words"] / max(1, words[name]["tokens"]))
+            ratios.append(word_facts[name]["words"] / max(1, word_facts[name]["tokens"]))
         return np.array(ratios)
 
     @classmethod

@@ -65,12 +65,13 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WhitespaceTokenizer:
         """The most frequent words that occur twice, at most `vocab_size` with special tokens."""
-        words = count_words(texts, whitespace_rules(models.WordLevel(), lowercase), WORD_CUTS)
+        rules = whitespace_rules(models.WordLevel(), lowercase)
+        word_counts = count_words(texts, rules, WORD_CUTS)
         frequent = []
-        for word, count in words.items():
+        for word, count in word_counts.items():
             if count >= MIN_PIECE_COUNT and word not in SPECIAL_TOKENS:
                 frequent.append(word)
-        ranked = sorted(frequent, key=lambda word: (-words[word], word))
+        ranked = sorted(frequent, key=lambda word: (-word_counts[word], word))
         most = vocab_size - len(SPECIAL_TOKENS)
         return cls([*SPECIAL_TOKENS, *ranked[:most]], lowercase=lowercase)
 

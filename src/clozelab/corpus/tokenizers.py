@@ -37,7 +37,6 @@ from clozelab.corpus.tokenizer_files import (
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.corpus.word_counts import count_characters, count_words, train_on_words
-from clozelab.readers.lines import SURROGATES
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
@@ -170,8 +169,8 @@ class WordPieceTokenizer(VocabularyTokenizer):
         """
         special_ids = {token: index for index, token in enumerate(cls.first_tokens)}
         library = wordpiece_rules(special_ids, lowercase)
-        words = count_words((_CONTROLS.sub("", text) for text in texts), library)
-        alphabet = _alphabet(words, library, vocab_size)
+        word_counts = count_words((_CONTROLS.sub("", text) for text in texts), library)
+        alphabet = _alphabet(word_counts, library, vocab_size)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -181,7 +180,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             initial_alphabet=characters,
             limit_alphabet=len(characters),
         )
-        library = train_on_words(library.model, trainer, words)
+        library = train_on_words(library.model, trainer, word_counts)
         ids = library.get_vocab(with_added_tokens=False)
         return cls(sorted(ids, key=ids.__getitem__), lowercase=lowercase)
 
@@ -366,8 +365,8 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         )
         lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
-        words = count_words((SURROGATES.sub("\ufffd", line) for line in lines), library)
-        library = train_on_words(models.BPE(), trainer, words)
+        word_counts = count_words(lines, library)
+        library = train_on_words(models.BPE(), trainer, word_counts)
         model = json.loads(library.to_str())["model"]
         ids = model["vocab"]
         vocabulary = [*sorted(ids, key=ids.__getitem__), mask]
@@ -475,7 +474,7 @@ def _has(node: PlainMapping, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
-def has_sections(rules: ReadOnlyJson, library: Library) -> bool:
+def has_sections(rules: PlainMapping, library: Library) -> bool:
     """Whether a tokenizer.json normalises and splits text as a tokenizer of the library does."""
     expected = json.loads(library.to_str())
     sections = ("normalizer", "pre_tokenizer")

@@ -62,18 +62,20 @@ class UnigramTokenizer(VocabularyTokenizer):
         ValueError where the characters alone are more.
         """
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
+        word_counts = count_words(_lines_of(texts), rules, word_cuts(lowercase))
         num_pieces = vocab_size - len(SPECIAL_TOKENS)
         # At most half of the entries are single characters, beside ASCII.
-        characters = _characters_of(words, rules, vocab_size // 2)
+        characters = _characters_of(word_counts, rules, vocab_size // 2)
         if len(characters) > num_pieces:
             raise ValueError(
                 f"vocab_size {vocab_size} is below the {len(characters) + len(SPECIAL_TOKENS)}"
                 " entries that special tokens and single characters of this text need; raise it"
             )
         # Of a word with another character its parts beside that one count.
-        known = _cut_at_others(words, characters)
-        return cls._of(learn_pieces(known, characters, num_pieces), lowercase)
+        word_counts = _cut_at_others(word_counts, characters)
+        # A text may say "[UNK]", which is no piece: it is an entry already.
+        scores = learn_pieces(word_counts, characters, num_pieces, reserved=SPECIAL_TOKENS)
+        return cls._of(scores, lowercase)
 
     @classmethod
     def _of(cls, scores: dict[str, float], lowercase: bool) -> UnigramTokenizer:
@@ -125,8 +127,8 @@ class CharacterTokenizer(UnigramTokenizer):
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
         """The characters that cover the texts, at most `vocab_size` with the special tokens."""
         rules = unigram_rules(models.Unigram(), lowercase)
-        words = count_words(_lines_of(texts), rules, word_cuts(lowercase))
-        characters = _characters_of(words, rules, vocab_size - cls.smallest)
+        word_counts = count_words(_lines_of(texts), rules, word_cuts(lowercase))
+        characters = _characters_of(word_counts, rules, vocab_size - cls.smallest)
         return cls._of(dict.fromkeys(characters, 0.0), lowercase)
 
 
@@ -154,22 +156,24 @@ def _lines_of(texts: Iterable[str]) -> Iterator[str]:
         yield from text.split("\n")
 
 
-def _characters_of(words: Counter[str], rules: Library, most: int) -> list[str]:
+def _characters_of(word_counts: Counter[str], rules: Library, most: int) -> list[str]:
     """The characters that get entries: `most` that cover the text, and all of ASCII."""
-    counts = count_characters(words)
+    counts = count_characters(word_counts)
+    # A corpus has no NUL, and NumPy would take one from the end of a piece.
+    del counts["\0"]
     ascii_characters = rules.normalizer.normalize_str("".join(ASCII))
     return sorted({SPACE, *ascii_characters, *covering_characters(counts, most)})
 
 
-def _cut_at_others(words: Counter[str], characters: Sequence[str]) -> Counter[str]:
+def _cut_at_others(word_counts: Counter[str], characters: Sequence[str]) -> Counter[str]:
     """The longest parts of words that consist of these characters."""
-    known = set(characters)
-    parts: Counter[str] = Counter()
-    for word, count in words.items():
-        if known.issuperset(word):
-            parts[word] += count
+    alphabet = set(characters)
+    counts: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        if alphabet.issuperset(word):
+            counts[word] += count
             continue
-        shown = "".join(character if character in known else " " for character in word)
-        for part in shown.split():
-            parts[part] += count
-    return parts
+        spaced = "".join(character if character in alphabet else " " for character in word)
+        for part in spaced.split():
+            counts[part] += count
+    return counts

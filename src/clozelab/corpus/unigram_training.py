@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,14 +43,24 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of the hashes of stretches
 
 
 def learn_pieces(
-    words: Mapping[str, int], characters: Sequence[str], num_pieces: int
+    words: Mapping[str, int],
+    characters: Sequence[str],
+    num_pieces: int,
+    *,
+    reserved: Collection[str] = (),
 ) -> dict[str, float]:
     """At most `num_pieces` pieces with their log-probabilities, the most probable first.
 
-    `words` counts words that consist of `characters`, which are all among the pieces.
+    Args:
+        words: how often each word occurs; words consist of `characters`.
+        characters: these are all among the pieces; NUL is none of them.
+        num_pieces: the most pieces, characters included.
+        reserved: strings of several characters that never become pieces.
     """
     text = DistinctWords.of(_most_frequent(words))
-    pieces = np.array([*characters, *text.candidates(CANDIDATES_PER_PIECE * num_pieces)])
+    candidates = text.candidates(CANDIDATES_PER_PIECE * num_pieces)
+    learnt = [candidate for candidate in candidates if candidate not in reserved]
+    pieces = np.array([*characters, *learnt])
     is_character = np.arange(len(pieces)) < len(characters)
     lattices = text.lattices(pieces)
     probabilities = np.full(len(pieces), 1 / len(pieces))
@@ -135,17 +145,17 @@ class DistinctWords:
     def candidates(self, number: int) -> list[str]:
         """Stretches of several characters that cover most of the text."""
         counts = np.repeat(self.counts, self.lengths)
-        places = []
+        begins_by_length = []
         lengths = []
         covered = []
         for length, (starts, hashes) in enumerate(self.stretches(), start=1):
             _, first, member = np.unique(hashes, return_index=True, return_inverse=True)
             occurrences = np.bincount(member, counts[starts])
             is_frequent = (occurrences >= MIN_PIECE_COUNT) & (length > 1)
-            places.append(starts[first[is_frequent]])
-            lengths.append(np.full(len(places[-1]), length))
+            begins_by_length.append(starts[first[is_frequent]])
+            lengths.append(np.full(np.count_nonzero(is_frequent), length))
             covered.append(length * occurrences[is_frequent])
-        begins = np.concatenate(places)
+        begins = np.concatenate(begins_by_length)
         ends = begins + np.concatenate(lengths)
         best = np.lexsort((ends, begins, -np.concatenate(covered)))[:number]
         return [self.text[begins[index] : ends[index]] for index in best.tolist()]
@@ -157,8 +167,8 @@ class DistinctWords:
         # [C, K]
         table = np.full((len(self.text), MAX_PIECE_CHARACTERS), len(pieces), dtype=np.int32)
         for column, (starts, hashes) in enumerate(self.stretches()):
-            place = np.searchsorted(hashes_of_pieces, hashes, sorter=order)
-            number = order[np.minimum(place, len(pieces) - 1)]
+            rank = np.searchsorted(hashes_of_pieces, hashes, sorter=order)
+            number = order[np.minimum(rank, len(pieces) - 1)]
             is_piece = hashes_of_pieces[number] == hashes
             table[starts[is_piece], column] = number[is_piece]
         # Words of one length stand together, so that their part of the table is a rectangle.
@@ -223,14 +233,14 @@ def log_ratios(pieces: NDArray[np.str_], probabilities: Floats) -> Floats:
     numbers = {piece: number for number, piece in enumerate(pieces.tolist())}
     for lattice in DistinctWords.of(numbers).lattices(pieces):
         _, length, longest = lattice.pieces.shape
-        own = lattice.counts.astype(np.int64)  # each piece's number, see above
+        row_pieces = lattice.counts.astype(np.int64)  # each piece's number, see above
         of_piece = scores[lattice.pieces]
         of_piece[:, 0, length - 1] = -np.inf
-        best = np.full((len(own), length + longest), -np.inf)
+        best = np.full((len(row_pieces), length + longest), -np.inf)
         best[:, 0] = 0.0
         for start in range(length):
             reached = best[:, start, None] + of_piece[:, start]
             ends = best[:, start + 1 : start + longest + 1]
             np.maximum(ends, reached, out=ends)
-        ratios[own] = scores[own] - best[:, length]
+        ratios[row_pieces] = scores[row_pieces] - best[:, length]
     return ratios

@@ -25,6 +25,7 @@ from clozelab.corpus.words import (
     with_space_before,
     word_rules,
 )
+from clozelab.readers.lines import without_surrogates
 
 WORDS_PER_TEXT = 2000
 
@@ -34,7 +35,8 @@ def count_words(
 ) -> Counter[str]:
     """How often each word occurs, as the library's normaliser and pre-tokeniser leave it.
 
-    `cuts` says how texts can be cut (None: these are BERT's, or those of byte-level BPE).
+    `cuts` says how texts can be cut (None: these are BERT's, or those of byte-level BPE). The
+    library takes no half of a character, so that one counts as U+FFFD, as in `Tokenizer.encode`.
     """
     rules = json.loads(library.to_str())
     if cuts is None:
@@ -45,7 +47,7 @@ def count_words(
     inner = Library.from_str(json.dumps(inner_rules))
     pieces: Counter[str] = Counter()
     whole_texts: Counter[str] = Counter()
-    for batch in batches(texts):
+    for batch in map(without_surrogates, batches(texts)):
         array = arrow_texts(batch)
         can_cut = cuts.can_cut(array)
         whole_texts.update(batch[index] for index in np.flatnonzero(~can_cut))

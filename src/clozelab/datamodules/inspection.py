@@ -8,7 +8,7 @@ Letters: B instances, T slots of the stream.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,8 +20,7 @@ from clozelab.corpus.packing import PackedInstances
 from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards
 from clozelab.datamodules.corpus import SAMPLED_INSTANCES, BoundPhase
-from clozelab.objectives.objective import Arrays, Objective
-from clozelab.text.plain import JsonObject
+from clozelab.objectives.objective import Arrays, Objective, PairObjective
 
 SHOWN_SENTENCES = 20  # of a document
 TEXT = "text"
@@ -30,7 +29,6 @@ MASKED = "masked"  # predicted, and the encoder reads [MASK]
 RANDOM = "random"  # predicted, and the encoder reads another token
 KEPT = "kept"  # predicted, and the encoder reads the token itself
 ONE_SIDED = "one-sided"  # predicted from what stands on one side; the text is whole
-KINDS = (TEXT, SPECIAL, MASKED, RANDOM, KEPT, ONE_SIDED)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Histogram:
     title: str
     counts: dict[str, int]  # range -> values, from the first range that has some to the last one
     mean: float
-    largest: float
+    largest: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,9 @@ class Inspection:
 
     title: str
     facts: Sequence[str]  # sentences: sizes, what was left out
-    words: JsonObject  # the manifest's, by source; empty where they were not counted
+    words: Mapping[
+        str, Mapping[str, int]
+    ]  # the manifest's, by source; empty where they were not counted
     histograms: Sequence[Histogram]
     documents: Sequence[ShownDocument]
     phase: str  # which the instances are of
@@ -106,32 +106,20 @@ class Inspection:
 def length_histogram(title: str, lengths: NDArray[np.int64]) -> Histogram:
     """Of lengths from 1 on; each range is twice as wide as the one before it."""
     powers = np.log2(lengths).astype(np.int64)
-    labels = ["1"]
-    for power in range(1, int(powers.max()) + 1):
-        labels.append(f"{2**power:,}\u2013{2 ** (power + 1) - 1:,}")
-    return _histogram(title, labels, powers, lengths)
+    counts = {}
+    for power in range(powers.min(), powers.max() + 1):
+        label = f"{2**power:,}"
+        if power:
+            label += f"\u2013{2 ** (power + 1) - 1:,}"
+        counts[label] = int((powers == power).sum())
+    return Histogram(title, counts, float(lengths.mean()), int(lengths.max()))
 
 
-def fill_histogram(title: str, bound: BoundPhase) -> Histogram:
-    """Of the slots that hold a token, in percent, in a sample of a phase's instances."""
+def instance_lengths(bound: BoundPhase) -> NDArray[np.int64]:
+    """How many slots hold a token in each of some instances of a phase."""
     count = min(len(bound.instances), SAMPLED_INSTANCES)
     _, index = instance_indices(bound.seed, len(bound.instances), np.arange(count))
-    lengths = bound.instances.pack(bound.seed, 0, index).lengths
-    percent = 100 * lengths / bound.phase.seq_length
-    tenths = np.minimum(percent / 10, 9).astype(np.int64)
-    return _histogram(
-        title, [f"{ten}\u2013{ten + 10}" for ten in range(0, 100, 10)], tenths, percent
-    )
-
-
-def _histogram(
-    title: str, labels: Sequence[str], bins: NDArray[np.int64], values: NDArray[np.number]
-) -> Histogram:
-    """Of values, each of which lies in the range with this number."""
-    counts = np.bincount(bins).tolist()
-    shown = range(int(bins.min()), len(counts))
-    by_label = {labels[number]: counts[number] for number in shown}
-    return Histogram(title, by_label, float(values.mean()), float(values.max()))
+    return bound.instances.pack(bound.seed, 0, index).lengths
 
 
 def show_document(shards: TokenShards, tokenizer: Tokenizer, number: int) -> ShownDocument:
@@ -155,72 +143,61 @@ def show_instances(
     packed, labels = objective.arranged(bound.instances, bound.seed, epoch, index, order)
     kinds, read = predicted_kinds(objective, packed, objective.arrays_of(packed))
     writer = TokenWriter(tokenizer)
-    shown = []
+    instances = []
     for row in range(number):
-        slots = slice(row * packed.width, row * packed.width + packed.lengths[row])
-        predicted = Counter(np.array(KINDS)[kinds[slots]].tolist())
-        del predicted[TEXT]
+        first_slot = row * packed.width
+        num_tokens = int(packed.lengths[row])
+        slots = slice(first_slot, first_slot + num_tokens)
+        predictions = Counter(kinds[slots].tolist())
+        del predictions[TEXT]
         pair = ""
         if objective.pair is not None:
-            pair = _pair_text(objective, int(labels[objective.pair.label][row]))
-        # Text that is predicted from one side stands as it is.
-        is_one_sided = kinds[slots] == KINDS.index(ONE_SIDED)
-        shown_kinds = np.where(is_one_sided, KINDS.index(TEXT), kinds[slots])
-        segments = writer.segments(
-            np.where(packed.special[slots], KINDS.index(SPECIAL), shown_kinds),
-            packed.input_ids[slots],
-            read[slots],
-            packed.token_type_ids[slots],
-        )
+            pair = _pair_text(objective.pair, int(labels[objective.pair.label][row]))
         source = ""
         if packed.source is not None:
             source = source_names[packed.source[row]]
-        shown.append(
-            ShownInstance(
-                number=int(order[row]),
-                source=source,
-                num_tokens=int(packed.lengths[row]),
-                num_slots=packed.width,
-                predictions=predicted,
-                pair=pair,
-                segments=segments,
-            )
+        segments = writer.segments(packed, kinds, read, slots)
+        instance = ShownInstance(
+            number=int(order[row]),
+            source=source,
+            num_tokens=num_tokens,
+            num_slots=packed.width,
+            predictions=predictions,
+            pair=pair,
+            segments=segments,
         )
-    return shown
+        instances.append(instance)
+    return instances
 
 
 def predicted_kinds(
     objective: Objective, packed: PackedInstances, arrays: Arrays
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How each token of the text is predicted [T], as a number of KINDS, and what is read there.
-
-    It is TEXT where nothing is predicted.
-    """
-    kinds = np.full(len(packed.input_ids), KINDS.index(TEXT))
+) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+    """How each token of the text is predicted [T], TEXT for not at all, and what is read there."""
+    kinds = np.full(len(packed.input_ids), TEXT, dtype=object)
     read = packed.input_ids.copy()
     is_longer = arrays["width"] != packed.width
     for spec in objective.token.visibility(packed, arrays):
-        text = packed.input_ids[spec.about]
         # Rows may be longer than their text: a slot behind it then stands for the token.
         slots = spec.positions if is_longer else spec.about
         read[spec.about] = arrays["input_ids"][slots]
         is_mask = read[spec.about] == packed.ids.mask
-        is_other = read[spec.about] != text
+        is_other = read[spec.about] != packed.input_ids[spec.about]
         is_seen = spec.sees(spec.positions, slots)
-        names = [KINDS.index(kind) for kind in (MASKED, RANDOM, KEPT)]
-        kinds[spec.about] = np.select([is_mask, is_other, is_seen], names, KINDS.index(ONE_SIDED))
+        kinds[spec.about] = np.select(
+            [is_mask, is_other, is_seen], [MASKED, RANDOM, KEPT], ONE_SIDED
+        )
     return kinds, read
 
 
-def _pair_text(objective: Objective, label: int) -> str:
+def _pair_text(pair: PairObjective, label: int) -> str:
     """A pair's label and what it means."""
-    assert objective.pair is not None
     meaning = "the second segment follows the first"
     if label == 1:
         meaning = "the two segments are swapped"
-        if objective.pair.is_of_other_document:
+        if pair.is_of_other_document:
             meaning = "the second segment is of another document"
-    return f"{objective.pair.label} {label}: {meaning}"
+    return f"{pair.label} {label}: {meaning}"
 
 
 class TokenWriter:
@@ -232,43 +209,43 @@ class TokenWriter:
 
     def segments(
         self,
-        kinds: NDArray[np.int64],
-        text: NDArray[np.int64],
+        packed: PackedInstances,
+        kinds: NDArray[np.object_],
         read: NDArray[np.int64],
-        token_types: NDArray[np.int64],
+        slots: slice,
     ) -> list[Segment]:
-        """The segments of one instance, whose tokens these all are of [n]."""
-        is_special = kinds == KINDS.index(SPECIAL)
-        is_text = kinds == KINDS.index(TEXT)
+        """The segments of the instance in these slots; `kinds` and `read` as `predicted_kinds`."""
+        text = packed.input_ids[slots]
+        is_special = packed.special[slots]
+        # Text that is predicted from one side stands as it is.
+        is_text = ~is_special & np.isin(kinds[slots], (TEXT, ONE_SIDED))
         # A segment begins behind separators, but not behind [CLS].
-        begins_segment = np.zeros(len(kinds), dtype=bool)
+        begins_segment = np.zeros(len(text), dtype=bool)
         begins_segment[2:] = is_special[1:-1] & ~is_special[2:]
         begins_segment[0] = True
         # Each token but those of a stretch of text is a part of its own.
         begins_part = begins_segment | ~is_text
         begins_part[1:] |= ~is_text[:-1]
         # Behind a special token a word has a space before it, even where it goes on.
-        joins = np.zeros(len(kinds), dtype=bool)
+        joins = np.zeros(len(text), dtype=bool)
         if self._continues is not None:
             joins[1:] = self._continues[text[1:]] & ~is_special[1:] & ~is_special[:-1]
         segments: list[Segment] = []
-        for start, end in pairwise([*np.flatnonzero(begins_part).tolist(), len(kinds)]):
+        for start, end in pairwise([*np.flatnonzero(begins_part).tolist(), len(text)]):
             if begins_segment[start]:
-                segments.append(Segment(int(token_types[start]), []))
+                segments.append(Segment(int(packed.token_type_ids[slots][start]), []))
             space = "" if joins[start] else " "
-            part = self._part(KINDS[kinds[start]], text[start:end], read[start:end], space)
-            segments[-1].parts.append(part)
+            if is_text[start]:
+                stretch = self._tokenizer.decode(text[start:end]).strip()
+                segments[-1].parts.append(InstancePart(TEXT, stretch, "", space))
+            elif is_special[start]:
+                name = self.name(text[start])
+                segments[-1].parts.append(InstancePart(SPECIAL, name, "", space))
+            else:
+                name = self.name(read[slots][start])
+                label = self.name(text[start])
+                segments[-1].parts.append(InstancePart(kinds[slots][start], name, label, space))
         return segments
-
-    def _part(
-        self, kind: str, text: NDArray[np.int64], read: NDArray[np.int64], space: str
-    ) -> InstancePart:
-        if kind == TEXT:
-            return InstancePart(kind, self._tokenizer.decode(text).strip(), "", space)
-        label = ""
-        if kind != SPECIAL:
-            label = self.name(text[0])
-        return InstancePart(kind, self.name(read[0]), label, space)
 
     def name(self, index: np.int64) -> str:
         """A token's text; its name where that is a part of a character, or nothing."""

@@ -67,10 +67,10 @@ def make_plan(args: ParsedArgs) -> Plan:
     from clozelab.planning.sweeps import Corpora, analyse
 
     budget = None
-    words = parse_words(args.values.get("budget", ""))
-    if words is not None and args.names != ["pretrain"]:
+    word_budget = parse_words(args.values.get("budget", ""))
+    if word_budget is not None and args.names != ["pretrain"]:
         raise ValueError("a budget in words is for `plan pretrain`; give a time, such as 2h")
-    if words is None and "budget" in args.values:
+    if word_budget is None and "budget" in args.values:
         budget = parse_budget(args.values["budget"])
     matched_by = args.values.get("matched_by")
     if matched_by and budget is None:
@@ -111,7 +111,7 @@ def make_plan(args: ParsedArgs) -> Plan:
             say=lambda line: say(line, "dim", console=progress),
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
-    return Plan(args, budget, words, difference, experiment, steps, runs, costing, parts)
+    return Plan(args, budget, word_budget, difference, experiment, steps, runs, costing, parts)
 
 
 def save_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:

@@ -44,16 +44,21 @@ def open_columnar(path: FilePath, file_format: str) -> Table:
             schema = file.schema
 
     def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
-        number = num_bytes = 0
+        number = position = 0
         size = file_size(path)
         for batch in _batches(path, file_format, columns):
+            # How far it is, by rows: the order of the bytes on disk is the format's own affair.
+            # Arrow does not count its rows: there by bytes in memory.
+            row_bytes = batch.nbytes / max(1, len(batch))
+            if num_rows is not None:
+                row_bytes = size / num_rows
             for record in batch.to_pylist():
                 number += 1
+                position_now = min(size, int(number * row_bytes))
+                advance(max(0, position_now - position))
+                position = max(position, position_now)
                 yield number, record
-            # How far it is, by rows: the order of the bytes on disk is the format's own affair.
-            num_bytes_now = size * number // max(number, num_rows or 1)
-            advance(num_bytes_now - num_bytes)
-            num_bytes = num_bytes_now
+        advance(size - position)
 
     return Table(
         path,

@@ -14,7 +14,7 @@ import logging
 import lzma
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
@@ -43,6 +43,15 @@ ESCAPED_BYTES = re.compile(ESCAPED.pattern.encode())
 SURROGATE_BYTE = b"\xed"
 Advance = Callable[[int], object]  # told how many bytes of the file on disk were read
 Line = tuple[int, str | None]  # (number, text); None for one that is not UTF-8
+
+
+def without_surrogates(texts: Sequence[str]) -> list[str]:
+    """The texts with U+FFFD for each half of a character; each text keeps its length."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return [SURROGATES.sub("\ufffd", text) for text in texts]
+    return list(texts)
 
 
 def ignore(_: int) -> None:

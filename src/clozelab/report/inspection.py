@@ -5,7 +5,7 @@ All text of the corpus is shown as text: what a terminal or a page would obey is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from clozelab.terminal import Heading, make_console, print_table, say
 from clozelab.text.formatting import count_noun, visible
-from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:
     from clozelab.datamodules.inspection import (
@@ -44,7 +43,7 @@ LEGEND = {
 SOURCE_HEADINGS = ("source", "words", "tokens a word", "unknown words")
 
 
-def word_rows(words: JsonObject) -> list[list[str]]:
+def word_rows(words: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
     """A row of SOURCE_HEADINGS for each source of a manifest's `words`."""
     rows = []
     for source, counts in words.items():
@@ -60,7 +59,7 @@ def word_rows(words: JsonObject) -> list[list[str]]:
     return rows
 
 
-def print_words(words: JsonObject) -> None:
+def print_words(words: Mapping[str, Mapping[str, int]]) -> None:
     """A table of the sources: how many tokens their words have, and how many are unknown."""
     headings = [Heading("source")]
     headings += [Heading(name, is_number=True) for name in SOURCE_HEADINGS[1:]]
@@ -78,14 +77,14 @@ def marked(part: InstancePart) -> str:
 def instance_title(instance: ShownInstance) -> str:
     """What is to be known of an instance before it is read."""
     numbers = [f"{number} {kind}" for kind, number in sorted(instance.predictions.items())]
-    parts = [
+    facts = [
         f"instance {instance.number}",
         f"{instance.num_tokens} of {instance.num_slots} slots ({instance.padding:.0%} padding)",
         f"predicted: {', '.join(numbers) or 'nothing'}",
         instance.pair,
         f"source {visible(instance.source)}",
     ]
-    return "; ".join(filter(None, parts))
+    return "; ".join(filter(None, facts))
 
 
 def print_inspection(inspection: Inspection) -> None:
@@ -143,7 +142,7 @@ def _print_histogram(histogram: Histogram, console: Console) -> None:
 
 def histogram_title(histogram: Histogram) -> str:
     """What its values are, their mean and the largest."""
-    return f"{histogram.title}: mean {histogram.mean:,.1f}, largest {histogram.largest:,.0f}"
+    return f"{histogram.title}: mean {histogram.mean:,.1f}, largest {histogram.largest:,}"
 
 
 def render_page(inspection: Inspection) -> bytes:

@@ -340,7 +340,9 @@ def _continue_session(old: Record, fresh: Record) -> None:
         logger.info("%s begins anew: its last start left no checkpoint", folder)
     if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
         logger.warning(
-            "%s has lost its metrics.csv: its curve begins where the run goes on", folder
+            "%s has no metrics.csv (it was lost, or no line was written yet): its curve begins where"
+            " the run goes on",
+            folder,
         )
 
 

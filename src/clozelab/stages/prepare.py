@@ -85,8 +85,9 @@ def print_forecast(cfg: PrepareConfig) -> None:
     workers = corpora.num_workers(cfg)
     seconds = duration(max(1.0, total.duration(workers)))
     print(f"time: some {seconds}, with {workers} at work (corpus.workers)")
-    work, result = (filesize.decimal(int(size)) for size in (total.work_bytes, total.result_bytes))
-    print(f"disk: some {work} while it is prepared, {result} when it is done, in {cfg.cache_dir}")
+    # While it is prepared, the tokens of shards are there until they are put together.
+    size = filesize.decimal(int(total.result_bytes))
+    print(f"disk: some {size}, and twice that while it is prepared, in {cfg.cache_dir}")
     if cfg.tokenizer.vocab_file is None:
         print("tokens are guessed: the vocabulary is still to be learnt, within a minute or two")
     print("nothing was written (--dry-run)")

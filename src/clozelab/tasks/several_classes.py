@@ -100,12 +100,12 @@ class SeveralClassesTarget(KnownClasses):
 
     def read_cell(self, column: LabelColumn, line: int, cell: object) -> Labels:
         try:
-            parts = self._parts(cell)
+            written_labels = self._parts(cell)
         except ValueError as problem:
             advice = f"write the labels with {self.separator!r} between them, or a list"
             column.note_problem(line, str(problem), advice)
             return ()
-        labels = tuple(column.add(line, part) for part in parts)
+        labels = tuple(column.add(line, written) for written in written_labels)
         repeated = [label for label, count in Counter(labels).items() if count > 1]
         if repeated:
             advice = "give each label once"
@@ -122,9 +122,9 @@ class SeveralClassesTarget(KnownClasses):
             text = cell_text(cell)
         except ValueError as problem:
             raise ValueError(f"is {problem}") from None
-        shown = shortened(text, SHOWN_CHARACTERS)
+        beginning = shortened(text, SHOWN_CHARACTERS)
         if WRITTEN_LIST.fullmatch(text):
-            raise ValueError(f"is a list or an object written as text ({shown})")
+            raise ValueError(f"is a list or an object written as text ({beginning})")
         if not text.strip():
             return []
         reader = csv.reader(
@@ -136,7 +136,7 @@ class SeveralClassesTarget(KnownClasses):
         try:
             (parts,) = reader
         except (csv.Error, ValueError) as error:
-            raise ValueError(f"has quotation marks or line ends amiss ({shown})") from error
+            raise ValueError(f"has quotation marks or line ends amiss ({beginning})") from error
         return [part.strip() for part in parts]
 
     def _written(self, labels: Iterable[str]) -> str:
@@ -197,12 +197,12 @@ class SeveralClassesTarget(KnownClasses):
 
     def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
-        own = (saved_config.get("answers") or {}).get("threshold")
+        threshold = (saved_config.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
-        if own is None:
-            own = DEFAULT_THRESHOLD
+        if threshold is None:
+            threshold = DEFAULT_THRESHOLD
             source = "the default: the model records none"
-        self.threshold = float(own)
+        self.threshold = float(threshold)
         return {"label_threshold": {"value": self.threshold, "source": source}}
 
     def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:

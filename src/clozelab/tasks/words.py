@@ -306,13 +306,13 @@ class WordSplit(Split):
 
     def records(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[PlainDict]:
         """What is kept of each sentence; both are lists of one list a sentence."""
-        words = self.by_sentence(self.words)
+        words_by_sentence = self.by_sentence(self.words)
         records = []
         for number, sentence_id in enumerate(self.ids):
             records.append(
                 {
                     "id": str(sentence_id),
-                    "words": words[number],
+                    "words": words_by_sentence[number],
                     "prediction": predictions[number],
                     "label": labels[number],
                 }

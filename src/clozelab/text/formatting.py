@@ -21,12 +21,12 @@ def shortened(text: str, most_characters: int) -> str:
 
 def visible(text: str) -> str:
     """Write what a terminal or a page would obey, such as an escape sequence, as `\\x1b`."""
-    shown = []
+    characters = []
     for character in text:
         if not character.isprintable():
             character = character.encode("unicode_escape", "surrogatepass").decode()
-        shown.append(character)
-    return "".join(shown)
+        characters.append(character)
+    return "".join(characters)
 
 
 def signed(value: float | None, decimals: int = 1) -> str:

@@ -206,7 +206,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFix
         Decontaminate(["glue/MRPC/*.tsv"], data_dir=tmp_path)
     with refuses("decontaminate needs files"):
         Decontaminate([])
-    with refuses("decontaminate: remove='page' is unknown"):
+    with refuses("remove=page: choose one of document, lines"):
         Decontaminate(["x"], remove="page")  # type: ignore[arg-type]
     with refuses("ngram=0 must be a whole number of at least 1"):
         Decontaminate(["x"], ngram=0)

@@ -77,7 +77,7 @@ def corpus(seed: int, num_clusters: int = 40) -> list[Lines]:
     return documents
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_it_keeps_what_all_exact_similarities_keep(seed: int) -> None:
     documents = corpus(seed)
     expected = plain(documents, 0.8)

@@ -26,5 +26,5 @@ def test_nfkc_also_replaces_variants() -> None:
 
 
 def test_another_form_is_refused() -> None:
-    with refuses("unicode: form='NFD' is unknown; known: NFC, NFKC"):
+    with refuses("unicode: form=NFD: choose one of NFC, NFKC"):
         Unicode(form="NFD")  # type: ignore[arg-type]

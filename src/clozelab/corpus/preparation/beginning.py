@@ -50,10 +50,9 @@ def beginning_of(
     files: Sequence[Shard], steps: Sequence[CorpusStep], num_characters: int
 ) -> list[str]:
     """The first sentences of a corpus; steps that have to know all documents are left out."""
-    plain_steps = [step for step in steps if not step.has_table]
     sentences: list[str] = []
     size = 0
-    for document in read_documents(files, CorpusCounts(), plain_steps):
+    for document in read_documents(files, CorpusCounts(), steps):
         sentences += document.lines
         size += document.num_characters
         if size >= num_characters:

@@ -6,10 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clozelab.corpus.documents import sentences_of
+from clozelab.corpus.documents import prepared_documents
 from clozelab.corpus.files import CorpusCounts, Shard
-from clozelab.corpus.preparation.shard_files import TEXT, pack_documents
-from clozelab.corpus.preparation.survey import survey_documents
 from clozelab.corpus.preparation.texts import SHARD_CHARACTERS, TextShard, cut_shards
 from clozelab.corpus.shards import token_dtype
 from clozelab.corpus.steps.step import CorpusStep, StepReport
@@ -32,8 +30,7 @@ class CorpusForecast:
     characters: float = 0  # that are left by the steps
     tokens: float = 0
     seconds: float = 0  # of one process
-    work_bytes: float = 0  # on disk while it is made
-    result_bytes: float = 0
+    result_bytes: float = 0  # on disk
 
     def add(self, other: CorpusForecast) -> None:
         """Add another source."""
@@ -76,10 +73,8 @@ def forecast_source(
     num_bytes = sum(file.num_bytes for file in files)
     factor = num_bytes / max(1, measured.disk_bytes)
     total = CorpusForecast(files=len(files), disk_bytes=num_bytes)
-    for name in ("documents", "characters", "tokens", "seconds", "work_bytes", "result_bytes"):
+    for name in ("documents", "characters", "tokens", "seconds", "result_bytes"):
         setattr(total, name, factor * getattr(measured, name))
-    # The tokens of shards are there until they are put together.
-    total.work_bytes = max(total.work_bytes + total.result_bytes, 2 * total.result_bytes)
     return total
 
 
@@ -90,24 +85,13 @@ def _measure(
     tokenizer: Tokenizer | None,
 ) -> None:
     """Do with a shard what a preparation would, and add what it takes."""
-    report = StepReport()
-    documents = shard.documents()
-    for step in steps:
-        if not step.has_table:
-            documents = step.apply(documents, {}, report)
-    has_lines = shard.has_lines()
-    whole = list(sentences_of(documents, has_lines, report))
-    survey = survey_documents(whole, learns=tokenizer is None)
-    measured.work_bytes += len(pack_documents(whole, has_lines)[TEXT])
-    measured.work_bytes += sum(array.nbytes for array in survey.values())
-    measured.documents += len(whole)
-    measured.characters += int(survey["document_characters"].sum())
-    num_sentences = int(survey["document_sentences"].sum())
-    measured.result_bytes += OFFSET_BYTES * (num_sentences + 4 * len(whole))
+    sentences: list[str] = []
+    for document in prepared_documents(shard, steps, StepReport()):
+        sentences += document.lines
+        measured.documents += 1
+        measured.characters += document.num_characters
+        measured.result_bytes += OFFSET_BYTES * (len(document.lines) + 4)
     if tokenizer is not None:
-        sentences: list[str] = []
-        for document in whole:
-            sentences += document.lines
         ids, _ = tokenizer.encode_flat(sentences)
         measured.tokens += len(ids)
         measured.result_bytes += len(ids) * token_dtype(tokenizer.vocab_size).itemsize

@@ -107,7 +107,7 @@ def first_pass(work: Work, shard: TextShard) -> int:
     texts = Tally("read")
     documents = texts.counted(shard.documents())
     facts: JsonObject = {"digest": shard.digest(), "bytes": shard.num_bytes, "tallies": []}
-    _take_steps(work, PassTask(0, shard.number), documents, shard.has_lines(), [texts], facts)
+    _take_steps(work, PassTask(0, shard.number), documents, [texts], facts)
     return shard.num_bytes
 
 
@@ -115,11 +115,8 @@ def later_pass(work: Work, task: PassTask) -> int:
     """Take a shard through the next steps, and delete what it came from; returns its bytes."""
     before = work.shard_file(pass_name(task.number - 1), task.shard)
     facts = read_facts(before)
-    arrays = read_arrays(before, [TEXT, *DOCUMENT_ARRAYS])
-    has_lines = np.zeros(1 + arrays["index"].max(initial=0), dtype=bool)
-    has_lines[arrays["index"]] = arrays["has_lines"]
-    documents = unpack_documents(task.shard, arrays)
-    _take_steps(work, task, documents, has_lines.tolist(), [], facts)
+    documents = unpack_documents(task.shard, read_arrays(before, [TEXT, *DOCUMENT_ARRAYS]))
+    _take_steps(work, task, documents, [], facts)
     before.unlink()
     return int(facts["bytes"])
 
@@ -128,7 +125,6 @@ def _take_steps(
     work: Work,
     task: PassTask,
     documents: Iterable[Document],
-    has_lines: Sequence[bool],
     tallies: list[Tally],
     facts: JsonObject,
 ) -> None:
@@ -144,7 +140,7 @@ def _take_steps(
     is_last = task.number == len(work.passes) - 1
     if is_last:
         tally = Tally("sentences")
-        documents = tally.counted(sentences_of(documents, has_lines, tally.report))
+        documents = tally.counted(sentences_of(documents, tally.report))
         tallies.append(tally)
     documents = list(documents)
     if is_last:
@@ -153,7 +149,7 @@ def _take_steps(
     else:
         survey = work.steps[work.passes[task.number + 1][0]].survey(documents)
         arrays = {f"{SURVEY}{name}": array for name, array in survey.items()}
-    arrays |= pack_documents(documents, has_lines)
+    arrays |= pack_documents(documents)
     facts["tallies"] += [tally.facts() for tally in tallies]
     write_file(work.shard_file(pass_name(task.number), task.shard), arrays, facts)
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from multiprocessing.connection import wait
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
@@ -32,6 +32,10 @@ ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 _context: Any = None  # of a worker, set when it begins
 
 
+class EndedProcessError(ValueError):
+    """A process was ended from outside; what is finished is of use to the next try."""
+
+
 class ShardPool:
     """Runs functions of a context and a task, in up to `workers` processes.
 
@@ -41,6 +45,8 @@ class ShardPool:
     def __init__(self, context: object, workers: int) -> None:
         self.context = context
         self.workers = workers
+        if current_process().daemon:
+            self.workers = 1  # such a process may start no others
         self._executor: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> ShardPool:
@@ -57,7 +63,7 @@ class ShardPool:
     ) -> Iterator[Result]:
         """Results in the order of the tasks, which are taken as workers get free.
 
-        ValueError where a process dies, as for want of memory.
+        EndedProcessError where a process dies, as for want of memory.
         """
         remaining = iter(tasks)
         first = list(islice(remaining, 2))
@@ -74,7 +80,7 @@ class ShardPool:
             while running:
                 yield running.popleft().result()
         except BrokenProcessPool as error:
-            raise ValueError(
+            raise EndedProcessError(
                 "a process that prepares text was ended from outside, perhaps for want of memory:"
                 " the same command goes on where it was; corpus.workers=1 needs least"
             ) from error

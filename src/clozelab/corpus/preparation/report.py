@@ -11,6 +11,7 @@ from clozelab.corpus.fertility import add_up
 from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.survey import STRETCH_CHARACTERS
+from clozelab.corpus.preparation.tallies import Tally
 from clozelab.corpus.shards import ShardWriter
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject, PlainDict
@@ -35,7 +36,7 @@ def complete_counts(counts: CorpusCounts, settled: Settled) -> None:
     counts.sentences = settled.sentences
     counts.characters = settled.characters
     for tally in settled.tallies:
-        counts.dropped.update(tally["report"]["documents"])
+        counts.dropped.update(tally.report.documents)
     # One document of several stretches can be divided.
     if counts.documents < 2 and settled.num_stretches < 2:
         _refuse_small(counts)
@@ -64,6 +65,14 @@ def log_counts(counts: CorpusCounts) -> None:
         )
 
 
+def warn_of_empty_sources(settled: Settled, names: Sequence[str]) -> None:
+    """Name each source of which no document is left: nothing of it would be trained on."""
+    documents = dict(settled.tallies[-1]["documents"])
+    for number, name in enumerate(names):
+        if not documents.get(number):
+            log.warning("source %s has no documents, or no step left any: check its files", name)
+
+
 def _refuse_small(counts: CorpusCounts) -> NoReturn:
     numbers = {"rows": counts.rows, **counts.skipped, "characters": counts.characters}
     listed = ", ".join(f"{key}: {number}" for key, number in numbers.items())
@@ -86,31 +95,30 @@ def of_steps(
     `shards` are the facts of the tokenised shards.
     """
     num_tokens = sum(writer.num_tokens for writer in writers.values())
-    facts: PlainDict = {
+    return {
         "steps": [_step_facts(tally, source_names) for tally in settled.tallies],
         "repeated_lines": _repeated_lines(shards, num_tokens),
         "words": add_up([shard["words"] for shard in shards], source_names),
     }
-    return facts
 
 
-def _step_facts(tally: JsonObject, source_names: Sequence[str]) -> PlainDict:
+def _step_facts(tally: Tally, source_names: Sequence[str]) -> PlainDict:
     """What a step kept of each source, and dropped for each reason."""
-    characters_of = dict(tally["characters"])
     kept = {}
-    for source, documents in sorted(tally["documents"]):
-        characters = characters_of[source]
-        kept[source_names[source]] = {"documents": documents, "characters": characters}
-    report = tally["report"]
+    for source, documents in sorted(tally.documents.items()):
+        kept[source_names[source]] = {
+            "documents": documents,
+            "characters": tally.characters[source],
+        }
+    report = tally.report
     reasons = {}
-    for reason, characters in report["characters"].items():
+    for reason, characters in report.characters.items():
         reasons[reason] = {
-            "dropped_documents": report["documents"].get(reason, 0),
-            "changed_documents": report["changed"].get(reason, 0),
+            "dropped_documents": report.documents[reason],
+            "changed_documents": report.changed[reason],
             "characters": characters,
         }
-    facts: PlainDict = {"step": tally["step"], "kept": kept, "reasons": reasons}
-    return facts | {"examples": report["examples"]}
+    return {"step": tally.step, "kept": kept, "reasons": reasons, "examples": report.examples}
 
 
 def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[PlainDict]:
@@ -129,8 +137,8 @@ def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[Plain
         repeated.append({"line": line, "copies": copies[line], "token_share": share})
         if len(repeated) <= SHOWN_LINES:
             log.warning(
-                "one line has %.1f%% of all tokens: %d x %r;"
-                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d}}]' drops such lines",
+                "one line has %.1f%% of all tokens: %d x %r; such lines are dropped by"
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:30}}]'",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),

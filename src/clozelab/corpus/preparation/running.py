@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -36,6 +36,8 @@ from clozelab.files.atomic import atomic_write_lines
 from clozelab.text.plain import PlainMapping, read_json
 
 log = logging.getLogger(__name__)
+
+LINE_SECONDS = 20  # between two lines of the log, where there is no terminal
 
 
 def begin_work(folder: Path, key: PlainMapping) -> None:
@@ -100,6 +102,8 @@ class Preparation:
 
     def take_steps(self) -> None:
         """Take all shards through the steps that have to know all documents, and those behind."""
+        if not self.num_shards:
+            return  # no text, which is refused when all is counted
         for number in range(1, len(self.work.passes)):
             self._write_tables(number)
             tasks = [PassTask(number, shard) for shard in self._unfinished(pass_name(number))]
@@ -160,17 +164,31 @@ class Preparation:
 
     @contextmanager
     def _progress(self, description: str) -> Iterator[Callable[[int], None]]:
-        """A progress bar over the bytes on disk, to be told of those that are done."""
+        """A progress bar over the bytes on disk, to be told of those that are done.
+
+        Where nobody watches a terminal, a line of the log says how far it is.
+        """
+        console = Console(stderr=True)
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
         )
         num_bytes = sum(file.num_bytes for file in self.files)
+        task = progress.add_task(description, total=num_bytes)
+        last_line = time.monotonic()
+
+        def advance(num_done: int) -> None:
+            nonlocal last_line
+            progress.advance(task, num_done)
+            if not console.is_terminal and time.monotonic() - last_line > LINE_SECONDS:
+                last_line = time.monotonic()
+                done = progress.tasks[0].completed
+                log.info("%s: %.0f of %.0f MB", description, done / 1e6, num_bytes / 1e6)
+
         with progress:
-            task = progress.add_task(description, total=num_bytes)
-            yield partial(progress.advance, task)
+            yield advance
             progress.update(task, completed=num_bytes)

@@ -17,7 +17,6 @@ from clozelab.corpus.preparation.shard_files import read_arrays, read_facts, wri
 from clozelab.corpus.preparation.survey import COLUMNS
 from clozelab.corpus.preparation.tallies import Tally, add_up
 from clozelab.corpus.steps.step import Arrays
-from clozelab.text.plain import JsonObject
 
 ALL_HASHES = 2**64
 # of all characters: lines that have more of them are counted
@@ -39,7 +38,7 @@ class Settled:
     sentences: int
     characters: int
     num_stretches: int  # of different text; of several sources the same text counts for each
-    tallies: Sequence[JsonObject]  # of each step, the copies' too
+    tallies: Sequence[Tally]  # of each step, the copies' too
 
     def kept_of(self, shard: int) -> np.ndarray:
         """Whether each document of a shard is kept, bool."""
@@ -61,6 +60,7 @@ class Settled:
         facts = dict(vars(self))
         arrays = {name: facts.pop(name) for name in ("is_kept", "starts")}
         facts["limits"] = list(self.limits.items())
+        facts["tallies"] = [tally.facts() for tally in self.tallies]
         write_file(path, arrays, facts)
 
     @classmethod
@@ -68,6 +68,7 @@ class Settled:
         """Read what `write` has written."""
         facts = read_facts(path)
         facts["limits"] = dict(facts["limits"])
+        facts["tallies"] = add_up([facts["tallies"]])
         arrays = read_arrays(path, ["is_kept", "starts"])
         return cls(is_kept=arrays["is_kept"], starts=arrays["starts"], **facts)
 
@@ -101,9 +102,8 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
     num_kept = int(is_kept.sum())
     num_stretches = sum(len(np.unique(hashes)) for hashes, _ in of_sources.values())
     tallies = [*add_up(read_facts(path)["tallies"] for path in paths), copies]
-    facts = [tally.facts() for tally in tallies]
     sizes = (num_kept, num_sentences, num_characters, num_stretches)
-    return Settled(is_kept, starts, limits, limit, lines, *sizes, facts)
+    return Settled(is_kept, starts, limits, limit, lines, *sizes, tallies)
 
 
 def _tally_copies(tally: Tally, arrays: Arrays, kept: np.ndarray) -> None:

@@ -22,7 +22,7 @@ FACTS = "facts"
 SURVEY = "survey."  # before the names of a step's arrays
 TEXT = "text"
 ENCODING = ("utf-8", "surrogatepass")  # a text that was not cleaned may hold surrogates
-DOCUMENT_ARRAYS = ("index", "source", "has_lines", "num_lines")
+DOCUMENT_ARRAYS = ("index", "source", "has_sentences", "num_lines")
 
 
 def write_file(path: Path, arrays: Arrays, facts: PlainMapping) -> None:
@@ -50,10 +50,8 @@ def _bytes_array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def pack_documents(
-    documents: Sequence[Document], has_lines: Sequence[bool]
-) -> dict[str, np.ndarray]:
-    """Documents as arrays; `has_lines` says by a document's number what its lines are."""
+def pack_documents(documents: Sequence[Document]) -> dict[str, np.ndarray]:
+    """Documents of a shard as arrays."""
     texts = ["\n".join(document.lines) for document in documents]
     index = [document.index for document in documents]
     source = [document.source for document in documents]
@@ -61,7 +59,7 @@ def pack_documents(
     packed = {TEXT: _bytes_array(zstandard.compress("\n".join(texts).encode(*ENCODING)))}
     packed["index"] = np.array(index, dtype=np.int64)
     packed["source"] = np.array(source, dtype=np.uint8)
-    packed["has_lines"] = np.array([has_lines[number] for number in index], dtype=bool)
+    packed["has_sentences"] = np.array([document.has_sentences for document in documents], bool)
     packed["num_lines"] = np.array(num_lines, dtype=np.int64)
     return packed
 
@@ -78,9 +76,9 @@ def unpack_documents(shard: int, arrays: Arrays) -> Iterator[Document]:
     """The packed documents of a shard."""
     lines = unpack_lines(arrays)
     start = 0
-    numbers = (arrays[name].tolist() for name in ("index", "source", "num_lines"))
-    for index, source, num_lines in zip(*numbers, strict=True):
-        yield Document(shard, index, source, lines[start : start + num_lines])
+    columns = (arrays[name].tolist() for name in DOCUMENT_ARRAYS)
+    for index, source, has_sentences, num_lines in zip(*columns, strict=True):
+        yield Document(shard, index, source, lines[start : start + num_lines], has_sentences)
         start += num_lines
 
 

@@ -78,14 +78,14 @@ def survey_documents(documents: Sequence[Document], *, learns: bool) -> Arrays:
 
 def _add_stretches(columns: dict[str, array[int]], sentences: Sequence[str]) -> None:
     """Add a document's hash and its stretches."""
-    parts = stretches(sentences)
-    document_hash = parts[0][2]
-    if len(parts) > 1:
+    of_document = stretches(sentences)
+    document_hash = of_document[0][2]
+    if len(of_document) > 1:
         document_hash = hash_of("\n".join(sentences))
     columns["document_hash"].append(document_hash)
-    columns["stretch_counts"].append(len(parts))
+    columns["stretch_counts"].append(len(of_document))
     start = 0
-    for end, characters, stretch_hash in parts:
+    for end, characters, stretch_hash in of_document:
         columns["stretch_hash"].append(stretch_hash)
         columns["stretch_characters"].append(characters)
         columns["stretch_sentences"].append(end - start)

@@ -29,7 +29,7 @@ class TextRun:
     """Documents of one file, one after another."""
 
     source: int
-    has_lines: bool  # whether their lines are sentences
+    has_sentences: bool  # whether their lines are sentences already
     texts: list[str]
 
 
@@ -46,21 +46,15 @@ class TextShard:
         index = 0
         for run in self.runs:
             for text in run.texts:
-                yield Document(self.number, index, run.source, text.split("\n"))
+                lines = text.split("\n")
+                yield Document(self.number, index, run.source, lines, run.has_sentences)
                 index += 1
-
-    def has_lines(self) -> list[bool]:
-        """Of each document whether its lines are sentences."""
-        flags = []
-        for run in self.runs:
-            flags += [run.has_lines] * len(run.texts)
-        return flags
 
     def digest(self) -> str:
         """A checksum of its texts."""
         checksum = hashlib.blake2b(digest_size=16)
         for run in self.runs:
-            checksum.update(f"{run.source} {run.has_lines} {len(run.texts)}\0".encode())
+            checksum.update(f"{run.source} {run.has_sentences} {len(run.texts)}\0".encode())
             for text in run.texts:
                 checksum.update(text.encode("utf-8", "surrogatepass") + b"\0")
         return checksum.hexdigest()

@@ -6,7 +6,7 @@ it by heart, and its held-out loss looks better than it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,7 +17,6 @@ from clozelab.corpus.steps.settings import check_count, check_range, list_of_tex
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
-NUM_SHOWN = 20  # of the most frequent lines, in the report
 REASON = "repeated line"
 NOTHING_LEFT = "nothing but repeated lines"
 
@@ -76,7 +75,7 @@ class RepeatedLines(CorpusStep):
         }
 
     def settle(self, surveys: Sequence[Arrays]) -> Arrays:
-        """`lines` [3, R] uint64: the repeated ones, as in a survey, of all shards."""
+        """`lines` [R] uint64: the hashes of the repeated ones."""
         num_lines = sum(survey["lines"].shape[1] for survey in surveys)
         num_documents = sum(int(survey["num_documents"]) for survey in surveys)
         # Hashes are spread evenly, so each part of their range has about as many lines.
@@ -90,21 +89,19 @@ class RepeatedLines(CorpusStep):
                 is_repeated |= lines[1] > self.max_count
             if self.max_document_share is not None:
                 is_repeated |= lines[2] > max(1, self.max_document_share * num_documents)
-            repeated.append(lines[:, is_repeated])
-        return {"lines": np.concatenate(repeated, axis=1)}
+            repeated.append(lines[0, is_repeated])
+        return {"lines": np.concatenate(repeated)}
 
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
-        """As `CorpusStep` says; the report shows the most frequent lines, each under its counts."""
-        repeated = frozenset(table["lines"][0].tolist())
-        headings = _headings(table["lines"])
+        """As `CorpusStep` says."""
+        repeated = frozenset(table["lines"].tolist())
         for document in documents:
             dropped = [line for line in document.lines if self._is_dropped(line, repeated)]
             if not dropped:
                 yield document
                 continue
-            _show(dropped, headings, report)
             distinct = frozenset(dropped)
             lines = [line for line in document.lines if line not in distinct]
             if lines:
@@ -116,23 +113,6 @@ class RepeatedLines(CorpusStep):
     def _is_dropped(self, line: str, repeated: Set[int]) -> bool:
         is_exempt = len(line) < self.min_characters or line in self.keep
         return not is_exempt and hash_of(line) in repeated
-
-
-def _headings(lines: np.ndarray) -> dict[int, str]:
-    """Hash -> the heading of a line in the report, of the most frequent ones in `lines` [3, R]."""
-    most_frequent = np.argsort(lines[1], kind="stable")[::-1][:NUM_SHOWN]
-    headings = {}
-    for line_hash, count, num_documents in lines[:, most_frequent].T.tolist():
-        headings[line_hash] = f"{REASON}, {count} times in {num_documents} documents"
-    return headings
-
-
-def _show(lines: Iterable[str], headings: Mapping[int, str], report: StepReport) -> None:
-    """Show those of a document's lines in the report that are among the most frequent ones."""
-    for line in lines:
-        line_hash = hash_of(line)
-        if line_hash in headings:
-            report.show(headings[line_hash], line)
 
 
 def _count(hashes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 def check_count(key: str, value: object, least: int) -> None:
     """Refuse what is no whole number of at least `least`."""
-    if not isinstance(value, int) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{key}={value} must be a whole number of at least {least}")
 
 
-def check_range(key: str, value: float, least: float, greatest: float) -> None:
+def check_range(key: str, value: object, least: float, greatest: float) -> None:
     """Refuse a number outside its range."""
-    if not least <= value <= greatest:
+    is_inside = isinstance(value, int | float) and least <= value <= greatest
+    if isinstance(value, bool) or not is_inside:
         raise ValueError(f"{key}={value} must be between {least:g} and {greatest:g}")
 
 

@@ -38,6 +38,7 @@ class Document:
     index: int
     source: int  # index into the corpus's sources
     lines: Sequence[str]
+    has_sentences: bool = False  # whether its lines are sentences already
 
     @property
     def num_characters(self) -> int:
