@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.timeout(1800))
+            item.add_marker(pytest.mark.timeout(5400))
 
 
 def require_slurm() -> None:

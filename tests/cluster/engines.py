@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ONE_NODE_SLURM = Path(__file__).with_name("one_node_slurm.sh")
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Place:
 
 def outcome(process: subprocess.Popen[str], status: int) -> str:
     """What a command has said by its end, which has this exit status."""
-    text = process.communicate(timeout=900)[1]
+    text = process.communicate(timeout=1800)[1]
     assert process.returncode == status, text
     return text
 

@@ -17,7 +17,7 @@ from tests.cluster.engines import (
 )
 
 FILES = ("model.safetensors", "predictions.jsonl")
-TIME = re.compile(r"(?<=more take about )[\d.]+ \w+")
+TIME = re.compile(r"(?<=about )[\d.]+ \w+(?=, as these runs took)")
 """How long further seeds would take: as the jobs before them, which is no result."""
 
 

@@ -78,6 +78,8 @@ def test_a_job_that_is_cancelled_before_it_began_is_called_so(
         text = outcome(launcher, 1)
         reason = f"job {job} was cancelled before it began; the same command takes it up"
         assert reason in text, text
+        assert " waiting  pretrain/mlm_nsp/seed-1" in text and " running  " not in text, text
+        assert "log: " not in text, "it names a file that no job has written"
         status = place.status()
         assert re.search(rf"(?m)^ *{job} +cancelled +pretrain/mlm_nsp/seed-1 ", status), status
     finally:

@@ -151,6 +151,13 @@ def test_time_in_line_is_no_time_of_steps(remote_job: Job) -> None:
     assert look(remote_job, 2 * began, 100).progress.step == 100
 
 
+def test_a_job_in_line_is_shown_as_waiting(remote_job: Job) -> None:
+    assert look(remote_job, 10.0, in_line=True).shown_state == "waiting"
+    assert look(remote_job, 20.0).shown_state == "running"
+    remote_job.state = JobState.FAILED
+    assert look(remote_job, 30.0, in_line=True).shown_state == "failed"
+
+
 def test_time_in_line_is_no_time_of_a_job(remote_job: Job) -> None:
     look(remote_job, 5 * 3600.0, in_line=True)
     look(remote_job, 5 * 3600.0 + 1200.0)

@@ -485,7 +485,7 @@ def test_a_killed_launcher_finds_its_jobs_again(
     assert "is in line for the same folder with other settings" in said(other, 1)
     second = start(words, **slurm)
     assert second.stderr is not None
-    while " running" not in (line := second.stderr.readline()):
+    while " waiting" not in (line := second.stderr.readline()):
         assert line, "the second launcher ended"
     os.killpg(tasks, signal.SIGCONT)
     assert counts(said(second, 0)) == {"complete": 1}

@@ -306,6 +306,17 @@ def test_a_key_twice_in_a_job_is_refused() -> None:
             ["row=public,ours", "epochs=1,2"],
             ["public+epochs-1", "public+epochs-2", "ours+epochs-1", "ours+epochs-2"],
         ),
+        # A name with an interpolation is each job's own, and says enough where it has the key.
+        (
+            "finetune",
+            ["row=lr-${learning_rate}", "learning_rate=5e-5,2e-4"],
+            ["lr-5e-05", "lr-0.0002"],
+        ),
+        (
+            "finetune",
+            ["row=on-${task.name}", "task=mrpc,sst2", "epochs=1,2"],
+            ["on-mrpc+epochs-1", "on-mrpc+epochs-2", "on-sst2+epochs-1", "on-sst2+epochs-2"],
+        ),
         # Two encoders by one name.
         ("finetune", ["row=r", "encoder=a,b"], ["r+encoder-a", "r+encoder-b"]),
         # Seeds and tasks have their own places in the folder's name.

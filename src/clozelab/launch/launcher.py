@@ -190,10 +190,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if plan.run_dir and Path(plan.run_dir).is_relative_to(runs_dir):
             name = str(Path(plan.run_dir).relative_to(runs_dir))
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
-        search_paths = []
-        for word in self.master.hydra_value("overrides.hydra"):
-            if word.startswith("hydra.searchpath="):
-                search_paths.append(word)
+        search_paths = [
+            word
+            for word in self.master.hydra_value("overrides.hydra")
+            if word.startswith("hydra.searchpath=")
+        ]
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
         arguments += [*search_paths, "hydra.mode=RUN"]
         log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
@@ -356,7 +357,7 @@ def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str
         if key_of(word).startswith(PASSED_ON):
             passed_on.append(word)
     if is_grid(config):
-        return [*config.hydra_value("overrides.task"), *passed_on]
+        return [*config.unresolved_hydra["hydra"]["overrides"]["task"], *passed_on]
     # The overrides of its first job, without the sweeper's, are one whole configuration.
     without_sweeper = [word for word in passed_on if "sweeper" not in key_of(word)]
     return [*first_job, *without_sweeper, "hydra.sweeper.params=null"]
@@ -484,7 +485,9 @@ def _print_summary(jobs: Sequence[Job], console: Console) -> None:
         more = ""
         if len(same) > 1:
             more = f" and {len(same) - 1} more"
-        say(f"  failed: {same[0].name}{more}: {reason}\n    log: {same[0].log}", console=console)
+        say(f"  failed: {same[0].name}{more}: {reason}", console=console)
+        if same[0].log.exists():  # a job that never began has none
+            say(f"    log: {same[0].log}", console=console)
 
 
 def _best_pretraining(records: Sequence[Record]) -> list[str]:

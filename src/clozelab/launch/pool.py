@@ -236,7 +236,7 @@ class ProcessPool:
             remark = f": {job.message}"
         elif job.state != JobState.RUNNING:
             remark = f" after {duration(job.seconds)}  ({self._progress()})"
-        say(f"{job.state:>8}  {job.name}{remark}", console=self.console)
+        say(f"{job.shown_state:>8}  {job.name}{remark}", console=self.console)
         self.heartbeat.note_output()
 
     def _progress(self) -> str:
@@ -256,5 +256,5 @@ class ProcessPool:
             if job.state == JobState.RUNNING:
                 log_line = "".join(last_lines(job.log)[-1:])
                 message = f"{duration(job.seconds)}  {LOG_HEAD.sub('', log_line)}"
-            lines.append(f"{job.state:>8}  {job.name}  {message}")
+            lines.append(f"{job.shown_state:>8}  {job.name}  {message}")
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

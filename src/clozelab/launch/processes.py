@@ -140,8 +140,15 @@ class Job:
         return not any(job.state.is_left for job in self.waits_for)
 
     @property
+    def shown_state(self) -> JobState:
+        """How it stands for its reader: a job that a batch system has no machine for waits."""
+        if self.state == JobState.RUNNING and self.is_queued:
+            return JobState.WAITING
+        return self.state
+
+    @property
     def is_working(self) -> bool:
-        return self.state == JobState.RUNNING and not self.is_queued
+        return self.shown_state == JobState.RUNNING
 
     @property
     def work_seconds(self) -> float:

@@ -181,7 +181,7 @@ class Sweep:
         # The sweeper's own parameters come first, as in Hydra's basic sweeper.
         params = self.master.hydra_value("sweeper.params") or {}
         overrides = [f"{key!s}={value}" for key, value in params.items()]
-        overrides += self.master.hydra_value("overrides.task")
+        overrides += self.master.unresolved_hydra["hydra"]["overrides"]["task"]
         parser = OverridesParser.create(config_loader=self.composer.loader)
         jobs = hydra_compat.expand_grid(parser.parse_overrides(overrides))
         refuse_repeated(jobs)
@@ -257,7 +257,8 @@ def _distinguishing_keys(
     overrides_by_key: Mapping[str, set[str]], names: Sequence[str]
 ) -> list[str]:
     """The keys with several values that no name or folder contains as `${key}`."""
-    contained = " ".join(names)
+    # Hydra's grammar gives a job's override as `$\{key\}`.
+    contained = " ".join(names).replace("\\", "")
     name_keys = []
     for key, words in overrides_by_key.items():
         is_contained = f"${{{key}}}" in contained or f"${{{key}.name}}" in contained
