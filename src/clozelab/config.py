@@ -363,7 +363,7 @@ class Composed:
             return to_plain(node, resolve=False)
 
     @cached_property
-    def unresolved_hydra(self) -> PlainDict:
+    def unresolved_hydra(self) -> JsonObject:
         """Hydra's own node below its name, with its interpolations."""
         return {"hydra": to_plain(self.node.hydra, resolve=False)}
 
