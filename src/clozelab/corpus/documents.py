@@ -16,7 +16,7 @@ import sentencex
 
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import cut_shards
-from clozelab.corpus.steps.clean import EMPTY, HOLDS_WORD, Clean
+from clozelab.corpus.steps.clean import EMPTY, Clean, lines_with_word
 from clozelab.corpus.steps.step import CorpusStep, Document, StepReport
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
@@ -92,14 +92,17 @@ def split_paragraph(paragraph: str) -> list[str]:
     Each has a word in it, and is at most MAX_SENTENCE_CHARACTERS long.
     """
     sentences = []
-    for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
+    pieces = [paragraph.strip()]
+    if len(paragraph) > MAX_PIECE_CHARACTERS:
+        pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
+    for piece in pieces:
         for sentence in sentencex.segment(LANGUAGE, piece):
             if len(sentence) <= LONG_SENTENCE_CHARACTERS:
                 sentences.append(sentence.strip())
                 continue
             for quoted in _split_quoted(sentence):
                 sentences += _whole_line(quoted)
-    return [sentence for sentence in sentences if HOLDS_WORD.search(sentence)]
+    return lines_with_word(sentences)
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
@@ -118,7 +121,7 @@ def _whole_line(line: str) -> list[str]:
     parts = [line.strip()]
     if len(parts[0]) > MAX_SENTENCE_CHARACTERS:
         parts = _cut(parts[0], MAX_SENTENCE_CHARACTERS, " ")
-    return [part for part in parts if HOLDS_WORD.search(part)]
+    return lines_with_word(parts)
 
 
 def _cut(text: str, size: int, boundary: str) -> list[str]:
