@@ -22,6 +22,7 @@ FACTS = "facts"
 SURVEY = "survey."  # before the names of a step's arrays
 TEXT = "text"
 ENCODING = ("utf-8", "surrogatepass")  # a text that was not cleaned may hold surrogates
+LEVEL = 1  # of compression: three times as fast as the usual 3, a tenth larger
 DOCUMENT_ARRAYS = ("index", "source", "has_lines", "num_lines")
 
 
@@ -58,7 +59,8 @@ def pack_documents(
     index = [document.index for document in documents]
     source = [document.source for document in documents]
     num_lines = [text.count("\n") + 1 for text in texts]
-    packed = {TEXT: _bytes_array(zstandard.compress("\n".join(texts).encode(*ENCODING)))}
+    data = zstandard.compress("\n".join(texts).encode(*ENCODING), LEVEL)
+    packed = {TEXT: _bytes_array(data)}
     packed["index"] = np.array(index, dtype=np.int64)
     packed["source"] = np.array(source, dtype=np.uint8)
     packed["has_lines"] = np.array([has_lines[number] for number in index], dtype=bool)
