@@ -211,14 +211,10 @@ class WordCache:
         if self._characters > CACHED_CHARACTERS:
             self._ids = {"": b""}
             self._characters = 0
-        missing = set(words).difference(self._ids)
-        self._characters += sum(map(len, missing))
-        if missing and self._bare_words is not None:
-            plain = list(filter(self._bare_words.fullmatch, missing))
-            self._learn(self._bare_library, plain)
-            missing.difference_update(plain)
-        self._learn(self._library, list(missing))
-        data = list(map(self._ids.__getitem__, words))
+        data = list(map(self._ids.get, words))
+        if None in data:
+            self._learn({word for word, known in zip(words, data, strict=True) if known is None})
+            data = list(map(self._ids.__getitem__, words))
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         return np.frombuffer(bytearray().join(data), dtype=np.int32), lengths // 4
 
@@ -237,13 +233,21 @@ class WordCache:
         rows = rows.take(numbered.indices)
         return _numbers_of(rows.values), _numbers_of(rows.offsets)
 
-    def _learn(self, library: Library, missing: list[str]) -> None:
+    def _learn(self, missing: set[str]) -> None:
         """Cache the ids of words that are not cached yet."""
+        self._characters += sum(map(len, missing))
+        if self._bare_words is not None:
+            plain = list(filter(self._bare_words.fullmatch, missing))
+            self._ask(self._bare_library, plain)
+            missing = missing.difference(plain)
+        self._ask(self._library, list(missing))
+
+    def _ask(self, library: Library, missing: list[str]) -> None:
         # The library's encodings take a hundred times the memory of their ids.
         for start in range(0, len(missing), WORDS_AT_ONCE):
-            self._learn_some(library, missing[start : start + WORDS_AT_ONCE])
+            self._ask_some(library, missing[start : start + WORDS_AT_ONCE])
 
-    def _learn_some(self, library: Library, missing: list[str]) -> None:
+    def _ask_some(self, library: Library, missing: list[str]) -> None:
         calls = []
         for i in range(0, len(missing), WORDS_PER_CALL):
             calls.append(missing[i : i + WORDS_PER_CALL])
@@ -263,32 +267,60 @@ class WordCache:
 
 def word_rules(rules: ReadOnlyJson) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
-    normalizer = rules.get("normalizer") or {}
     splitter = rules.get("pre_tokenizer") or {}
-    added = [token["content"] for token in rules.get("added_tokens", ())]
-    is_normalized = any(token["normalized"] for token in rules.get("added_tokens", ()))
-    kind = type_of(normalizer)
-    lowers = kind == "Lowercase" or bool(normalizer.get("lowercase"))
-    # A text is searched for added tokens before anything else, so one with an added token is not
-    # cut. Of those that are normalised nobody can say which text holds them.
-    is_searchable = len(added) <= MOST_ADDED and not is_normalized
-    uncut = list(map(re.escape, added))
-    letters = "a-z" if lowers else "A-Za-z"
     if splitter.get("type") == "BertPreTokenizer":
-        is_local = kind in (None, "BertNormalizer", "Lowercase")
-        if not is_local or any(map(re.compile(r"\s").search, added)):
-            return None
-        if not is_searchable:
-            return WordRules(AT_SPACES, False, "", None)
-        bare = _bare_words(f"[{letters}0-9]+", added)
-        return WordRules(BERT, lowers, "|".join(uncut), bare)
-    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
-    if not is_robertas or not splitter.get("use_regex", True) or len(added) > MOST_ADDED:
-        return None
-    if kind is None or (kind == "Lowercase" and is_searchable):
-        bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
-        return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
+        return _bert_rules(rules)
+    has_regex = splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True)
+    if has_regex and type_of(rules["model"]) == "BPE":
+        return _byte_level_rules(rules)
     return None
+
+
+def _bert_rules(rules: ReadOnlyJson) -> WordRules | None:
+    added = _added_to(rules)
+    has_spaces = any(map(re.compile(r"\s").search, added))
+    if type_of(rules.get("normalizer")) not in (None, "BertNormalizer", "Lowercase") or has_spaces:
+        return None
+    if not _can_search(rules):
+        return WordRules(AT_SPACES, False, "", None)
+    bare = _bare_words(f"[{_letters_of(rules)}0-9]+", added)
+    return WordRules(BERT, _lowers(rules), "|".join(map(re.escape, added)), bare)
+
+
+def _byte_level_rules(rules: ReadOnlyJson) -> WordRules | None:
+    added = _added_to(rules)
+    kind = type_of(rules.get("normalizer"))
+    # Without a normaliser every added token is found as it is written.
+    is_plain = kind is None and len(added) <= MOST_ADDED
+    if not is_plain and not (kind == "Lowercase" and _can_search(rules)):
+        return None
+    bare = _bare_words(f" ?(?:[{_letters_of(rules)}]+|[0-9]+)", added)
+    uncut = "|".join([ODD_SPACES, *map(re.escape, added)])
+    return WordRules(BYTE_LEVEL, _lowers(rules), uncut, bare)
+
+
+def _added_to(rules: ReadOnlyJson) -> list[str]:
+    return [token["content"] for token in rules.get("added_tokens", ())]
+
+
+def _can_search(rules: ReadOnlyJson) -> bool:
+    """Whether texts with an added token can be told.
+
+    A text is searched for added tokens before anything else, so one with an added token is not cut.
+    Of those that are normalised nobody can say which text holds them.
+    """
+    added = rules.get("added_tokens", ())
+    return len(added) <= MOST_ADDED and not any(token["normalized"] for token in added)
+
+
+def _lowers(rules: ReadOnlyJson) -> bool:
+    normalizer = rules.get("normalizer") or {}
+    return type_of(normalizer) == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _letters_of(rules: ReadOnlyJson) -> str:
+    """The letters that the normaliser leaves alone."""
+    return "a-z" if _lowers(rules) else "A-Za-z"
 
 
 def _bare_words(pattern: str, added: Sequence[str]) -> re.Pattern[str] | None:
