@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -308,7 +309,7 @@ class Tokenizer:
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         """The texts without what the library refuses; each keeps its length."""
         try:
-            "".join(texts).encode()
+            "".join(filterfalse(str.isascii, texts)).encode()
         except UnicodeEncodeError:
             return [SURROGATES.sub("\ufffd", text) for text in texts]
         return list(texts)
