@@ -23,8 +23,6 @@ from hypothesis import strategies as st
 
 from clozelab.corpus.documents import (
     MAX_SENTENCE_CHARACTERS,
-    SeenHashes,
-    hash_of,
     read_documents,
     split_paragraph,
 )
@@ -281,14 +279,6 @@ def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
 
 
 # Pieces
-
-
-def test_seen_hashes_over_merges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SeenHashes, "RECENT", 7)
-    seen = SeenHashes()
-    values = [hash_of(str(index)) for index in range(50)] + [0, 2**64 - 1]
-    assert all(seen.add(value) for value in values)
-    assert not any(seen.add(value) for value in values)
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -1,17 +1,15 @@
 """Documents of a corpus as sentences, and the simple way to read them: one after another.
 
 A preparation does the same shard by shard (preparation/passes.py). Memory does not grow with the
-text but for 8 bytes a document, to find duplicates.
+text but for a number a document, to find duplicates.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import sentencex
 
 from clozelab.corpus.files import CorpusCounts, Shard
@@ -43,16 +41,18 @@ def read_documents(
     `steps` are those without a table. `counts` grows. ValueError for a binary or damaged file, and
     where more than 1 % of all rows are unusable.
     """
-    seen = SeenHashes()
+    seen = set[int]()
     for shard in cut_shards(files, counts, max_characters=READ_CHARACTERS):
         report = StepReport()
         documents = shard.documents()
         for step in steps:
             documents = step.apply(documents, {}, report)
         for document in sentences_of(documents, shard.has_lines(), report):
-            if not seen.add(hash_of("\n".join(document.lines))):
+            text_hash = hash_of("\n".join(document.lines))
+            if text_hash in seen:
                 counts.dropped[DUPLICATE] += 1
                 continue
+            seen.add(text_hash)
             counts.documents += 1
             counts.sentences += len(document.lines)
             counts.characters += document.num_characters
@@ -143,29 +143,3 @@ def _cut(text: str, size: int, boundary: str) -> list[str]:
         start = end
     pieces.append(text[start:].strip())
     return pieces
-
-
-class SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each.
-
-    It is a sorted array, and a small set that is merged into it when full.
-    """
-
-    RECENT = 2**16
-
-    def __init__(self) -> None:
-        self._sorted = np.empty(0, dtype=np.uint64)
-        self._recent: set[int] = set()
-
-    def add(self, value: int) -> bool:
-        """Whether the value is new."""
-        if value in self._recent:
-            return False
-        place = bisect_left(self._sorted, value)
-        if place < len(self._sorted) and int(self._sorted[place]) == value:
-            return False
-        self._recent.add(value)
-        if len(self._recent) >= self.RECENT:
-            self._sorted = np.union1d(self._sorted, np.fromiter(self._recent, dtype=np.uint64))
-            self._recent = set()
-        return True
