@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_files import kind_of, type_of
@@ -245,72 +246,46 @@ class WordCache:
     def _ask(self, library: Library, missing: list[str]) -> None:
         # The library's encodings take a hundred times the memory of their ids.
         for start in range(0, len(missing), WORDS_AT_ONCE):
-            self._ask_some(library, missing[start : start + WORDS_AT_ONCE])
+            words = missing[start : start + WORDS_AT_ONCE]
+            starts = range(0, len(words), WORDS_PER_CALL)
+            calls = [words[first : first + WORDS_PER_CALL] for first in starts]
+            encodings = library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
+            for call, encoding in zip(calls, encodings, strict=True):
+                self._keep(call, encoding)
 
-    def _ask_some(self, library: Library, missing: list[str]) -> None:
-        calls = []
-        for i in range(0, len(missing), WORDS_PER_CALL):
-            calls.append(missing[i : i + WORDS_PER_CALL])
-        encodings = library.encode_batch(
-            calls,
-            is_pretokenized=True,
-            add_special_tokens=False,
-        )
-        for call, encoding in zip(calls, encodings, strict=True):
-            data = np.array(encoding.ids, dtype=np.int32).tobytes()
-            word_ids = np.array(encoding.word_ids, dtype=np.int64)
-            counts = np.bincount(word_ids, minlength=len(call))
-            ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
-            for word, start, end in zip(call, [0, *ends], ends, strict=False):
-                self._ids[word] = data[start:end]
+    def _keep(self, words: list[str], encoding: Encoding) -> None:
+        data = np.array(encoding.ids, dtype=np.int32).tobytes()
+        word_ids = np.array(encoding.word_ids, dtype=np.int64)
+        counts = np.bincount(word_ids, minlength=len(words))
+        ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
+        for word, start, end in zip(words, [0, *ends], ends, strict=False):
+            self._ids[word] = data[start:end]
 
 
 def word_rules(rules: ReadOnlyJson) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
     splitter = rules.get("pre_tokenizer") or {}
-    if splitter.get("type") == "BertPreTokenizer":
-        return _bert_rules(rules)
-    has_regex = splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True)
-    if has_regex and type_of(rules["model"]) == "BPE":
-        return _byte_level_rules(rules)
-    return None
-
-
-def _bert_rules(rules: ReadOnlyJson) -> WordRules | None:
-    added = _added_to(rules)
-    has_spaces = any(map(re.compile(r"\s").search, added))
-    if type_of(rules.get("normalizer")) not in (None, "BertNormalizer", "Lowercase") or has_spaces:
-        return None
-    if not _can_search(rules):
-        return WordRules(AT_SPACES, False, "", None)
-    bare = _bare_words(f"[{_letters_of(rules)}0-9]+", added)
-    return WordRules(BERT, _lowers(rules), "|".join(map(re.escape, added)), bare)
-
-
-def _byte_level_rules(rules: ReadOnlyJson) -> WordRules | None:
-    added = _added_to(rules)
+    added = [token["content"] for token in rules.get("added_tokens", ())]
     kind = type_of(rules.get("normalizer"))
-    # Without a normaliser every added token is found as it is written.
-    is_plain = kind is None and len(added) <= MOST_ADDED
-    if not is_plain and not (kind == "Lowercase" and _can_search(rules)):
+    lowers = _lowers(rules)
+    is_searchable = _is_searchable(rules)
+    uncut = list(map(re.escape, added))
+    letters = "a-z" if lowers else "A-Za-z"
+    if splitter.get("type") == "BertPreTokenizer":
+        is_local = kind in (None, "BertNormalizer", "Lowercase")
+        if not is_local or any(map(re.compile(r"\s").search, added)):
+            return None
+        if not is_searchable:
+            return WordRules(AT_SPACES, False, "", None)
+        bare = _bare_words(f"[{letters}0-9]+", added)
+        return WordRules(BERT, lowers, "|".join(uncut), bare)
+    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
+    if not is_robertas or not splitter.get("use_regex", True) or len(added) > MOST_ADDED:
         return None
-    bare = _bare_words(f" ?(?:[{_letters_of(rules)}]+|[0-9]+)", added)
-    uncut = "|".join([ODD_SPACES, *map(re.escape, added)])
-    return WordRules(BYTE_LEVEL, _lowers(rules), uncut, bare)
-
-
-def _added_to(rules: ReadOnlyJson) -> list[str]:
-    return [token["content"] for token in rules.get("added_tokens", ())]
-
-
-def _can_search(rules: ReadOnlyJson) -> bool:
-    """Whether texts with an added token can be told.
-
-    A text is searched for added tokens before anything else, so one with an added token is not cut.
-    Of those that are normalised nobody can say which text holds them.
-    """
-    added = rules.get("added_tokens", ())
-    return len(added) <= MOST_ADDED and not any(token["normalized"] for token in added)
+    if kind is None or (kind == "Lowercase" and is_searchable):
+        bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
+        return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
+    return None
 
 
 def _lowers(rules: ReadOnlyJson) -> bool:
@@ -318,9 +293,14 @@ def _lowers(rules: ReadOnlyJson) -> bool:
     return type_of(normalizer) == "Lowercase" or bool(normalizer.get("lowercase"))
 
 
-def _letters_of(rules: ReadOnlyJson) -> str:
-    """The letters that the normaliser leaves alone."""
-    return "a-z" if _lowers(rules) else "A-Za-z"
+def _is_searchable(rules: ReadOnlyJson) -> bool:
+    """Whether texts that hold an added token can be told from others.
+
+    They are searched for added tokens before anything else, so one with an added token is not cut.
+    Of those that are normalised nobody can say which text holds them.
+    """
+    added = rules.get("added_tokens", ())
+    return len(added) <= MOST_ADDED and not any(token["normalized"] for token in added)
 
 
 def _bare_words(pattern: str, added: Sequence[str]) -> re.Pattern[str] | None:
