@@ -321,8 +321,8 @@ def serve_collator(tokenizer_folder: str) -> None:
 
 
 def sequences(text: Path, folder: Path, rounds: int, seconds: float) -> list[str]:
+    from clozelab.corpus.files import CorpusSource
     from clozelab.corpus.prepare import plan_corpus, prepare_corpus
-    from clozelab.corpus.sources import CorpusSource
     from clozelab.corpus.tokenizer_settings import TokenizerSettings
 
     vocabulary = str(text.parent / "tokenizer" / "vocab.txt")

@@ -18,7 +18,7 @@ import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Encoding
@@ -212,7 +212,7 @@ class WordCache:
         if self._characters > CACHED_CHARACTERS:
             self._ids = {"": b""}
             self._characters = 0
-        data = list(map(self._ids.get, words))
+        data: list[Any] = list(map(self._ids.get, words))  # None: not known yet
         if None in data:
             self._learn({word for word, known in zip(words, data, strict=True) if known is None})
             data = list(map(self._ids.__getitem__, words))
