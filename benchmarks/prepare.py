@@ -7,13 +7,15 @@ holds anything out of. The peer stores input ids alone and has one process with 
 clozelab with one worker. All have the same vocabulary of 30,522 WordPiece entries, which is learnt
 before, and empty caches. MB are 10^6 bytes of the unpacked file.
 
-The last part makes training sequences: pairs of 256 x 128 with masks, beside the collator of
-transformers on rows that were cut before.
+The last part makes training sequences: pairs of 256 x 128 with masks, cut from the tokens anew for
+every batch, beside the collator of transformers on rows that were cut before. Each side's first
+batch is checked for its shape and its masks.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import shutil
@@ -216,16 +218,43 @@ def learning(text: Path) -> list[str]:
 # Training sequences
 
 
+def check_masks(input_ids: Any, labels: Any, is_special: Any, mask_id: int) -> None:
+    """SystemExit where a batch is not what the collator of transformers promises.
+
+    Args:
+        input_ids: [ROWS, LENGTH] as the encoder sees them.
+        labels: [ROWS, LENGTH]; -100 where nothing is predicted.
+        is_special: [ROWS, LENGTH] [CLS], [SEP] and padding, of which none is predicted.
+        mask_id: of [MASK].
+
+    15 % of the other tokens are predicted; of these 80 % are [MASK] and 10 % stay. The last 10 %
+    are random tokens, of which a few are the token itself.
+    """
+    is_predicted = labels != -100
+    is_mask = input_ids == mask_id
+    shares = {
+        "predicted": (is_predicted.sum() / (~is_special).sum(), 0.15),
+        "[MASK]": (is_mask.sum() / is_predicted.sum(), 0.8),
+        "unchanged": ((input_ids == labels).sum() / is_predicted.sum(), 0.1),
+    }
+    is_right = input_ids.shape == labels.shape == (ROWS, LENGTH)
+    is_right &= not (is_predicted & is_special).any() and not (is_mask & ~is_predicted).any()
+    for share, expected in shares.values():
+        is_right &= abs(float(share) - expected) < 0.02
+    if not is_right:
+        raise SystemExit(f"a batch of {tuple(input_ids.shape)} has wrong masks: {shares}")
+
+
 def serve_instances(corpus: str) -> None:
-    """Pairs with masks from a prepared corpus, as training draws them."""
-    import numpy as np
+    """Pairs with masks from a prepared corpus: optimizer steps, as training's loader makes them."""
+    import torch
 
     from clozelab.corpus.instances import SegmentPairs
-    from clozelab.corpus.packing import SpecialIds
     from clozelab.corpus.shards import PreparedCorpus
+    from clozelab.datamodules.corpus import CorpusDataModule, StepStream
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
-    from clozelab.objectives.objective import Objective, to_torch
+    from clozelab.objectives.objective import Objective
 
     prepared = PreparedCorpus.open(corpus)
     objective = Objective(
@@ -235,21 +264,45 @@ def serve_instances(corpus: str) -> None:
         ),
         pair=NextSentencePrediction(weight=1.0),
     )
-    ids = SpecialIds.from_tokenizer(prepared.tokenizer)
-    instances = objective.bind(prepared.train, ids, LENGTH)
-    rng = np.random.default_rng(0)
+    phase = {
+        "seq_length": LENGTH,
+        "steps": 10**9,
+        "global_batch_size": ROWS,
+        "micro_batch_size": ROWS,
+    }
+    data = CorpusDataModule(
+        prepared,
+        [objective],
+        phases=[phase],
+        seed=0,
+        validation_instances=1,
+        validation_seq_length=LENGTH,
+        num_workers=0,
+    )
+    stream = StepStream(data.bound_phases(), 0, 0, 1)
 
-    def step() -> float:
-        rows = rng.integers(len(instances), size=ROWS)
-        batch = to_torch(objective.arrays(instances, 0, 0, rows))
-        return float(len(batch["input_ids"]))
+    # The first batch, in the collator's shape.
+    (batch,) = stream.micro_batches(0)
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[batch["prediction_positions"]] = batch["prediction_labels"]
+    input_ids = batch["input_ids"].view(-1, LENGTH)
+    tokenizer = prepared.tokenizer
+    special = torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+    labels = labels.view(-1, LENGTH)
+    # Of the tokens before masking: a random one may be any.
+    is_special = torch.isin(torch.where(labels == -100, input_ids, labels), special)
+    check_masks(input_ids, labels, is_special, tokenizer.mask_id)
+    if set(batch["next_sentence_label"].tolist()) != {0, 1}:
+        raise SystemExit("a batch lacks random or true next segments")
 
-    serve(repeated(step))
+    steps = itertools.count()
+    serve(repeated(lambda: len(stream.micro_batches(next(steps))), ROWS))
 
 
 def serve_collator(tokenizer_folder: str) -> None:
     """Masks alone: transformers' collator has no pairs."""
     import numpy as np
+    import torch
     from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
@@ -261,12 +314,15 @@ def serve_collator(tokenizer_folder: str) -> None:
     rows = []
     for row, mask in zip(ids.tolist(), special.tolist(), strict=True):
         rows.append({"input_ids": row, "special_tokens_mask": mask})
-    serve(repeated(lambda: len(collate(rows)["input_ids"])))
+    batch = collate(rows)
+    is_special = torch.from_numpy(special) == 1
+    check_masks(batch["input_ids"], batch["labels"], is_special, tokenizer.mask_token_id)
+    serve(repeated(lambda: len(collate(rows)["input_ids"]), ROWS))
 
 
 def sequences(text: Path, folder: Path, rounds: int, seconds: float) -> list[str]:
+    from clozelab.corpus.files import CorpusSource
     from clozelab.corpus.prepare import plan_corpus, prepare_corpus
-    from clozelab.corpus.sources import CorpusSource
     from clozelab.corpus.tokenizer_settings import TokenizerSettings
 
     vocabulary = str(text.parent / "tokenizer" / "vocab.txt")

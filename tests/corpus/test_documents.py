@@ -23,14 +23,12 @@ from hypothesis import strategies as st
 
 from clozelab.corpus.documents import (
     MAX_SENTENCE_CHARACTERS,
-    SeenHashes,
-    hash_of,
     read_documents,
     split_paragraph,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.preparation.texts import MAX_DOCUMENT_CHARACTERS
-from clozelab.corpus.steps.clean import clean
+from clozelab.corpus.steps.clean import HOLDS_WORD, clean, lines_with_word
 
 # what cleaning removes, or takes for the end of a line
 UNUSUAL = "\x0b\x1c\x85\u00ad\u200b\ufffd\ud800\u2028"
@@ -133,6 +131,12 @@ PLAIN_RULES = (  # as they would be written if time were no matter
     (r"(?m)^[ \t]*#{1,6}[ \t]+", ""),
     (r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])", r"\2"),
 )
+
+
+def test_a_line_holds_a_word_where_the_pattern_says_so() -> None:
+    characters = list(map(chr, range(0x110000)))
+    lines = ["", *characters, *[f"-{character}" for character in characters]]
+    assert lines_with_word(lines) == list(filter(HOLDS_WORD.search, lines))
 
 
 @given(st.lists(st.sampled_from([*"**__## xz.\t\n<>&;é", "<b>", "&lt;", *UNUSUAL]), max_size=40))
@@ -275,14 +279,6 @@ def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
 
 
 # Pieces
-
-
-def test_seen_hashes_over_merges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SeenHashes, "RECENT", 7)
-    seen = SeenHashes()
-    values = [hash_of(str(index)) for index in range(50)] + [0, 2**64 - 1]
-    assert all(seen.add(value) for value in values)
-    assert not any(seen.add(value) for value in values)
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

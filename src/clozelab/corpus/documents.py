@@ -1,22 +1,20 @@
 """Documents of a corpus as sentences, and the simple way to read them: one after another.
 
 A preparation does the same shard by shard (preparation/passes.py). Memory does not grow with the
-text but for 8 bytes a document, to find duplicates.
+text but for a number a document, to find duplicates.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import sentencex
 
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import TextShard, cut_shards
-from clozelab.corpus.steps.clean import EMPTY, HOLDS_WORD, Clean
+from clozelab.corpus.steps.clean import EMPTY, Clean, lines_with_word
 from clozelab.corpus.steps.step import CorpusStep, Document, StepReport
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
@@ -43,13 +41,15 @@ def read_documents(
     Steps that have to know all documents are left out. `counts` grows. ValueError for a binary or
     damaged file, and where more than 1 % of all rows are unusable.
     """
-    seen = SeenHashes()
+    seen = set[int]()
     for shard in cut_shards(files, counts, max_characters=READ_CHARACTERS):
         report = StepReport()
         for document in prepared_documents(shard, steps, report):
-            if not seen.add(hash_of("\n".join(document.lines))):
+            text_hash = hash_of("\n".join(document.lines))
+            if text_hash in seen:
                 counts.dropped[DUPLICATE] += 1
                 continue
+            seen.add(text_hash)
             counts.documents += 1
             counts.sentences += len(document.lines)
             counts.characters += document.num_characters
@@ -95,14 +95,17 @@ def split_paragraph(paragraph: str) -> list[str]:
     Each has a word in it, and is at most MAX_SENTENCE_CHARACTERS long.
     """
     sentences = []
-    for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
+    pieces = [paragraph.strip()]
+    if len(paragraph) > MAX_PIECE_CHARACTERS:
+        pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
+    for piece in pieces:
         for sentence in sentencex.segment(LANGUAGE, piece):
             if len(sentence) <= LONG_SENTENCE_CHARACTERS:
                 sentences.append(sentence.strip())
                 continue
             for quoted in _split_quoted(sentence):
                 sentences += _whole_line(quoted)
-    return [sentence for sentence in sentences if HOLDS_WORD.search(sentence)]
+    return lines_with_word(sentences)
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:
@@ -121,7 +124,7 @@ def _whole_line(line: str) -> list[str]:
     parts = [line.strip()]
     if len(parts[0]) > MAX_SENTENCE_CHARACTERS:
         parts = _cut(parts[0], MAX_SENTENCE_CHARACTERS, " ")
-    return [part for part in parts if HOLDS_WORD.search(part)]
+    return lines_with_word(parts)
 
 
 def _cut(text: str, size: int, boundary: str) -> list[str]:
@@ -143,29 +146,3 @@ def _cut(text: str, size: int, boundary: str) -> list[str]:
         start = end
     pieces.append(text[start:].strip())
     return pieces
-
-
-class SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each.
-
-    It is a sorted array, and a small set that is merged into it when full.
-    """
-
-    RECENT = 2**16
-
-    def __init__(self) -> None:
-        self._sorted = np.empty(0, dtype=np.uint64)
-        self._recent: set[int] = set()
-
-    def add(self, value: int) -> bool:
-        """Whether the value is new."""
-        if value in self._recent:
-            return False
-        place = bisect_left(self._sorted, value)
-        if place < len(self._sorted) and int(self._sorted[place]) == value:
-            return False
-        self._recent.add(value)
-        if len(self._recent) >= self.RECENT:
-            self._sorted = np.union1d(self._sorted, np.fromiter(self._recent, dtype=np.uint64))
-            self._recent = set()
-        return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def count_words(
 
 
 def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
-    return [sentences[number] for number in np.flatnonzero(is_chosen).tolist()]
+    return list(compress(sentences, is_chosen.tolist()))
 
 
 def _num_words(sentences: Sequence[str]) -> int:

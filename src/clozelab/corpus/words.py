@@ -18,9 +18,10 @@ import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_files import kind_of, type_of
@@ -211,14 +212,10 @@ class WordCache:
         if self._characters > CACHED_CHARACTERS:
             self._ids = {"": b""}
             self._characters = 0
-        missing = set(words).difference(self._ids)
-        self._characters += sum(map(len, missing))
-        if missing and self._bare_words is not None:
-            plain = list(filter(self._bare_words.fullmatch, missing))
-            self._learn(self._bare_library, plain)
-            missing.difference_update(plain)
-        self._learn(self._library, list(missing))
-        data = list(map(self._ids.__getitem__, words))
+        data: list[Any] = list(map(self._ids.get, words))  # None: not known yet
+        if None in data:
+            self._learn({word for word, known in zip(words, data, strict=True) if known is None})
+            data = list(map(self._ids.__getitem__, words))
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         return np.frombuffer(bytearray().join(data), dtype=np.int32), lengths // 4
 
@@ -237,41 +234,41 @@ class WordCache:
         rows = rows.take(numbered.indices)
         return _numbers_of(rows.values), _numbers_of(rows.offsets)
 
-    def _learn(self, library: Library, missing: list[str]) -> None:
+    def _learn(self, missing: set[str]) -> None:
         """Cache the ids of words that are not cached yet."""
+        self._characters += sum(map(len, missing))
+        if self._bare_words is not None:
+            plain = list(filter(self._bare_words.fullmatch, missing))
+            self._ask(self._bare_library, plain)
+            missing = missing.difference(plain)
+        self._ask(self._library, list(missing))
+
+    def _ask(self, library: Library, missing: list[str]) -> None:
         # The library's encodings take a hundred times the memory of their ids.
         for start in range(0, len(missing), WORDS_AT_ONCE):
-            self._learn_some(library, missing[start : start + WORDS_AT_ONCE])
+            words = missing[start : start + WORDS_AT_ONCE]
+            starts = range(0, len(words), WORDS_PER_CALL)
+            calls = [words[first : first + WORDS_PER_CALL] for first in starts]
+            encodings = library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
+            for call, encoding in zip(calls, encodings, strict=True):
+                self._keep(call, encoding)
 
-    def _learn_some(self, library: Library, missing: list[str]) -> None:
-        calls = []
-        for i in range(0, len(missing), WORDS_PER_CALL):
-            calls.append(missing[i : i + WORDS_PER_CALL])
-        encodings = library.encode_batch(
-            calls,
-            is_pretokenized=True,
-            add_special_tokens=False,
-        )
-        for call, encoding in zip(calls, encodings, strict=True):
-            data = np.array(encoding.ids, dtype=np.int32).tobytes()
-            word_ids = np.array(encoding.word_ids, dtype=np.int64)
-            counts = np.bincount(word_ids, minlength=len(call))
-            ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
-            for word, start, end in zip(call, [0, *ends], ends, strict=False):
-                self._ids[word] = data[start:end]
+    def _keep(self, words: list[str], encoding: Encoding) -> None:
+        data = np.array(encoding.ids, dtype=np.int32).tobytes()
+        word_ids = np.array(encoding.word_ids, dtype=np.int64)
+        counts = np.bincount(word_ids, minlength=len(words))
+        ends = (4 * np.cumsum(counts)).tolist()  # an int32 has four bytes
+        for word, start, end in zip(words, [0, *ends], ends, strict=False):
+            self._ids[word] = data[start:end]
 
 
 def word_rules(rules: ReadOnlyJson) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
-    normalizer = rules.get("normalizer") or {}
     splitter = rules.get("pre_tokenizer") or {}
     added = [token["content"] for token in rules.get("added_tokens", ())]
-    is_normalized = any(token["normalized"] for token in rules.get("added_tokens", ()))
-    kind = type_of(normalizer)
-    lowers = kind == "Lowercase" or bool(normalizer.get("lowercase"))
-    # A text is searched for added tokens before anything else, so one with an added token is not
-    # cut. Of those that are normalised nobody can say which text holds them.
-    is_searchable = len(added) <= MOST_ADDED and not is_normalized
+    kind = type_of(rules.get("normalizer"))
+    lowers = _lowers(rules)
+    is_searchable = _is_searchable(rules)
     uncut = list(map(re.escape, added))
     letters = "a-z" if lowers else "A-Za-z"
     if splitter.get("type") == "BertPreTokenizer":
@@ -289,6 +286,21 @@ def word_rules(rules: ReadOnlyJson) -> WordRules | None:
         bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
         return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
     return None
+
+
+def _lowers(rules: ReadOnlyJson) -> bool:
+    normalizer = rules.get("normalizer") or {}
+    return type_of(normalizer) == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _is_searchable(rules: ReadOnlyJson) -> bool:
+    """Whether texts that hold an added token can be told from others.
+
+    They are searched for added tokens before anything else, so one with an added token is not cut.
+    Of those that are normalised nobody can say which text holds them.
+    """
+    added = rules.get("added_tokens", ())
+    return len(added) <= MOST_ADDED and not any(token["normalized"] for token in added)
 
 
 def _bare_words(pattern: str, added: Sequence[str]) -> re.Pattern[str] | None:

@@ -15,6 +15,7 @@ import lzma
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import filterfalse
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
@@ -48,7 +49,7 @@ Line = tuple[int, str | None]  # (number, text); None for one that is not UTF-8
 def without_surrogates(texts: Sequence[str]) -> list[str]:
     """The texts with U+FFFD for each half of a character; each text keeps its length."""
     try:
-        "".join(texts).encode()
+        "".join(filterfalse(str.isascii, texts)).encode()
     except UnicodeEncodeError:
         return [SURROGATES.sub("\ufffd", text) for text in texts]
     return list(texts)

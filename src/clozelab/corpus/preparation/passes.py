@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,8 +184,7 @@ def tokenise(work: Work, shard: int) -> int:
     arrays = read_arrays(path)
     kept = work.settled.kept_of(shard)
     is_kept = np.repeat(kept, arrays["document_sentences"])
-    lines = unpack_lines(arrays)
-    sentences = [lines[number] for number in np.flatnonzero(is_kept).tolist()]
+    sentences = list(compress(unpack_lines(arrays), is_kept.tolist()))
     ids, lengths = work.tokenizer.encode_flat(sentences)
     facts["lines"] = _count_lines(sentences, lengths, work.settled.lines)
     num_sentences = arrays["document_sentences"][kept]

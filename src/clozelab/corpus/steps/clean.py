@@ -79,4 +79,10 @@ def clean(text: str) -> list[str]:
         text = _HEADING.sub("\n", f"\n{text}")
     if "*" in text or "_" in text:
         text = _EMPHASIS.sub(r"\3", text)
-    return [line.strip() for line in text.split("\n") if HOLDS_WORD.search(line)]
+    return lines_with_word([line.strip() for line in text.split("\n")])
+
+
+def lines_with_word(lines: Iterable[str]) -> list[str]:
+    """The lines that hold a word."""
+    # Most begin with one, and the pattern takes longer than a look at a character.
+    return [line for line in lines if line[:1].isalnum() or HOLDS_WORD.search(line)]
