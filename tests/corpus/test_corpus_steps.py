@@ -123,7 +123,7 @@ def test_a_repeated_line_is_named_without_the_step(
         (repeated,) = manifest_of(prepared)["repeated_lines"]
         assert (repeated["line"], repeated["copies"]) == (NOTICE, 72 + 39)
         assert 0.02 < repeated["token_share"] < 0.4
-        sentence = f"tokens: 111 x {NOTICE!r}; 'corpus.steps=[clean,{{repeated_lines:"
+        sentence = f"tokens: 111 x {NOTICE!r}; such lines are dropped by 'corpus.steps="
         assert sentence in caplog.text
 
 
