@@ -346,7 +346,7 @@ def test_list_of_architectures(monkeypatch: Any, capsys: Any) -> None:
     for group, name in chosen:
         assert (CONF_DIR / group / f"{name}.yaml").is_file()
     assert main(["list", "architecture"]) == 1
-    assert "known: architectures" in capsys.readouterr().err
+    assert "choose one of architectures" in capsys.readouterr().err
 
 
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_an_encoder_without_the_head_is_refused(
     save_encoder_folder(
         world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={}
     )
-    with pytest.raises(ValueError, match="bare has no trained lm head, and my_pairs asks"):
+    with pytest.raises(ValueError, match="bare has no trained lm head, which my_pairs needs"):
         evaluate(*PAIRS, f"encoder={world / 'bare'}")
     # The floor needs none: its weights are fresh.
     assert (

@@ -21,6 +21,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, to_hf_tensors
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
+from clozelab.models.trained import train_what_is_read
 
 TOLERANCE = 1e-5
 VOCAB = 64
@@ -513,6 +514,8 @@ def read_heads(encoder: Encoder, folder: Path, kinds: Sequence[str]) -> dict[str
     for kind in kinds:
         heads[kind] = family.head(kind, encoder, num_labels=3).eval()
         load_head(folder, kind, heads[kind])
+    # As the training modules do once the heads stand: global tokens are known by then.
+    train_what_is_read(encoder, reads_pooler=True)
     return heads
 
 
