@@ -99,7 +99,18 @@ def killed(workplace: Path, tmp_path: Path, offline: None) -> Iterator[tuple[lis
     assert not list(run_dir.glob("checkpoints/*"))
     kill_after(words, run_dir, 24 * STEP_LINES)
     assert list(run_dir.glob("checkpoints/*"))
+    wait_for_wandb(run_dir)
     yield words, run_dir
+
+
+def wait_for_wandb(run_dir: Path) -> None:
+    """W&B's own process outlives a killed run for a moment, and writes what it was given."""
+    sizes: list[int] = [-1]
+    now: list[int] = []
+    while sizes != now:
+        sizes = now
+        time.sleep(1)
+        now = [path.stat().st_size for path in sorted(run_dir.rglob("*.wandb"))]
 
 
 def assert_holds(values: Values, expected: Values, is_once: bool = True) -> None:
