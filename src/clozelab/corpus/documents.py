@@ -15,7 +15,7 @@ import sentencex
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import TextShard, cut_shards
 from clozelab.corpus.steps.clean import EMPTY, Clean, lines_with_word
-from clozelab.corpus.steps.step import CorpusStep, Document, StepReport
+from clozelab.corpus.steps.step import CorpusStep, Document, StepReport, TableStep
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 LANGUAGE = "en"
@@ -63,7 +63,7 @@ def prepared_documents(
     """What the steps without a table leave of a shard, with sentences for lines."""
     documents = shard.documents()
     for step in steps:
-        if not step.has_table:
+        if not isinstance(step, TableStep):
             documents = step.apply(documents, {}, report)
     return sentences_of(documents, report)
 

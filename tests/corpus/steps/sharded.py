@@ -9,7 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.corpus.steps.step import (
+    Arrays,
+    CorpusStep,
+    Document,
+    StepReport,
+    SurveyStep,
+    TableStep,
+)
 
 Lines = Sequence[str]
 
@@ -24,9 +31,9 @@ def run(
         numbered = enumerate(documents[start:end])
         shards.append([Document(shard, index, 0, list(lines)) for index, lines in numbered])
     table: Arrays = {}
-    if step.has_table:
+    if isinstance(step, TableStep):
         surveys = []
-        if type(step).survey is not CorpusStep.survey:
+        if isinstance(step, SurveyStep):
             surveys = [_on_disk(_sent(step).survey(iter(shard))) for shard in shards]
         table = _on_disk(step.settle(surveys))
     kept = []

@@ -34,7 +34,7 @@ from clozelab.corpus.preparation.survey import blocks_of, frequent_lines, survey
 from clozelab.corpus.preparation.tallies import Tally
 from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
-from clozelab.corpus.steps.step import Arrays, CorpusStep, Document
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.text.plain import JsonObject
 
@@ -54,7 +54,7 @@ class Work:
         """The numbers of each pass's steps: a step that surveys the documents begins a pass."""
         passes: list[list[int]] = [[]]
         for number, step in enumerate(self.steps):
-            if step.has_survey:
+            if isinstance(step, SurveyStep):
                 passes.append([])
             passes[-1].append(number)
         return passes
@@ -133,7 +133,7 @@ def _take_steps(
     for number in work.passes[task.number]:
         step = work.steps[number]
         table: Arrays = {}
-        if step.has_table:
+        if isinstance(step, TableStep):
             table = read_arrays(work.table_file(number))
         tally = Tally(step.name)
         documents = tally.counted(step.apply(documents, table, tally.report))
@@ -148,7 +148,10 @@ def _take_steps(
         arrays = dict(survey_documents(documents, learns=work.learns))
         facts["lines"] = frequent_lines(documents)
     else:
-        survey = work.steps[work.passes[task.number + 1][0]].survey(documents)
+        next_step = work.steps[work.passes[task.number + 1][0]]
+        survey: Arrays = {}
+        if isinstance(next_step, SurveyStep):  # as the first step of every later pass
+            survey = next_step.survey(documents)
         arrays = {f"{SURVEY}{name}": array for name, array in survey.items()}
     arrays |= pack_documents(documents)
     facts["tallies"] += [tally.facts() for tally in tallies]

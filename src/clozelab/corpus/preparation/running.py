@@ -30,6 +30,7 @@ from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.preparation.settled import Settled, settle
 from clozelab.corpus.preparation.shard_files import SurveyFiles, read_facts, write_file
 from clozelab.corpus.preparation.texts import TextShard, cut_shards
+from clozelab.corpus.steps.step import SurveyStep, TableStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import atomic_write_lines
@@ -117,9 +118,9 @@ class Preparation:
         for number in self.work.passes[pass_number]:
             step = self.work.steps[number]
             path = self.work.table_file(number)
-            if step.has_table and not path.exists():
+            if isinstance(step, TableStep) and not path.exists():
                 surveys = SurveyFiles([])
-                if step.has_survey:
+                if isinstance(step, SurveyStep):
                     surveys = SurveyFiles(self._shard_files(pass_name(pass_number - 1)))
                 write_file(path, step.settle(surveys), {})
 

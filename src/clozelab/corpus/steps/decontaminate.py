@@ -19,7 +19,7 @@ from clozelab.corpus.paths import matching_files
 from clozelab.corpus.steps.example_texts import texts_of_file
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.settings import check_count, list_of_texts
-from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.corpus.steps.step import Arrays, Document, StepReport, TableStep
 from clozelab.files.digests import file_sha256
 from clozelab.text.did_you_mean import check_choice
 
@@ -30,7 +30,7 @@ REMOVE = ("document", "lines")
 NOTHING_LEFT = "nothing but lines of benchmarks"
 
 
-class Decontaminate(CorpusStep):
+class Decontaminate(TableStep):
     """Drops documents that share a run of `ngram` words with the examples of benchmarks.
 
     `files` are paths or globs below the data directory, such as `glue/MRPC/*.tsv`. All texts in
@@ -41,7 +41,6 @@ class Decontaminate(CorpusStep):
     """
 
     name = "decontaminate"
-    has_table = True
 
     def __init__(
         self,

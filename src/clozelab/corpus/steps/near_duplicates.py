@@ -19,7 +19,7 @@ import numpy as np
 from clozelab.corpus.documents import hash_of
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.settings import check_count, check_range
-from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.corpus.steps.step import Arrays, Document, StepReport, SurveyStep
 
 NUM_ORDERS = 128
 BAND = np.uint32  # four bytes that agree make two documents candidates
@@ -43,7 +43,7 @@ _SHIFTS = _constants("shift")
 _MIX = np.uint32(0x9E3779B1)
 
 
-class NearDuplicates(CorpusStep):
+class NearDuplicates(SurveyStep):
     """Drops a document that is similar to an earlier one that stays.
 
     Of similar documents the first stays, in the order in which the corpus is read. A document with
@@ -52,7 +52,6 @@ class NearDuplicates(CorpusStep):
     """
 
     name = "near_duplicates"
-    has_table = True
 
     def __init__(self, threshold: float = 0.8, ngram: int = 5) -> None:
         check_range("near_duplicates: threshold", threshold, MIN_THRESHOLD, 1)

@@ -14,14 +14,14 @@ import numpy as np
 
 from clozelab.corpus.documents import hash_of
 from clozelab.corpus.steps.settings import check_count, check_range, list_of_texts
-from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.corpus.steps.step import Arrays, Document, StepReport, SurveyStep
 
 LINES_AT_ONCE = 2**25  # that the parent process counts at a time
 REASON = "repeated line"
 NOTHING_LEFT = "nothing but repeated lines"
 
 
-class RepeatedLines(CorpusStep):
+class RepeatedLines(SurveyStep):
     """Drops each line that is repeated, wherever it stands.
 
     A line is repeated that stands more than `max_count` times in all documents, or in more than
@@ -33,7 +33,6 @@ class RepeatedLines(CorpusStep):
     """
 
     name = "repeated_lines"
-    has_table = True
 
     def __init__(
         self,

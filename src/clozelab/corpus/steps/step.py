@@ -2,16 +2,16 @@
 
     corpus.steps: [clean, {near_duplicates: {threshold: 0.8}}]
 
-A step is a class with `apply`. One that has to know all documents first also has `survey`, which
-looks at the documents of one shard, and `settle`, which makes one small table of all surveys.
-Results never depend on where shards begin and end, nor on how many processes work: `settle` may use
-hashes and the order of documents alone.
+A step is a class with `apply`. One that has to know all documents first (SurveyStep) also has
+`survey`, which looks at the documents of one shard, and `settle`, which makes one small table of
+all surveys. Results never depend on where shards begin and end, nor on how many processes work:
+`settle` may use hashes and the order of documents alone.
 """
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,24 +106,8 @@ class CorpusStep(ABC):
 
     name: str  # as `corpus.steps` lists it
     version = 1
-    has_table = False  # whether it has to know all documents before it can apply
 
-    @property
-    def has_survey(self) -> bool:
-        """Whether its table is made of the documents; else it follows from the settings alone."""
-        return self.has_table and type(self).survey is not CorpusStep.survey
-
-    def survey(self, documents: Iterable[Document]) -> Arrays:
-        """What the documents of one shard add to the table.
-
-        A step whose table comes from its settings alone does not define it.
-        """
-        raise NotImplementedError
-
-    def settle(self, surveys: Sequence[Arrays]) -> Arrays:
-        """The table of all shards, from their surveys in order."""
-        raise NotImplementedError
-
+    @abstractmethod
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
     ) -> Iterator[Document]:
@@ -132,7 +116,6 @@ class CorpusStep(ABC):
         A changed document is a new object with the same numbers (dataclasses.replace), and its
         lines hold no line ends. `table` is empty for a step without one.
         """
-        raise NotImplementedError
 
     def inputs(self) -> Mapping[str, str]:
         """Checksums of the files that decide the result, by their names; for the fingerprint."""
@@ -143,6 +126,23 @@ class CorpusStep(ABC):
         names = [name for name in inspect.signature(type(self)).parameters if name != "data_dir"]
         settings = {name: getattr(self, name) for name in names}
         identity: PlainDict = {"name": self.name, "version": self.version, "settings": settings}
-        if self.inputs():
-            identity["inputs"] = dict(self.inputs())
+        inputs = self.inputs()
+        if inputs:
+            identity["inputs"] = dict(inputs)
         return identity
+
+
+class TableStep(CorpusStep):
+    """A step that needs a table; without a survey it follows from the settings alone."""
+
+    @abstractmethod
+    def settle(self, surveys: Sequence[Arrays]) -> Arrays:
+        """The table of all shards, from their surveys in order."""
+
+
+class SurveyStep(TableStep):
+    """A step that has to know all documents before it can apply."""
+
+    @abstractmethod
+    def survey(self, documents: Iterable[Document]) -> Arrays:
+        """What the documents of one shard add to the table."""
