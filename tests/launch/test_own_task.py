@@ -35,8 +35,8 @@ def test_it_is_the_run_of_a_yaml(tmp_path: Path) -> None:
     (tmp_path / "my" / "task").mkdir(parents=True)
     (tmp_path / "my" / "task" / "intent.yaml").write_text(YAML)
     words = ["task=reviews.csv", "text_column=review", "label_column=verdict"]
-    short = sweep.compose("finetune", words)
-    long = sweep.compose("finetune", ["task=intent"], folder=tmp_path / "my")
+    short = sweep.compose("finetune", words)  # at scale=own
+    long = sweep.compose("finetune", ["task=intent", "scale=own"], folder=tmp_path / "my")
     assert short.recorded == long.recorded
     assert short.recorded != sweep.compose("finetune", [*words, "task.metric=validation/f1"])
     probe = sweep.compose(

@@ -3,8 +3,8 @@
     task=reviews.csv text_column=review label_column=stars
 
 is spelt out as `task=own task.name=reviews task.title=reviews.csv task.data.train_file=reviews.csv
-...`: the run is that of a YAML which says the same. The two columns may be left out where the table
-leaves no doubt. `task@measure.task=FILE` is the same for an evaluation.
+...`: the run is that of a YAML which says the same, at scale=own. The two columns may be left out
+where the table leaves no doubt. `task@measure.task=FILE` is the same for an evaluation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.columns import choose_columns
+from clozelab.files.public import PUBLIC_ENCODERS
 from clozelab.metrics.glue import is_number
 from clozelab.readers.cells import cell_text, is_missing
 from clozelab.readers.lines import file_suffix
@@ -152,6 +153,24 @@ def _file_of(word: str) -> str | None:
             " as docs/own-text.md shows"
         )
     return value
+
+
+def with_usual_names(config_name: str | None, overrides: Sequence[str]) -> list[str]:
+    """Return a verb's own overrides with what nobody has to say beside the names in them.
+
+    A public encoder is a row of its name, and a task of one's own is of the scale for that.
+    """
+    words = list(overrides)
+    given = values_of(words)
+    # An experiment, which has a configuration of its own, says both.
+    if config_name not in ("finetune", "evaluate"):
+        return words
+    encoder = given.get("encoder")
+    if encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
+        words.append(f"row={encoder}")
+    if "scale" not in given and has_own_task(words):
+        words.append("scale=own")
+    return words
 
 
 def with_own_format(overrides: Sequence[str]) -> list[str]:

@@ -136,7 +136,7 @@ def _named_files(config: Composed) -> Iterator[Path]:
         yield from _files_of_source(source, data_dir)
 
     # an encoder's folder may be called by a plain word
-    encoder = config.get("encoder")
+    encoder = config.values.get("encoder")
     if encoder:
         folder = Path(str(encoder)).expanduser()
         yield from _files_at(str(folder))
