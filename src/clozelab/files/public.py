@@ -51,6 +51,13 @@ PUBLIC_ENCODERS = {
             "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
             "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+            "tokenizer_config.json": (
+                "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"
+            ),
+            "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+            "1_Pooling/config.json": (
+                "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"
+            ),
         },
     )
 }
@@ -67,6 +74,15 @@ def encoder_folder(name: str) -> str:
     if first not in PUBLIC_ENCODERS:
         return name
     return str(Path(_folder_of(first, Path(first).absolute()), *file))
+
+
+def public_name(path: Path) -> str | None:
+    """Return the name of the public encoder that a file or a folder is of; None for any other."""
+    for name, encoder in PUBLIC_ENCODERS.items():
+        folder = encoder.find()
+        if folder is not None and path.is_relative_to(folder):
+            return name
+    return None
 
 
 @cache  # the files are read once in a process
