@@ -35,16 +35,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
-    """`data_dir/relative`.
+def require_file(
+    data_dir: str | Path, relative: str, how_to_get: str, *, is_folder: bool = False
+) -> Path:
+    """`data_dir/relative`, a file, or with `is_folder` a folder of files.
 
     The ValueError names the missing file, the expected layout and where the file comes from.
     """
     path = Path(data_dir) / relative
-    if path.is_file():
+    noun = "file"
+    is_there = path.is_file()
+    if is_folder:
+        noun = "folder"
+        is_there = path.is_dir()
+    if is_there:
         return path
     raise ValueError(
-        f"benchmark file not found: {path}\n  expected layout: data_dir/{relative} (data_dir is"
+        f"benchmark {noun} not found: {path}\n  expected layout: data_dir/{relative} (data_dir is"
         f" {Path(data_dir).absolute()}; set data_dir=FOLDER)\n  how to get it:"
         f" {' '.join(how_to_get.split())}"
     )
