@@ -13,6 +13,7 @@ import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,10 @@ def record(n: int) -> Any:
 
 
 def write_race(folder: Path) -> None:
-    for school, part, n in (
-        (s, p, n) for s in ("middle", "high") for p in ("train", "dev") for n in "12"
-    ):
-        options = [[text(2) for _ in range(4)] for _ in range(3)]
-        content = {"answers": RNG.choices("ABCD", k=3), "options": options}
-        content |= {
+    for school, part, n in product(("middle", "high"), ("train", "dev"), "12"):
+        content = {
+            "answers": RNG.choices("ABCD", k=3),
+            "options": [list(map(text, [2] * 4)) for _ in range(3)],
             "questions": [text() for _ in range(3)],
             "article": text(12),
             "id": f"{school}{n}.txt",
@@ -128,10 +127,8 @@ def write_race(folder: Path) -> None:
 
 
 def write_imdb(folder: Path) -> None:
-    for part, label, n in (
-        (p, k, n) for p in ("train", "test") for k in ("neg", "pos", "unsup") for n in range(20)
-    ):
-        file = folder / "aclImdb" / part / label / f"{n}_{7 if label == 'pos' else 2}.txt"
+    for part, label, n in product(("train", "test"), ("neg", "pos", "unsup"), range(20)):
+        file = folder / f"aclImdb/{part}/{label}/{n}_{len(label)}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text()}<br /><br />{text()}")
     (folder / "aclImdb/train/urls_pos.txt").write_text("http://no.review\n")
@@ -270,7 +267,7 @@ def token_f1(answer: str, gold: str) -> float:
 def record_scores(gold: Any, submitted: Any) -> dict[str, float]:
     answers = {row["idx"]: row["label"] for row in submitted}
     f1, em = [], []
-    for question in (question for row in gold for question in row["qas"]):
+    for question in chain.from_iterable(row["qas"] for row in gold):
         texts = [answer["text"] for answer in question["answers"]]
         given = answers[question["idx"]]
         em.append(max(normal(given) == normal(one) for one in texts))
@@ -279,10 +276,9 @@ def record_scores(gold: Any, submitted: Any) -> dict[str, float]:
 
 
 def class_scores(gold: Any, submitted: Any) -> dict[str, float]:
-    labels = [str(label) for label in labels_of(gold)]
-    answers = [str(label) for label in labels_of(submitted)]
-    assert {answer.lower() for answer in answers} <= {label.lower() for label in labels}
-    labels, answers = [[one.lower() for one in many] for many in (labels, answers)]
+    labels = [str(label).lower() for label in labels_of(gold)]
+    answers = [str(label).lower() for label in labels_of(submitted)]
+    assert set(answers) <= set(labels)
     macro = f1_score(labels, answers, average="macro")
     return {"accuracy": accuracy_score(labels, answers), "macro_f1": macro}
 
