@@ -34,7 +34,7 @@ from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
