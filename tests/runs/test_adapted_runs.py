@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     shape |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     save_encoder(root / "encoder", TOKENIZER, [32], **shape)
     return root
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +122,12 @@ def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
     return other is not None and torch.equal(value, other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The others differ from these in what is frozen alone.
+RESUMED = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+RESUMED[:3] = list(KINDS)[:3]
+
+
+@pytest.mark.parametrize("kind", RESUMED)
 def test_a_stopped_run_ends_as_one_that_was_not(
     kind: str, adapted: Any, finetune: Any, tmp_path: Path
 ) -> None:
@@ -218,7 +230,9 @@ def test_a_run_that_adapts_is_another_one() -> None:
 def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) -> None:
     """The folder is merged and holds the trained head; a stopped run ends as one that was not."""
     text = world / "data/text.txt"
-    text.write_text("\n\n".join(["the film good. the film bad. the film fine."] * 60))
+    words = ("good", "bad", "fine", "dull", "great", "awful")
+    pairs = itertools.permutations(words, 3)
+    text.write_text("\n\n".join(f"the film {a} {b}. the film {c}." for a, b, c in pairs))
     vocabulary = world / "encoder/vocab.txt"
 
     def run(name: str, **changes: Any) -> Path:

@@ -439,7 +439,7 @@ def save_adapter(folder: Path, encoder: Encoder, heads: Mapping[str, nn.Module],
 
 def _trained_pooler(encoder: Encoder) -> dict[str, Tensor]:
     """The weights of a pooler that was trained whole, under the names that a family reads."""
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for name, value in encoder.pooler.named_parameters():
         if value.requires_grad and "parametrizations" not in name:
             weights[f"encoder.pooler.{name}"] = value
@@ -457,7 +457,7 @@ def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:
         module = encoder.get_submodule(place.path)
         if not is_parametrized(module):
             continue
-        low_rank: Any = module.parametrizations["weight"][0]  # type: ignore[union-attr, index]
+        low_rank: Any = module.parametrizations["weight"][0]  # type: ignore[index]
         if low_rank.num_parts != place.num_parts or str(place.part) not in low_rank.lora_A:
             continue
         if not place.is_in_file:
