@@ -101,21 +101,24 @@ def logits(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_trained_and_what_stays(kind: str, adapted: Any, world: Path) -> None:
+def test_what_is_trained_and_what_stays(
+    kind: str, adapted: Any, world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = adapted(kind)
-    before = {f"bert.{name}": value for name, value in tensors(world / "encoder").items()}
+    before = tensors(world / "encoder")
     after = tensors(folder / "model")
     trained, kept = (parts.split() for parts in KINDS[kind])
-    assert not torch.equal(after["classifier.weight"], torch.zeros_like(after["classifier.weight"]))
     changed = {name for name, value in after.items() if not is_same(value, before.get(name))}
     for part in trained:
         assert any(part in name for name in changed), part
     for part in kept:
-        names = [name for name in before if part in name and ".pooler." not in name]
+        names = [name for name in before if part in name]
         assert names and not changed.intersection(names), part
-    # The head, and the pooler's three kinds of start: it has weights here, which stay.
+    # A pooler of the folder's stays, unless the layer below it is trained.
+    is_kept = "freeze" not in kind and "top_layers" not in kind
+    assert is_kept == ("bert.pooler.dense.weight" not in changed)
     assert fact(folder, "parameters") < sum(value.numel() for value in after.values())
-    assert "parameters are trained" in (folder / "log.txt").read_text()
+    assert caplog.text.count("parameters are trained") == 1
 
 
 def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
@@ -232,7 +235,7 @@ def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) 
     text = world / "data/text.txt"
     words = ("good", "bad", "fine", "dull", "great", "awful")
     pairs = itertools.permutations(words, 3)
-    text.write_text("\n\n".join(f"the film {a} {b}. the film {c}." for a, b, c in pairs))
+    text.write_text("\n\n".join(f"the film {a} {b}.\nthe film {c}." for a, b, c in pairs))
     vocabulary = world / "encoder/vocab.txt"
 
     def run(name: str, **changes: Any) -> Path:
@@ -267,9 +270,7 @@ def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) 
     stopped = run("stopped")
     before, after = tensors(world / "encoder"), tensors(whole / "encoder")
     assert "cls.predictions.transform.dense.weight" in after
-    changed = {
-        name for name, value in before.items() if not torch.equal(value, after["bert." + name])
-    }
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed and all("query" in name or "value" in name for name in changed)
     for name, value in tensors(stopped / "encoder").items():
         assert torch.equal(value, after[name]), name
