@@ -91,7 +91,7 @@ def test_the_score_goes_by_what_the_labels_are(
 ) -> None:
     rows = [json.dumps({"text": f"text {label}", "label": label}) for label in labels]
     (tmp_path / "data").mkdir()
-    write(tmp_path / "data", rows[0], *rows[1:], "{}", name="rows.jsonl")
+    write(tmp_path / "data", *rows, name="rows.jsonl")
     task = sweep.compose("finetune", ["task=rows.jsonl"]).values["task"]
     assert task["metric"] == metric
     assert task["data"]["numeric_labels"] is ("spearman" in metric)
