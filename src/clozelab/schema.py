@@ -565,9 +565,11 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
+    "validation_folds": Added(was=None),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
 }
+CLASS_WEIGHTS = Added(was=None)
 # Test files are read only where they are to be predicted.
 TEST = Meaning("protocol", "predict_test")
 PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
@@ -591,7 +593,7 @@ class TaskConfig(Frozen):
     target: Component = MISSING  # what is predicted of them
     # settings that the unit, the target, and data or module take by their names
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
-    module: dict[str, Any] = MISSING
+    module: Annotated[dict[str, Any], {"class_weights": CLASS_WEIGHTS}] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
@@ -634,7 +636,9 @@ class MeasureConfig(Frozen):
     # the task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
     # has its own
     task: Annotated[
-        Component | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        Component | None,
+        {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        | {"module.class_weights": CLASS_WEIGHTS},
     ] = MISSING
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it

@@ -405,6 +405,7 @@ def build_data(
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
+        seed=cfg.seed,
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
