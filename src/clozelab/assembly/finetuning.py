@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from torch import nn
 
 from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
@@ -21,9 +22,13 @@ from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
+from clozelab.files.public import public_name
+from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
+from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
@@ -98,14 +103,22 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    with torch.device("meta"):  # refuses what this encoder cannot have
-        factory.adaptation(vars(cfg), Encoder(encoder.config))()
+    check_adaptation(cfg, encoder.config)
+    if cfg.reinitialise_layers:
+        seed = derive_seed(draw_seed(cfg), "reinitialised layers")
+        reinitialise_top(encoder, cfg.reinitialise_layers, seed)
     data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
     module = build_module(cfg, encoder, data)
+    top_layer = module.encoder.layer[-1].parameters()
+    if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
+        raise ValueError(
+            f"reinitialise_layers={cfg.reinitialise_layers}: these layers are frozen, so they would"
+            " stay random: leave it out"
+        )
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
@@ -128,6 +141,19 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def check_adaptation(cfg: FinetuneConfig, config: EncoderConfig) -> None:
+    """Refuse what an encoder of this shape cannot have, before a text is read."""
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        factory.adaptation(vars(cfg), encoder)()
+    fresh = nn.ModuleList(encoder.layers()[config.num_hidden_layers - cfg.reinitialise_layers :])
+    if not all(weight.requires_grad for weight in fresh.parameters()):
+        raise ValueError(
+            "reinitialise_layers= gives layers fresh weights, which adaptation= or freeze= would"
+            " leave untrained: leave one of them out"
+        )
 
 
 def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
@@ -176,7 +202,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     elif of_scale:
         log.info(
             "%s is a given encoder: %s of scale=%s is for encoders that it pre-trains",
-            folder,
+            public_name(folder) or folder,
             " ".join(of_scale),
             cfg.scale.name,
         )
@@ -211,6 +237,15 @@ def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     given = values_of(composed.origin.overrides) if composed.origin else {}
     if "task.name" in given and "task.title" not in given:
         title = task.name
+    if composed.origin and composed.origin.choices.get("task") == OWN_TASK:
+        kind = "number" if task.data["numeric_labels"] else "class"
+        log.info(
+            "%s: text is read from %s, and %s holds the label, a %s",
+            title,
+            " and ".join(task.data["text_columns"]),
+            task.data["label_column"],
+            kind,
+        )
     return {
         "name": task.name,
         "title": title,

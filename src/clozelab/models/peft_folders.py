@@ -128,9 +128,9 @@ def adapter_files(
         tensors[f"{PREFIX}{name}.lora_A.weight"] = update.down
         tensors[f"{PREFIX}{name}.lora_B.weight"] = update.up
     # peft wraps a head as a whole, by the beginning of its name; a pooler stands in the encoder.
-    modules = {name.partition(".")[0] for name in whole if ".pooler." not in name}
-    if len(modules) and any(".pooler." in name for name in whole):
-        modules.add("pooler")
+    modules = set()
+    for name in whole:
+        modules.add("pooler" if ".pooler." in name else name.partition(".")[0])
     config: PlainDict = {
         "peft_type": "LORA",
         "task_type": TASK_TYPES[task][0] if whole else "FEATURE_EXTRACTION",
