@@ -210,6 +210,7 @@ def test_adapters_are_refused_where_nobody_could_read_them(
             ["adaptation=frozen", "optimizer.groups=[{pattern: 'classifier.*', frozen: true}]"],
             "no parameter of the model is trained",
         ),
+        (["adaptation=lora", "reinitialise_layers=1"], "fresh weights, which adaptation= or"),
         (["adaptation=lora", "adaptation.adapter=nowhere"], "nowhere/adapter_config.json does not"),
     ],
 )

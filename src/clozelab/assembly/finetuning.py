@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from torch import nn
 
 from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
@@ -24,6 +25,7 @@ from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.models.fresh import reinitialise_top
@@ -101,11 +103,10 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    check_adaptation(cfg, encoder.config)
     if cfg.reinitialise_layers:
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)
-    with torch.device("meta"):  # refuses what this encoder cannot have
-        factory.adaptation(vars(cfg), Encoder(encoder.config))()
     data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
@@ -140,6 +141,19 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def check_adaptation(cfg: FinetuneConfig, config: EncoderConfig) -> None:
+    """Refuse what an encoder of this shape cannot have, before a text is read."""
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        factory.adaptation(vars(cfg), encoder)()
+    fresh = nn.ModuleList(encoder.layers()[config.num_hidden_layers - cfg.reinitialise_layers :])
+    if not all(weight.requires_grad for weight in fresh.parameters()):
+        raise ValueError(
+            "reinitialise_layers= gives layers fresh weights, which adaptation= or freeze= would"
+            " leave untrained: leave one of them out"
+        )
 
 
 def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
