@@ -41,6 +41,7 @@ from clozelab.modules.sentence_folders import (
     SentenceVectors,
     longest_text,
     passes_sigmoid,
+    read_prompts,
     read_sentence_vectors,
 )
 from clozelab.text.did_you_mean import hint
@@ -218,13 +219,19 @@ def has_pooler(model: Model) -> bool:
     return reads_pooler and "pooler" not in model.untrained
 
 
-def sentence_vectors(folder: Path) -> SentenceVectors:
-    """How a text's vector is made: as sentence-transformers' files say, as trained, else a mean."""
+def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVectors:
+    """How a text's vector is made: as sentence-transformers' files say, as trained, else a mean.
+
+    With a named `pooling` of whole vectors, whatever else the files say; prompts are the folder's.
+    """
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    prompts = read_prompts(folder) or provenance.get("prompts", {})
+    if pooling is not None:
+        return SentenceVectors(pooling, prompts=prompts)
     vectors = read_sentence_vectors(folder)
     if vectors is not None:
         return vectors
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
-    return SentenceVectors(str(provenance.get("pooling", "mean")))
+    return SentenceVectors(str(provenance.get("pooling", "mean")), prompts=prompts)
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
@@ -235,6 +242,7 @@ def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
     if settings.get("pooling") != "auto":
         return settings
     vectors = sentence_vectors(folder)
+    vectors.warn_of_prompts(folder)
     if vectors.size is not None:
         raise ValueError(
             f"{folder}: only the first {vectors.size} columns of a vector are kept (truncate_dim),"
