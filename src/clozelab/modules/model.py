@@ -38,6 +38,7 @@ from clozelab.models.leftovers import (
 from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.sentence_folders import (
+    PROMPTS,
     SentenceVectors,
     longest_text,
     passes_sigmoid,
@@ -237,12 +238,17 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
     """A module's settings, in which the pooling `auto` is that of the folder's vectors.
 
-    ValueError for vectors of which some columns alone are kept.
+    So are the `prompts` null. ValueError for vectors of which some columns alone are kept.
     """
+    reads_prompts = "prompts" in settings
+    if reads_prompts and settings["prompts"] is None:
+        prompts = sentence_vectors(folder, "mean")
+        settings = {**settings, "prompts": {name: prompts.prompt(name) for name in PROMPTS}}
     if settings.get("pooling") != "auto":
         return settings
     vectors = sentence_vectors(folder)
-    vectors.warn_of_prompts(folder)
+    if not reads_prompts:
+        vectors.warn_of_prompts(folder)
     if vectors.size is not None:
         raise ValueError(
             f"{folder}: only the first {vectors.size} columns of a vector are kept (truncate_dim),"
