@@ -25,6 +25,7 @@ def folder(tmp_path: Path, tiny_config: Any, tokenizer: Any) -> Path:
     return tmp_path / "m"
 
 
+@pytest.mark.slow  # mteb takes long to import
 def test_scores_and_vectors_are_sentence_transformers(folder: Path) -> None:
     mteb = pytest.importorskip("mteb")
     library = pytest.importorskip("sentence_transformers")

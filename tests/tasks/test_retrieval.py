@@ -45,6 +45,8 @@ UNIT: dict[str, Any] = {
     "text_columns": ["query", "passage"],
     "negative_columns": [],
     "prompts": {"query": "", "document": ""},
+    "label_column": "",
+    "right_label": None,
     "mined_negatives": 0,
     "skipped_negatives": 0,
     "micro_batch_size": None,
@@ -272,6 +274,20 @@ def test_a_query_of_several_rows_has_several_right_passages(make: Any) -> None:
 def test_wrong_settings_are_refused(settings: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         RetrievalUnit(**(UNIT | settings))
+
+
+def test_only_right_pairs_of_a_labelled_file_are_read(make: Any, tmp_path: Path) -> None:
+    file = tmp_path / "labelled.tsv"
+    file.write_text("query\tpassage\tlabel\na\tb\tyes\na\tc\tno\nd\te\tyes\n")
+    target = RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=None)
+
+    def read(right: str) -> list[tuple[str, ...]]:
+        unit = RetrievalUnit(**(UNIT | {"label_column": "label", "right_label": right}))
+        return unit.read(file, "validation", target).texts
+
+    assert read("yes") == [("a", "b"), ("d", "e")]
+    with pytest.raises(ValueError, match=r"right_label=true; its labels are no, yes"):
+        read("true")
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ from clozelab.tasks.unit import BatchContext, TaskModel
 from clozelab.text.plain import PlainDict
 
 QUERIES_AT_ONCE = 256
+SHOWN_LABELS = 5
 PROMPTS = ("query", "document")
 
 
@@ -71,7 +72,8 @@ class RetrievalUnit(VectorUnit):
         skipped_negatives: int,
         micro_batch_size: int | None,
         groups_by_length: bool = False,
-        label_column: str = "",  # there is none
+        label_column: str,
+        right_label: str | None,
         **texts: Any,
     ) -> None:
         super().__init__(label_column=label_column, **texts)
@@ -86,6 +88,7 @@ class RetrievalUnit(VectorUnit):
             raise ValueError(
                 "mined_negatives and skipped_negatives are 0 or more, micro_batch_size is 1 or more"
             )
+        self.right_label = right_label
         self.columns = [*self.layout.text_columns, *negative_columns]
         self.train_layout = replace(self.layout, text_columns=self.columns, id_column=None)
         self.prompts = dict(prompts)
@@ -98,6 +101,9 @@ class RetrievalUnit(VectorUnit):
 
     # Fingerprints, and what a model's folder remembers
 
+    def reading(self, target: Target) -> PlainDict:
+        return super().reading(target) | {"right_label": self.right_label}
+
     def tokenization(self) -> PlainDict:
         return super().tokenization() | {"prompts": self.prompts}
 
@@ -107,7 +113,18 @@ class RetrievalUnit(VectorUnit):
     # Files
 
     def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> TextExamples:
-        return self.layout_of(role).read(path, has_labels=False)
+        examples = self.layout_of(role).read(path, has_labels=self.right_label is not None)
+        if examples.labels is None:
+            return examples
+        labels = [str(label) for label in examples.labels]
+        examples.labels = None
+        pairs = [row for row, label in enumerate(labels) if label == self.right_label]
+        if not pairs:
+            raise ValueError(
+                f"{path}: no row has task.data.right_label={self.right_label}; its labels are"
+                f" {', '.join(sorted(set(labels))[:SHOWN_LABELS])}"
+            )
+        return examples.select(pairs)
 
     def row_arrays(self, examples: TextExamples) -> Arrays:
         """Of the query and its passage alone, so that files with and without negatives compare."""
