@@ -48,7 +48,7 @@ class RetrievalFolder(MeasureDataModule):
             if not path.is_file():
                 raise ValueError(
                     f"{path.absolute()} is missing (data_dir, measure.data.folder or"
-                    f" measure.data.split is wrong)\n  how to get it: {how_to_get}"
+                    f" measure.data.split is wrong)\n  how to get them: {how_to_get}"
                 )
         self.content = [file_sha256(path) for path in self.paths]
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
