@@ -58,6 +58,7 @@ OF_ONE_TASK = (
     "long_documents",
     "window_stride",
     "window_pooling",
+    "prompts",
 )
 
 
@@ -542,9 +543,10 @@ def save_model(
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
     if "pooling" in config_to_save:
-        files = sentence_files(
-            SentenceVectors(config_to_save["pooling"]), module.encoder.config, max_length
+        vectors = SentenceVectors(
+            config_to_save["pooling"], prompts=config_to_save.get("prompts", {})
         )
+        files = sentence_files(vectors, module.encoder.config, max_length)
     write_model(
         folder,
         module.encoder,
