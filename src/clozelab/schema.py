@@ -599,7 +599,10 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
-    evaluations_per_epoch: Count = MISSING
+    # whether `seed` draws those, as many of each class (few-shot); else all runs share one draw
+    sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
+    # 0: at the end alone, so that validation selects nothing
+    evaluations_per_epoch: Annotated[int, Field(ge=0)] = MISSING
     # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
     keep_model: Annotated[bool, NEUTRAL] = MISSING
     # validation rows that stand in training are neither warned of nor refused

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
+from torch import nn
 
 from clozelab.addresses import build_parts, check_targets
 from clozelab.assembly import factory, task_data
+from clozelab.assembly.heads import fresh_heads, load_heads, pretrained_kinds
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
@@ -97,11 +99,15 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     data.target.check_encoder(encoder.config, data.unit)
+    kinds = pretrained_kinds(data.target.head_kinds)
+    given_heads = fresh_heads(kinds, encoder, folder, cfg.pretrain_seed)
+    if cfg.initialisation == "pretrained":
+        load_heads(given_heads, folder, cfg.task.name)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
-    module = build_module(cfg, encoder, data)
+    module = build_module(cfg, encoder, data, given_heads)
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
@@ -374,6 +380,7 @@ def build_data(
         max_train_examples=cfg.max_train_examples,
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
+        sample_seed=cfg.seed if cfg.sample_by_seed else None,
     )
     task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
@@ -390,7 +397,12 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(
+    cfg: FinetuneConfig,
+    encoder: Encoder,
+    data: FinetuningDataModule,
+    given_heads: Mapping[str, nn.Module],
+) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -401,6 +413,7 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
         FineTuning,
         encoder=encoder,
         head=cfg.head,
+        given_heads=given_heads,
         keep_best_weights=keeps_best,
         **of_task,
         **factory.optimization(cfg, data.total_steps, seed),

@@ -44,7 +44,14 @@ from clozelab.tasks.cache import (
     fingerprint_of,
 )
 from clozelab.tasks.preview import Preview, TaskPreview
-from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
+from clozelab.tasks.sequences import (
+    Ints,
+    Sequences,
+    balanced_subset,
+    bucketed_batches,
+    subset,
+    token_budget_batches,
+)
 from clozelab.tasks.splitting import HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
@@ -97,6 +104,8 @@ class TrainingPlan:
     max_train_examples: int | None
     seed: int
     num_workers: int
+    # of the draw of the training examples, as many of each class; None: one draw for all runs
+    sample_seed: int | None = None
 
 
 class FinetuningDataModule(LightningDataModule):
@@ -173,7 +182,7 @@ class FinetuningDataModule(LightningDataModule):
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:
             target = target.of_model(inputs.label_names)
-        self.target = target
+        self.target = target.fitted(inputs.tokenizer)
         # (role, file) -> hashes and lines of its rows
         self._rows: dict[tuple[str, Path], Arrays] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
@@ -250,7 +259,12 @@ class FinetuningDataModule(LightningDataModule):
         return self._in_use(self.examples(path, role), role)
 
     def _in_use(self, examples: Any, role: str) -> Any:
-        return examples.select(subset(len(examples), self.limit(role)))
+        if role != "training" or self.plan.sample_seed is None:
+            return examples.select(subset(len(examples), self.limit(role)))
+        classes = self.unit.strata(examples, self.target)
+        return examples.select(
+            balanced_subset(len(examples), self.limit(role), self.plan.sample_seed, classes)
+        )
 
     def rows_of(
         self,
@@ -344,6 +358,7 @@ class FinetuningDataModule(LightningDataModule):
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
             "max_examples": self.plan.max_train_examples,
+            **self._sampling("training"),
         }
         key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
@@ -514,6 +529,12 @@ class FinetuningDataModule(LightningDataModule):
             return self.plan.max_train_examples
         return None
 
+    def _sampling(self, role: str) -> PlainDict:
+        """Of which draw the examples are, for keys of the cache; nothing where there is one."""
+        if role != "training" or self.plan.sample_seed is None:
+            return {}
+        return {"sample_seed": self.plan.sample_seed}
+
     def cached(
         self, path: Path, role: str, build: Callable[[Path, str], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
@@ -532,6 +553,7 @@ class FinetuningDataModule(LightningDataModule):
             "code": self.inputs.code,
             "names": list(self.target.classes),
             "max_examples": self.limit(role),
+            **self._sampling(role),
         }
         # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
@@ -602,11 +624,14 @@ class FinetuningDataModule(LightningDataModule):
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs.
 
-        They are spread evenly inside an epoch, and the last step is always one.
+        They are spread evenly inside an epoch, and the last step is always one; with none an epoch
+        it is the only one.
         """
         # Rounded marks, so that N evaluations an epoch fall on whole steps whatever its length.
         per_epoch = self.plan.evaluations_per_epoch
         steps = {self.total_steps}
+        if not per_epoch:
+            return [self.total_steps]
         for number in range(1, round(self.plan.epochs * per_epoch) + 2):
             step = self.first_steps + round(number * self.steps_per_epoch / per_epoch)
             if self.first_steps < step < self.total_steps:
