@@ -182,7 +182,7 @@ class FinetuningDataModule(LightningDataModule):
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:
             target = target.of_model(inputs.label_names)
-        self.target = target.fitted(inputs.tokenizer)
+        self.target = target
         # (role, file) -> hashes and lines of its rows
         self._rows: dict[tuple[str, Path], Arrays] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
@@ -440,6 +440,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        self.target = self.target.fitted(self.inputs.tokenizer)
         # Training first: it tells the target the classes that all other splits are read with.
         self.train = self._load(self.train_path, "training")
         self.target.check_training(self.train_path, self.train, self.unit.column_key)
