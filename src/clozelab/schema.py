@@ -630,7 +630,14 @@ class MeasureConfig(Frozen):
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     # None: the task's
-    module: Annotated[Component | None, {"temperature": Added(was=1.0)}] = MISSING
+    module: Annotated[
+        Component | None,
+        {
+            "temperature": Added(was=1.0),
+            "mix": Added(was=False),
+            "description_length": Added(was=False),
+        },
+    ] = MISSING
     data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 

@@ -157,7 +157,7 @@ def test_a_blank_belongs_to_what_stands_behind_it() -> None:
     "template", ["{text} is good", "{text} [MASK] [MASK]", "[MASK]", "{first} [MASK]", "{x} [MASK]"]
 )
 def test_other_templates_are_refused(template: str) -> None:
-    with pytest.raises(ValueError, match="needs one \\[MASK\\], and {text} once, or of a pair"):
+    with pytest.raises(ValueError, match=r"needs one \[MASK\], and {text} once, or of a pair"):
         Template(template)
 
 

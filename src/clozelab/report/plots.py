@@ -1,8 +1,8 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-The table as dots with intervals, scores against the encoder's size, learning curves, and scores of
-encoders kept along pre-training. A colour means a pre-trained encoder, the same one in every
-picture; a given encoder has the text's, and what has no pre-training is grey.
+The table as dots with intervals, scores against the encoder's size, learning curves, scores of
+encoders kept along pre-training, and of layers. A colour means a pre-trained encoder, the same one
+in every picture; a given encoder has the text's, and what has no pre-training is grey.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from clozelab.analysis.multiplicity import fallback_procedure
 from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import PERCENT, Row
 from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
-from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
+from clozelab.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
+from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, with_direction
@@ -594,3 +595,56 @@ def _line_entries(
         )
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)
+
+
+# -- scores of layers ------------------------------------------------------------------------------
+
+
+def draw_layers(table: ResultTable) -> Picture | None:
+    """Draw a measure's score of each layer with intervals, a line a row; None without any."""
+    panels: list[tuple[DataColumn, dict[str, dict[int, Estimate]]]] = []
+    for column in table.with_results:
+        lines = {row: _layer_estimates(table, row, column) for row in table.rows}
+        if any(lines.values()):
+            panels.append((column, lines))
+    if not panels:
+        return None
+    across = min(PANELS_ACROSS, len(panels))
+    down = math.ceil(len(panels) / across)
+    size = (WIDTH, 0.9 + SCORES_HEIGHT * down)
+    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    styles = {}
+    for index, row in enumerate(table.experiment.rows):
+        styles[row.name] = (_row_colour(table, row), MARKERS[index % len(MARKERS)])
+    for axes, (column, lines) in zip(grid.flat, panels, strict=False):
+        for name, estimates in lines.items():
+            colour, marker = styles[name]
+            for layer, estimate_of_layer in estimates.items():
+                _draw_point(axes, layer, estimate_of_layer, colour=colour, marker=marker)
+            means = [estimate_of_layer.mean for estimate_of_layer in estimates.values()]
+            axes.plot(list(estimates), means, color=colour, linewidth=1.4, alpha=0.8)
+        _finish_panel(axes, column)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_xlabel("layer (0: the embeddings)")
+        axes.set_ylabel(with_direction(column.unit, falls=column.falls))
+    entries = []
+    for row in table.experiment.rows:
+        if any(lines[row.name] for _, lines in panels):
+            colour, marker = styles[row.name]
+            entries.append(_entry(label=row.label, color=colour, marker=marker))
+    return _saved(figure, entries, 4)
+
+
+def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[int, Estimate]:
+    """Layer -> the mean over a row's runs of its score by the column's metric, METRIC/layer_N."""
+    scores: dict[int, dict[Seeds, float]] = {}
+    for run in table.runs_on(row, column.task):
+        for key, value in run.values.items():
+            metric, _, layer = key.rpartition("/layer_")
+            if metric == column.metric:
+                scores.setdefault(int(layer), {})[seeds_of(run)] = value
+    of_one_encoder = table.experiment.row(row).fixed_encoder
+    estimates = {}
+    for layer, of_runs in sorted(scores.items()):
+        estimates[layer] = estimate(of_runs, of_one_encoder=of_one_encoder)
+    return estimates

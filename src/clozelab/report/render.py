@@ -37,6 +37,7 @@ from clozelab.report.page import (
 from clozelab.report.plots import (
     STYLES,
     draw_curves,
+    draw_layers,
     draw_lines,
     draw_sizes,
     draw_table,
@@ -120,7 +121,13 @@ _SPECIAL = {
     "\u2013": "--",
     "\u2192": r"$\to$",
 }
-DRAWINGS = {"table": draw_table, "points": draw_lines, "sizes": draw_sizes, "curves": draw_curves}
+DRAWINGS = {
+    "table": draw_table,
+    "points": draw_lines,
+    "layers": draw_layers,
+    "sizes": draw_sizes,
+    "curves": draw_curves,
+}
 
 
 @dataclass(frozen=True)
