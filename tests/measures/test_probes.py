@@ -65,18 +65,22 @@ def test_a_code_length_is_that_of_a_plain_loop() -> None:
     bits, start = 0.0, 0
     for end in (1, 2, 3, 6, 13, 25, 50, 100, 200, 400):  # 0.1 % to 100 %; 0.4 and 0.8 are 0 and 1
         seen = order[:start]
+        has_classes = len(set(labels[seen])) > 1
+        probe = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=9999)
+        if has_classes:
+            probe.fit(x[seen], labels[seen])
         for number in order[start:end]:
             share = 1 / 3
-            if len(set(labels[seen])) > 1:
-                probe = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=9999)
-                probe.fit(x[seen], labels[seen])
+            if has_classes:
                 (of_classes,) = probe.predict_proba(x[[number]])
                 found = dict(zip(probe.classes_.tolist(), of_classes, strict=True))
                 share = (start * found.get(int(labels[number]), 0.0) + 1) / (start + 3)
             bits -= np.log2(share)
         start = end
     solver = {"strength": 1.0, "max_iterations": 2000}
-    assert online_code_length(x, labels, 3, **solver) == pytest.approx(bits / 400, rel=2e-3)
+    found_bits = online_code_length(x, labels, 3, **solver)
+    print(found_bits, bits / 400, found_bits / (bits / 400) - 1)
+    assert found_bits == pytest.approx(bits / 400, rel=2e-3)
     # negative control: labels that the states do not tell cost what they cost without states
     shuffled = np.random.default_rng(2).permutation(labels)
     assert online_code_length(x, shuffled, 3, **solver) > np.log2(3) > 1.3 * bits / 400
@@ -87,7 +91,8 @@ def test_a_mix_is_the_best_probe_of_a_weighted_sum() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     x, labels = labelled_states()
     rng = np.random.default_rng(3)
-    layers = np.stack([rng.normal(size=x.shape), x, x + rng.normal(size=x.shape)], axis=1)
+    noise = rng.normal(size=(3, *x.shape))
+    layers = np.stack([noise[0], x + 0.5 * noise[1], x + 0.8 * noise[2]], axis=1)
     weights, gradient = logistic_regression(layers, labels, 3, strength=1.0, max_iterations=2000)
     shares = mix_weights(weights, 3)
     assert gradient < CONVERGED and shares.sum() == pytest.approx(1.0)
@@ -210,6 +215,7 @@ def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[
 def test_a_mix_and_a_code_length_beside_the_layers(
     tagged: list[str], evaluate: Callable[..., Path]
 ) -> None:
+    tagged += ["measure.max_train_examples=60", "measure.module.max_iterations=60"]
     (plain,) = find(evaluate(*tagged)).evaluate
     further = ["measure.module.mix=true", "measure.module.description_length=true"]
     (record,) = find(evaluate(*tagged, *further, name="more")).evaluate
@@ -218,8 +224,8 @@ def test_a_mix_and_a_code_length_beside_the_layers(
         for metric in ("accuracy", "selectivity"):
             key = f"validation/{metric}/layer_{layer}"
             assert record.values[key] == plain.values[key]
-        # the embeddings are enough for a short code of tags, and need all words for the control's
-        assert 0.0 < values[f"bits/layer_{layer}"] < values[f"control_bits/layer_{layer}"]
+        # A word has one control label, and `fast` several tags, of the four that there are.
+        assert 0.0 < values[f"control_bits/layer_{layer}"] < values[f"bits/layer_{layer}"] < 2.0
     assert values["accuracy/mix"] > 6 / 7 * 100 - 0.5
     assert sum(values[f"mix_weight/layer_{layer}"] for layer in range(3)) == pytest.approx(100.0)
     assert values["bits"] in [

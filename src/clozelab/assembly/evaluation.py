@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
-from clozelab.assembly.heads import fresh_heads, load_heads, pretrained_kinds
+from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
 from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
@@ -420,9 +420,7 @@ def _build_task_module(
     return FineTuning(
         encoder=encoder,
         head=provenance.get("head", "linear"),
-        given_heads=fresh_heads(
-            pretrained_kinds(data.target.head_kinds), encoder, folder, cfg.pretrain_seed
-        ),
+        given_heads=pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed),
         **task_module_arguments(task, data),
         **of_training,
     )

@@ -16,7 +16,7 @@ from torch import nn
 
 from clozelab.addresses import build_parts, check_targets
 from clozelab.assembly import factory, task_data
-from clozelab.assembly.heads import fresh_heads, load_heads, pretrained_kinds
+from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
@@ -99,8 +99,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     data.target.check_encoder(encoder.config, data.unit)
-    kinds = pretrained_kinds(data.target.head_kinds)
-    given_heads = fresh_heads(kinds, encoder, folder, cfg.pretrain_seed)
+    given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     if cfg.initialisation == "pretrained":
         load_heads(given_heads, folder, cfg.task.name)
     data.setup()

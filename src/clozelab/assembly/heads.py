@@ -14,6 +14,7 @@ from clozelab.models.locate import config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.model import named_labels, task_of
 from clozelab.modules.sentence_folders import passes_sigmoid
+from clozelab.tasks.target import Target
 
 # Where heads come from, but for those of tasks.
 MAKERS = {"lm": "pre-training"}
@@ -32,9 +33,12 @@ def fresh_heads(
     return heads
 
 
-def pretrained_kinds(kinds: Iterable[str]) -> list[str]:
-    """Those of some kinds of heads that a pre-training makes."""
-    return [kind for kind in kinds if kind in MAKERS]
+def pretraining_heads(
+    target: Target, encoder: Encoder, folder: Path, seed: int
+) -> dict[str, nn.Module]:
+    """The same of the heads of pre-training that a target predicts by."""
+    kinds = [kind for kind in target.head_kinds if kind in MAKERS]
+    return fresh_heads(kinds, encoder, folder, seed)
 
 
 def load_heads(heads: Mapping[str, nn.Module], folder: Path, name: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clozelab.assembly import factory, finetuning
-from clozelab.assembly.heads import fresh_heads, pretrained_kinds
+from clozelab.assembly.heads import pretraining_heads
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.models import folders
 from clozelab.modules.finetuning import Evaluation, FineTuning
@@ -97,9 +97,8 @@ def load_module(
 ) -> FineTuning:
     """A run's module with its trained weights and its best scores."""
     encoder = folders.load_encoder(model_folder)
-    kinds = pretrained_kinds(data.target.head_kinds)
-    given_heads = fresh_heads(kinds, encoder, model_folder, cfg.pretrain_seed)
-    module = finetuning.build_module(cfg, encoder, data, given_heads)
+    heads = pretraining_heads(data.target, encoder, model_folder, cfg.pretrain_seed)
+    module = finetuning.build_module(cfg, encoder, data, heads)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = read_json(scores_path)["scores"]
