@@ -364,7 +364,7 @@ def online_code_length(x: np.ndarray, labels: np.ndarray, num_classes: int, **so
     that needs few, though both end with the same accuracy.
 
     Unusual: a class has (n p + 1) / (n + classes), where p is its probability by a probe of n
-    examples, since a class that n examples lack has p near 0.
+    examples, which gives 0 to a class that these lack.
     """
     num_labels = len(labels)
     order = np.random.default_rng(0).permutation(num_labels)
@@ -373,13 +373,16 @@ def online_code_length(x: np.ndarray, labels: np.ndarray, num_classes: int, **so
     ends = sorted({max(1, round(share * num_labels)) for share in CODE_BLOCKS})
     bits = ends[0] * np.log2(num_classes)
     for start, end in pairwise(ends):
-        probs = np.full((end - start, num_classes), 1.0 / num_classes)
-        if len(np.unique(labels[:start])) > 1:
-            weights, _ = logistic_regression(x[:start], labels[:start], num_classes, **solver)
+        classes, told_labels = np.unique(labels[:start], return_inverse=True)
+        probs = np.zeros((end - start, num_classes))
+        probs[:, classes] = 1.0
+        if len(classes) > 1:
+            weights, _ = logistic_regression(x[:start], told_labels, len(classes), **solver)
             states = x[start:end].reshape(end - start, -1)
-            probs = softmax((states @ weights[:-1] + weights[-1]).astype(np.float64), axis=1)
-        told = probs[np.arange(end - start), labels[start:end]]
-        bits -= np.log2((start * told + 1.0) / (start + num_classes)).sum()
+            logits = (states @ weights[:-1] + weights[-1]).astype(np.float64)
+            probs[:, classes] = softmax(logits, axis=1)
+        shares = probs[np.arange(end - start), labels[start:end]]
+        bits -= np.log2((start * shares + 1.0) / (start + num_classes)).sum()
     return float(bits / num_labels)
 
 
