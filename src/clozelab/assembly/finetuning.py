@@ -22,8 +22,11 @@ from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
+from clozelab.files.public import public_name
+from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
+from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
@@ -98,6 +101,9 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if cfg.reinitialise_layers:
+        seed = derive_seed(draw_seed(cfg), "reinitialised layers")
+        reinitialise_top(encoder, cfg.reinitialise_layers, seed)
     data.target.check_encoder(encoder.config, data.unit)
     given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     if cfg.initialisation == "pretrained":
@@ -107,6 +113,12 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
     module = build_module(cfg, encoder, data, given_heads)
+    top_layer = module.encoder.layer[-1].parameters()
+    if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
+        raise ValueError(
+            f"reinitialise_layers={cfg.reinitialise_layers}: these layers are frozen, so they would"
+            " stay random: leave it out"
+        )
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
@@ -175,7 +187,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     elif of_scale:
         log.info(
             "%s is a given encoder: %s of scale=%s is for encoders that it pre-trains",
-            folder,
+            public_name(folder) or folder,
             " ".join(of_scale),
             cfg.scale.name,
         )
@@ -199,6 +211,15 @@ def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     given = values_of(composed.origin.overrides) if composed.origin else {}
     if "task.name" in given and "task.title" not in given:
         title = task.name
+    if composed.origin and composed.origin.choices.get("task") == OWN_TASK:
+        kind = "number" if task.data["numeric_labels"] else "class"
+        log.info(
+            "%s: text is read from %s, and %s holds the label, a %s",
+            title,
+            " and ".join(task.data["text_columns"]),
+            task.data["label_column"],
+            kind,
+        )
     return {
         "name": task.name,
         "title": title,
