@@ -157,8 +157,8 @@ def test_a_blank_belongs_to_what_stands_behind_it() -> None:
     "template", ["{text} is good", "{text} [MASK] [MASK]", "[MASK]", "{first} [MASK]", "{x} [MASK]"]
 )
 def test_other_templates_are_refused(template: str) -> None:
-    with pytest.raises(ValueError, match=r"needs one \[MASK\], and {text} once, or of a pair"):
-        Template(template)
+    with pytest.raises(ValueError, match=r"write \[MASK\] and {text} in it, each once"):
+        PromptUnit(template=template, text_columns=["text"], label_column="label")
 
 
 @pytest.mark.parametrize(

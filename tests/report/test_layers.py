@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from scipy import stats
 from tests.results.test_made_up import METRIC, run
 from tests.results.test_made_up import declare as declare
@@ -38,24 +39,23 @@ def test_each_layer_has_its_mean_and_interval(
 ) -> None:
     of_a = [[50.0, 60.0, 70.0], [52.0, 66.0, 71.0], [51.0, 60.0, 75.0]]
     table = table_of(declare, {"a": of_a, "b": [[40.0, 41.0, 42.0]]})
-    drawn: dict[tuple[str, int], Any] = {}
-    draw = plots._draw_point
+    drawn = []
+    draw = Axes.errorbar
 
-    def note(axes: Any, x: float, estimate: Any, *, colour: str, **more: Any) -> None:
-        drawn[colour, int(x)] = estimate
-        draw(axes, x, estimate, colour=colour, **more)
+    def note(axes: Axes, x: Any, y: Any, reaches: Any, **look: Any) -> Any:
+        drawn.append((list(x), list(y), list(reaches)))
+        return draw(axes, x, y, reaches, **look)
 
-    monkeypatch.setattr(plots, "_draw_point", note)
+    monkeypatch.setattr(Axes, "errorbar", note)
     with plots.use_style("light"):
         picture = plots.draw_layers(table)
-        colours = [plots._row_colour(table, row) for row in table.experiment.rows]
     assert picture is not None and b"<svg" in picture.svg and picture.png.startswith(b"\x89PNG")
-    assert set(drawn) == {(colour, layer) for colour in colours[:2] for layer in range(3)}
-    for layer, values in enumerate(np.transpose(of_a)):
-        found = drawn[colours[0], layer]
-        low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
-        assert (found.mean, found.low, found.high) == pytest.approx((values.mean(), low, high))
-    assert drawn[colours[1], 2].mean == 42.0 and drawn[colours[1], 2].low is None
+    values = np.array(of_a)
+    half_widths = stats.t.ppf(0.975, 2) * stats.sem(values)
+    (layers, means, reaches), (_, other_means, other_reaches) = drawn
+    assert layers == [0, 1, 2] and other_means == [40.0, 41.0, 42.0]
+    assert means == pytest.approx(values.mean(axis=0).tolist())
+    assert reaches == pytest.approx(half_widths.tolist()) and not any(other_reaches)
 
 
 def test_there_is_no_picture_without_layers(declare: Any) -> None:

@@ -362,8 +362,7 @@ class FinetuningDataModule(LightningDataModule):
         content = {
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
-            "max_examples": self.plan.max_train_examples,
-            **self._sampling("training"),
+            "max_examples": self._sample("training"),
         }
         key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
@@ -535,11 +534,11 @@ class FinetuningDataModule(LightningDataModule):
             return self.plan.max_train_examples
         return None
 
-    def _sampling(self, role: str) -> PlainDict:
-        """Of which draw the examples are, for keys of the cache; nothing where there is one."""
+    def _sample(self, role: str) -> int | tuple[int | None, int] | None:
+        """Which examples of a split are used, for keys of the cache."""
         if role != "training" or self.plan.sample_seed is None:
-            return {}
-        return {"sample_seed": self.plan.sample_seed}
+            return self.limit(role)
+        return self.limit(role), self.plan.sample_seed
 
     def cached(
         self, path: Path, role: str, build: Callable[[Path, str], tuple[Arrays, Facts]]
@@ -558,8 +557,7 @@ class FinetuningDataModule(LightningDataModule):
         of_examples = {
             "code": self.inputs.code,
             "names": list(self.target.classes),
-            "max_examples": self.limit(role),
-            **self._sampling(role),
+            "max_examples": self._sample(role),
         }
         # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)

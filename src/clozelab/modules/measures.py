@@ -187,14 +187,13 @@ class Probe(Measurement):
         mix: also probe a weighted sum of the layers, whose weights are learnt with the classifier
             (Tenney et al. 2019): the score `accuracy/mix`, and each layer's `mix_weight`.
         description_length: also score how short a probe can say the training labels, `bits` a
-            label (`online_code_length`); of the control task `control_bits`.
+            label (`online_code_length`).
     """
 
     metrics = (
         *map(Metric.share, ("accuracy", "control_accuracy", "selectivity")),
         replace(Metric.share("mix_weight"), higher_is_better=None),
         Metric("bits", unit="bits", higher_is_better=False),
-        Metric("control_bits", unit="bits", higher_is_better=None),
     )
 
     def __init__(
@@ -287,14 +286,14 @@ class Probe(Measurement):
             accuracy = float((predictions[name] == validation_labels).mean())
             scores[f"accuracy/{name}"] = accuracy
             if self.description_length:
-                scores[f"bits/{name}"] = self._bits(x, train_labels)
+                scores[f"bits/{name}"] = online_code_length(
+                    x, train_labels, len(self.label_names), **self.solver
+                )
             if controls:
                 guesses = _predict(x_validation, self._fit(x, controls[0]))
                 control_accuracy = float((guesses == controls[1]).mean())
                 scores[f"control_accuracy/{name}"] = control_accuracy
                 scores[f"selectivity/{name}"] = accuracy - control_accuracy
-            if controls and self.description_length:
-                scores[f"control_bits/{name}"] = self._bits(x, controls[0])
             if name == MIX:
                 for layer, share in enumerate(mix_weights(weights, self.num_layers)):
                     mix_scores[f"mix_weight/layer_{layer}"] = float(share)
@@ -327,9 +326,6 @@ class Probe(Measurement):
         weights, gradient = logistic_regression(train, labels, len(self.label_names), **self.solver)
         self.gradients.append(gradient)
         return weights
-
-    def _bits(self, train: np.ndarray, labels: np.ndarray) -> float:
-        return online_code_length(train, labels, len(self.label_names), **self.solver)
 
     def _warn_of_unfinished(self) -> None:
         unfinished = [size for size in self.gradients if size > CONVERGED]

@@ -18,7 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import Final
+from typing import Any, Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -139,6 +139,14 @@ def _row_colour(table: ResultTable, row: Row) -> str:
         if known.arm is not None:
             arms.append(known.arm)
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
+
+
+def _panels(number: int) -> tuple[Figure, Any]:
+    """A figure with at least so many panels, and the grid of their axes."""
+    across = min(PANELS_ACROSS, number)
+    down = math.ceil(number / PANELS_ACROSS)
+    size = (WIDTH, 0.9 + 2.9 * down)
+    return plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
 
 
 _entry = partial(Line2D, [], [])
@@ -418,10 +426,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     columns = table.with_results
     if not rows or not columns:
         return None
-    across = min(PANELS_ACROSS, len(columns))
-    down = math.ceil(len(columns) / PANELS_ACROSS)
-    size = (WIDTH, 0.9 + 2.9 * down)
-    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    figure, grid = _panels(len(columns))
     sizes = encoder_sizes(table)
     x_positions = _places_by_size(rows, sizes)
     styles = {}
@@ -727,30 +732,22 @@ def draw_layers(table: ResultTable) -> Picture | None:
             panels.append((column, lines))
     if not panels:
         return None
-    across = min(PANELS_ACROSS, len(panels))
-    down = math.ceil(len(panels) / across)
-    size = (WIDTH, 0.9 + SCORES_HEIGHT * down)
-    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-    styles = {}
-    for index, row in enumerate(table.experiment.rows):
-        styles[row.name] = (_row_colour(table, row), MARKERS[index % len(MARKERS)])
+    figure, grid = _panels(len(panels))
+    entries = {}
     for axes, (column, lines) in zip(grid.flat, panels, strict=False):
-        for name, estimates in lines.items():
-            colour, marker = styles[name]
-            for layer, estimate_of_layer in estimates.items():
-                _draw_point(axes, layer, estimate_of_layer, colour=colour, marker=marker)
-            means = [estimate_of_layer.mean for estimate_of_layer in estimates.values()]
-            axes.plot(list(estimates), means, color=colour, linewidth=1.4, alpha=0.8)
+        for index, row in enumerate(table.experiment.rows):
+            look = {"color": _row_colour(table, row), "marker": MARKERS[index % len(MARKERS)]}
+            estimates = lines[row.name]
+            if estimates:
+                means = [of_layer.mean for of_layer in estimates.values()]
+                reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
+                axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
+                entries[row.name] = _entry(label=row.label, **look)
         _finish_panel(axes, column)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("layer (0: the embeddings)")
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
-    entries = []
-    for row in table.experiment.rows:
-        if any(lines[row.name] for _, lines in panels):
-            colour, marker = styles[row.name]
-            entries.append(_entry(label=row.label, color=colour, marker=marker))
-    return _saved(figure, entries, 4)
+    return _saved(figure, list(entries.values()), 4)
 
 
 def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[int, Estimate]:

@@ -52,6 +52,7 @@ class Template:
     """
 
     def __init__(self, template: str) -> None:
+        self.written = template
         self.parts: list[str] = []
         self.has_blank_before: dict[str, bool] = {}
         literal = ""
@@ -62,13 +63,6 @@ class Template:
             elif part.strip():
                 self.parts.append(part.rstrip())
             literal = part
-        names = sorted(filter(PARTS.fullmatch, self.parts))
-        self.texts = tuple(name for name in names if name != MASK)
-        if names.count(MASK) != 1 or self.texts not in TEXTS.values():
-            raise ValueError(
-                f"task.data.template={template!r} needs one {MASK}, and {{text}} once, or of a pair"
-                " {first} and {second} once each"
-            )
 
     def spelt(self, name: str, text: str) -> str:
         """A text, or a word for the mask, as it stands in the template."""
@@ -98,13 +92,13 @@ class PromptUnit(TextUnit):
 
     def __init__(self, *, template: str, **texts: Any) -> None:
         super().__init__(**texts)
-        self.written_template = template
         self.template = Template(template)
-        columns = self.layout.text_columns
-        if len(columns) != len(self.template.texts):
+        self.texts = TEXTS[len(self.layout.text_columns)]
+        names = [MASK, *self.texts]
+        if sorted(filter(PARTS.fullmatch, self.template.parts)) != names:
             raise ValueError(
-                f"task.data.template={template!r} is for {len(self.template.texts)} text(s), and"
-                f" text_columns are {list(columns)}: write {' and '.join(TEXTS[len(columns)])}"
+                f"task.data.template={template!r} of {len(self.texts)} text column(s): write"
+                f" {' and '.join(names)} in it, each once"
             )
         if self.window_stride is not None:
             raise ValueError("a prompt has one mask for a text: take long_documents=truncate")
@@ -116,27 +110,27 @@ class PromptUnit(TextUnit):
             )
 
     def tokenization(self) -> PlainDict:
-        return super().tokenization() | {"template": self.written_template}
+        return super().tokenization() | {"template": self.template.written}
 
     def config_to_save(self) -> PlainDict:
-        return super().config_to_save() | {"template": self.written_template}
+        return super().config_to_save() | {"template": self.template.written}
 
     # Sequences
 
     def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
         parts = self.template.parts
         fixed = {MASK: np.array([tokenizer.mask_id], dtype=np.int32)}
-        for literal in set(parts).difference([MASK, *self.template.texts]):
+        for literal in set(parts).difference([MASK, *self.texts]):
             (fixed[literal],) = tokenizer.encode_batch([literal])
         room = self.max_seq_length - 2 - sum(len(fixed[part]) for part in parts if part in fixed)
-        if room < len(self.template.texts):
+        if room < len(self.texts):
             raise ValueError(
-                f"task.data.template={self.written_template!r} fills the"
+                f"task.data.template={self.template.written!r} fills the"
                 f" max_seq_length={self.max_seq_length} tokens of a sequence, and a text would have"
                 " no place: shorten it, or take longer sequences"
             )
         columns = []
-        for name, texts in zip(self.template.texts, zip(*examples.texts, strict=True), strict=True):
+        for name, texts in zip(self.texts, zip(*examples.texts, strict=True), strict=True):
             spelt = [self.template.spelt(name, text) for text in texts]
             columns.append(tokenizer.encode_batch(spelt))
         prompts = []
@@ -147,7 +141,7 @@ class PromptUnit(TextUnit):
             # A single text is a pair whose second one is empty.
             kept = longest_first(lengths[0], sum(lengths[1:]), room)
             pieces = dict(fixed)
-            for name, ids, length in zip(self.template.texts, row, kept, strict=False):
+            for name, ids, length in zip(self.texts, row, kept, strict=False):
                 pieces[name] = ids[:length]
             prompt = [pieces[part] for part in parts]
             prompts.append(np.concatenate(prompt))
@@ -174,10 +168,10 @@ class PromptUnit(TextUnit):
     def parts(self, encoder: Encoder) -> dict[str, nn.Module]:
         """None; ValueError for an encoder that reads no text behind the mask, where one is."""
         behind = self.template.parts[self.template.parts.index(MASK) :]
-        unread = set(behind) & set(self.template.texts)
+        unread = set(behind) & set(self.texts)
         if encoder.config.is_causal and unread:
             raise ValueError(
-                f"task.data.template={self.written_template!r}: this encoder reads from left to"
+                f"task.data.template={self.template.written!r}: this encoder reads from left to"
                 f" right, and {unread.pop()} stands behind the mask: write it before"
             )
         return {}
