@@ -249,7 +249,7 @@ def prepare(
         validation_fraction=corpus.validation_fraction,
         steps=steps,
     )
-    return prepare_corpus(plan, 1.0, **options)
+    return prepare_corpus(plan, 1.0, **options).folder
 
 
 def facts(prepared: Path) -> dict[str, Any]:

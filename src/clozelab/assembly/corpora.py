@@ -22,9 +22,7 @@ from clozelab.training.host import usable_cores
 STEPS = "corpus.steps"
 
 
-def prepared_corpus(
-    cfg: PrepareConfig | PretrainConfig, *, verify: str = "sizes"
-) -> PreparedCorpus:
+def prepared_corpus(cfg: PrepareConfig | PretrainConfig) -> PreparedCorpus:
     """The corpus of `cfg.corpus` and `cfg.tokenizer`, prepared unless it is in the cache.
 
     An embedded one is generated first.
@@ -34,8 +32,7 @@ def prepared_corpus(
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    folder = prepare_corpus(plan, cfg.max_unknown_share, num_workers(cfg))
-    corpus = PreparedCorpus.open(folder, verify)
+    corpus = prepare_corpus(plan, cfg.max_unknown_share, num_workers(cfg))
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
     )

@@ -67,8 +67,8 @@ class CorpusPlan:
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
 
-def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1) -> Path:
-    """Prepare a corpus unless the cache has it, and return its folder.
+def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1) -> PreparedCorpus:
+    """Prepare a corpus unless the cache has it, and open it.
 
     It is `cache_dir/corpora/<name>-<hash>`, the same for any number of `workers`, the processes at
     work. ValueError: a binary or damaged file, too many unusable rows, too little text to hold some
@@ -85,10 +85,10 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
     with exclusive_lock(folder):
         if folder.exists():
             try:
-                PreparedCorpus.open(folder)
+                corpus = PreparedCorpus.open(folder)
                 # of a run that was killed when all was done
                 shutil.rmtree(work_folder, ignore_errors=True)
-                return folder
+                return corpus
             except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
                 shutil.rmtree(folder)
@@ -107,7 +107,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         # In one step: whoever sees the folder sees it whole.
         temporary.rename(folder)
         shutil.rmtree(work_folder)
-        return folder
+        return PreparedCorpus.open(folder)
 
 
 def plan_corpus(

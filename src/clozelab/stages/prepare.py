@@ -36,8 +36,9 @@ def main(cfg: PrepareConfig) -> Path | None:
     if cfg.dry_run:
         print_forecast(cfg)
         return None
+    corpus = corpora.prepared_corpus(cfg)
     # Every byte, once before a sweep: its jobs compare sizes alone.
-    corpus = corpora.prepared_corpus(cfg, verify="full")
+    corpus.require_checksums()
     print_table(STEPS, [step_row(step) for step in corpus.manifest["steps"]])
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         sizes = (

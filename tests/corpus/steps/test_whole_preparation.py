@@ -78,7 +78,7 @@ def prepare(data: Path, cache: str, steps: list[CorpusStep], workers: int = 1) -
         validation_fraction=0.1,
         steps=steps,
     )
-    return prepare_corpus(plan, 1.0, workers=workers)
+    return prepare_corpus(plan, 1.0, workers=workers).folder
 
 
 def all_steps(data: Path) -> list[CorpusStep]:

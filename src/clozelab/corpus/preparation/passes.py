@@ -7,7 +7,7 @@ know all documents begins a pass: the pass before it writes what the step's tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -36,7 +36,7 @@ from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 TOKENS = "tokens"  # the pass of `tokenise`
 
@@ -81,6 +81,10 @@ class Work:
         return self.folder / "tokenizer"
 
     # These two are read once a process, when all is settled.
+
+    def __getstate__(self) -> PlainDict:
+        """Without the two: each process reads its own."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Document:
     lines: Sequence[str]
     has_sentences: bool = False  # whether its lines are sentences already
 
-    @property
+    @cached_property
     def num_characters(self) -> int:
         return sum(map(len, self.lines))
 
