@@ -122,7 +122,7 @@ def later_pass(work: Work, task: PassTask) -> int:
     facts = read_facts(before)
     documents = unpack_documents(task.shard, read_arrays(before, [TEXT, *DOCUMENT_ARRAYS]))
     _take_steps(work, task, documents, [], facts)
-    before.unlink()
+    before.unlink(missing_ok=True)
     return int(facts["bytes"])
 
 
@@ -224,7 +224,7 @@ def tokenise(work: Work, shard: int) -> int:
         tokens[f"{side}.sources"] = sources[in_side]
         tokens[f"{side}.origins"] = origins[in_side]
     write_file(work.shard_file(TOKENS, shard), tokens, facts)
-    path.unlink()
+    path.unlink(missing_ok=True)
     return int(facts["bytes"])
 
 
