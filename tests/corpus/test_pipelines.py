@@ -21,18 +21,18 @@ pytestmark = pytest.mark.slow
 # One node that runs the jobs of an array one after another; squeue knows them until they are done.
 COMMANDS = {
     "sbatch": """script="${@: -1}"
-if grep -q merge_stats "$script"; then echo "Submitted batch job 8"; exit; fi
-cp "$script" "$FAKE/job.sh"
-rm -f "$FAKE/done"
+number=$(ls "$FAKE" | grep -c job)
+if grep -q merge_stats "$script"; then echo "Submitted batch job 99"; exit; fi
+cp "$script" "$FAKE/job$number"
 last=$(sed -n 's/^#SBATCH --array=0-//p' "$script")
-(for number in $(seq 0 $last); do
-  SLURM_ARRAY_TASK_ID=$number SLURM_NODELIST=localhost bash "$FAKE/job.sh"
-done >"$FAKE/out" 2>&1; touch "$FAKE/done") >/dev/null 2>&1 &
-echo "Submitted batch job 7"
+(for rank in $(seq 0 $last); do
+  SLURM_ARRAY_TASK_ID=$rank SLURM_NODELIST=localhost bash "$FAKE/job$number"
+done; touch "$FAKE/done$number") >/dev/null 2>&1 &
+echo "Submitted batch job $number"
 """,
     "srun": 'shift 3; [ -e "$FAKE/broken" ] || exec "$@"\n',
     "scontrol": "echo localhost\n",
-    "squeue": """[ -e "$FAKE/done" ] || { echo 7; exit; }
+    "squeue": """[ -e "$FAKE/done${2#--jobs=}" ] || { echo "${2#--jobs=}"; exit; }
 echo "slurm_load_jobs error: Invalid job id specified" >&2
 exit 1
 """,
@@ -74,7 +74,7 @@ def test_jobs_of_slurm_make_the_same(tmp_path: Path, fake_slurm: Path) -> None:
         prepared(tmp_path, make_pool)
     (fake_slurm / "broken").unlink()
     assert prepared(tmp_path, make_pool) == ours
-    assert "#SBATCH --partition=cpu\n" in (fake_slurm / "job.sh").read_text()
+    assert "#SBATCH --partition=cpu\n" in (fake_slurm / "job0").read_text()
 
 
 def test_a_line_for_sbatch_is_refused() -> None:

@@ -97,10 +97,9 @@ class NearDuplicates(SurveyStep):
         `is_copy` [D]: whether an earlier document is the same to the letter. `earlier`: beginnings
         of the documents that the first near duplicates are similar to.
         """
-        keys, texts, sketches = (
-            np.concatenate([survey[name] for survey in surveys])
-            for name in ("keys", "texts", "sketches")
-        )
+        keys = np.concatenate([survey["keys"] for survey in surveys])
+        texts = np.concatenate([survey["texts"] for survey in surveys])
+        sketches = np.concatenate([survey["sketches"] for survey in surveys])
         similar = similar_to_earlier(sketches, self.threshold)
         rows = np.array(list(similar), dtype=np.int64)
         _, first = np.unique(texts, return_index=True)
