@@ -480,7 +480,7 @@ class RowGroup(TableFile):
         with parquet.ParquetFile(self.path) as file:
             column = file.read_row_group(self.group, [self.text_field])[self.text_field]
         for number, text in enumerate(column.to_pylist(), 1):
-            yield number, counts.without_nuls(text)
+            yield number, text
 
 
 class RowGroups(CorpusSource):

@@ -72,7 +72,7 @@ def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
     return sum(compress(copies.values(), is_unknown.tolist()))
 
 
-def add_up(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:
+def total_words(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:
     """Name of a source -> its FIGURES, from those of all shards."""
     totals = np.zeros((len(names), len(FIGURES)), dtype=np.int64)
     for counts in shards:

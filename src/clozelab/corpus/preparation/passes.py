@@ -64,9 +64,9 @@ class Work:
         """The pass that leaves sentences."""
         return pass_name(len(self.passes) - 1)
 
-    def shard_file(self, pass_name: str, shard: int) -> Path:
-        """What a pass made of a shard."""
-        return self.folder / pass_name / f"{shard:06d}.npz"
+    def shard_file(self, name: str, shard: int) -> Path:
+        """What the pass of this name made of a shard."""
+        return self.folder / name / f"{shard:06d}.npz"
 
     def table_file(self, number: int) -> Path:
         """The table of step `number`."""
@@ -199,7 +199,7 @@ def tokenise(work: Work, shard: int) -> int:
     facts["words"] = count_words(work.tokenizer, sentences, ids, lengths, source_of_sentence)
 
     # Of each sentence, its document (numbered over the whole corpus) and its side.
-    first_document = work.settled.num_kept_before(shard)
+    first_document = work.settled.num_kept_before[shard]
     document_of = first_document + np.repeat(np.arange(kept.sum()), num_sentences)
     is_held_out = held_out_sentences(work.settled, arrays)[is_kept]
     has_tokens = lengths > 0

@@ -155,6 +155,7 @@ def slurm(
 
 def ray(tasks: int, cpus_per_task: int = 1, mem_per_cpu_gb: int = 4) -> MakePool:
     """On the Ray cluster that this machine is of, or on Ray here."""
+    require_package("ray", "ray", "corpus.executor.ray")
     return _make_pool(
         "RayPipelineExecutor",
         tasks=tasks,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from clozelab.corpus.fertility import add_up
+from clozelab.corpus.fertility import total_words
 from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.survey import STRETCH_CHARACTERS
@@ -98,7 +98,7 @@ def of_steps(
     return {
         "steps": [_step_facts(tally, source_names) for tally in settled.tallies],
         "repeated_lines": _repeated_lines(shards, num_tokens),
-        "words": add_up([shard["words"] for shard in shards], source_names),
+        "words": total_words([shard["words"] for shard in shards], source_names),
     }
 
 
