@@ -479,8 +479,7 @@ class RowGroup(TableFile):
     def rows(self, counts: CorpusCounts, advance: Any) -> Rows:
         with parquet.ParquetFile(self.path) as file:
             column = file.read_row_group(self.group, [self.text_field])[self.text_field]
-        for number, text in enumerate(column.to_pylist(), 1):
-            yield number, text
+        yield from enumerate(column.to_pylist(), 1)
 
 
 class RowGroups(CorpusSource):
