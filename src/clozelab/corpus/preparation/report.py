@@ -32,9 +32,9 @@ def complete_counts(counts: CorpusCounts, settled: Settled) -> None:
 
     ValueError for a corpus that cannot be split.
     """
-    counts.documents = settled.documents
-    counts.sentences = settled.sentences
-    counts.characters = settled.characters
+    counts.documents = settled.tallies[-1].documents.total()
+    counts.sentences = settled.num_sentences
+    counts.characters = settled.tallies[-1].characters.total()
     for tally in settled.tallies:
         counts.dropped.update(tally.report.documents)
     # One document of several stretches can be divided.

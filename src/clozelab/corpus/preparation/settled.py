@@ -34,9 +34,7 @@ class Settled:
     limits: Mapping[int, int]  # by source: stretches of lower hashes are held out
     sample_limit: int  # blocks of lower hashes are what a vocabulary is learnt from
     lines: Sequence[str]  # that may be frequent
-    documents: int
-    sentences: int
-    characters: int
+    num_sentences: int
     num_stretches: int  # of different text; of several sources the same text counts for each
     tallies: Sequence[Tally]  # of each step, the copies' too
 
@@ -90,16 +88,14 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
         is_here = is_kept & (columns["document_source"] == source)
         stretches[source] = _units_of(columns, "stretch", is_here)
     copies = _tally_copies(columns, is_kept)
-    num_characters = copies.characters.total()
+    counted = COUNTED_SHARE * copies.characters.total()
     return Settled(
         is_kept=is_kept,
         starts=starts,
         limits=held_out_limits(stretches, validation_fraction),
         sample_limit=sample_limit(*_units_of(columns, "block", is_kept), sample_characters),
-        lines=_frequent_lines(paths, COUNTED_SHARE * num_characters),
-        documents=int(is_kept.sum()),
-        sentences=int(columns["document_sentences"][is_kept].sum()),
-        characters=num_characters,
+        lines=_frequent_lines(paths, counted),
+        num_sentences=int(columns["document_sentences"][is_kept].sum()),
         num_stretches=sum(len(np.unique(hashes)) for hashes, _ in stretches.values()),
         tallies=[*add_tallies(read_facts(path)["tallies"] for path in paths), copies],
     )
