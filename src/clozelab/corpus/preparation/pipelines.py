@@ -17,8 +17,9 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from clozelab.corpus.preparation.passes import Work
 from clozelab.corpus.preparation.pool import (
@@ -32,11 +33,9 @@ from clozelab.corpus.prepare import MakePool
 from clozelab.files.atomic import atomic_open
 from clozelab.text.packages import require_package
 
-if TYPE_CHECKING:
-    from datatrove.executor.base import PipelineExecutor
-
 POLL_SECONDS = 5.0  # between two looks at Slurm
 FOLDER = "pipeline-"
+PipelineExecutor: TypeAlias = Any  # datatrove's, which has no types
 PLAIN = re.compile(r"[\w.:-]+")  # what may stand in a line for sbatch
 
 
@@ -64,7 +63,7 @@ class PipelinePool(ShardPool):
 
     def __init__(self, work: Work, make_executor: Callable[..., PipelineExecutor]) -> None:
         super().__init__(work, workers=1)
-        self._folder = work.folder
+        self._work = work
         self._make_executor = make_executor
 
     def map(
@@ -75,16 +74,16 @@ class PipelinePool(ShardPool):
         EndedProcessError where Slurm or Ray ended some.
         """
         # Ranks that outlived a killed preparation end here: their next task is gone.
-        for old in self._folder.glob(f"{FOLDER}*"):
+        for old in self._work.folder.glob(f"{FOLDER}*"):
             shutil.rmtree(old)
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=self._folder))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=self._work.folder))
         num_tasks = 0
         for task in tasks:
             (folder / f"{num_tasks:06d}.task").write_bytes(pickle.dumps(task))
             num_tasks += 1
         if not num_tasks:
             return
-        step = PassStep(folder, self.context, function)
+        step = PassStep(folder, self._work, function)
         executor = self._make_executor(pipeline=[step], logging_dir=str(folder / "log"))
         executor.run()
         _wait(executor)
@@ -166,7 +165,6 @@ def ray(tasks: int, cpus_per_task: int = 1, mem_per_cpu_gb: int = 4) -> MakePool
 
 def _make_pool(executor: str, **settings: object) -> MakePool:
     require_package("datatrove", "corpus", "corpus.executor")
-    import datatrove.executor
-
-    make_executor = partial(getattr(datatrove.executor, executor), **settings)
+    executors = import_module("datatrove.executor")
+    make_executor = partial(getattr(executors, executor), **settings)
     return partial(PipelinePool, make_executor=make_executor)
