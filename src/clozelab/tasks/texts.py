@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.encoder import SENTENCE_POOLINGS, Encoder, last_of_directions
 from clozelab.models.layout import Layout
+from clozelab.readers.benchmarks import FOLDERS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, CLASSES
@@ -54,6 +55,7 @@ class TextSplit(Split):
     # [N + 1] where each example's windows begin; None: an example is one input
     window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each output over a text's windows
+    key: str = ""  # names what the sequences are made from, for what is computed with them
     # reads the texts of each example anew
     read_texts: Callable[[], list[tuple[str, ...]]] | None = None
 
@@ -89,6 +91,7 @@ def text_split(
         labels=arrays["labels"],
         window_offsets=arrays.get("window_offsets"),
         pooling=pooling,
+        key=source.key,
         read_texts=lambda: read().texts,
         **facts,
     )
@@ -123,6 +126,7 @@ class TextUnit(Unit[TextExamples]):
         if columns:
             columns = list(columns)
         self.layout = TableFormat(text_columns, label_column, id_column, columns, file_format)
+        self.reads_folders = file_format in FOLDERS
         self.test_layout = replace(self.layout, id_column=test_id_column)
         self.pairs = pairs
         self._check_columns(text_columns)
