@@ -326,6 +326,8 @@ class CorpusConfig(Frozen):
     hub: Annotated[bool, NEUTRAL] = False
     # processes that prepare it; None: as many as this process may use cores
     workers: Annotated[Count | None, NEUTRAL] = None
+    # datatrove's instead, as {NAME: its settings}, see corpus/preparation/pipelines.py
+    executor: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
 
 
 @dataclass
