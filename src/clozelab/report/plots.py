@@ -736,7 +736,8 @@ def draw_layers(table: ResultTable) -> Picture | None:
     entries = {}
     for axes, (column, lines) in zip(grid.flat, panels, strict=False):
         for index, row in enumerate(table.experiment.rows):
-            look = {"color": _row_colour(table, row), "marker": MARKERS[index % len(MARKERS)]}
+            look: dict[str, Any] = {"color": _row_colour(table, row)}
+            look["marker"] = MARKERS[index % len(MARKERS)]
             estimates = lines[row.name]
             if estimates:
                 means = [of_layer.mean for of_layer in estimates.values()]
