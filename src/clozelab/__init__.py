@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.base import TrainingModule
     from clozelab.modules.finetuning import FineTuning
-    from clozelab.modules.mteb import Encoder
+    from clozelab.modules.mteb import MtebEncoder
     from clozelab.modules.predictor import Predictor, load
     from clozelab.modules.pretraining import PretrainingModule
     from clozelab.report.render import Report
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorpusDataModule",
-    "Encoder",
     "FineTuning",
     "FinetuningDataModule",
+    "MtebEncoder",
     "Predictor",
     "PretrainingModule",
     "compose",
@@ -51,7 +51,7 @@ __all__ = [
 ]
 _PLACES = {
     "CorpusDataModule": "datamodules.corpus",
-    "Encoder": "modules.mteb",
+    "MtebEncoder": "modules.mteb",
     "FinetuningDataModule": "datamodules.finetuning",
     "FineTuning": "modules.finetuning",
     "PretrainingModule": "modules.pretraining",

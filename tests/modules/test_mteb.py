@@ -1,4 +1,4 @@
-"""`clozelab.Encoder` is what mteb takes, and scores as sentence-transformers on the same folder."""
+"""`clozelab.MtebEncoder` is what mteb takes, and scores as sentence-transformers on the same folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_scores_and_vectors_are_sentence_transformers(folder: Path) -> None:
     from mteb.models.models_protocols import EncoderProtocol
     from mteb.types import PromptType
 
-    ours = clozelab.Encoder(str(folder), precision="32-true")
+    ours = clozelab.MtebEncoder(str(folder), precision="32-true")
     assert isinstance(ours, EncoderProtocol)
     theirs = library.SentenceTransformer(str(folder), device="cpu")
     scores = []
@@ -54,5 +54,5 @@ def test_scores_and_vectors_are_sentence_transformers(folder: Path) -> None:
     for name in ("similarity", "similarity_pairwise"):
         expected = getattr(theirs, name)(found, others)
         assert (getattr(ours, name)(found, others) - expected).abs().max() <= 1e-5
-    short = clozelab.Encoder(str(folder), precision="32-true", size=4).encode(batches)
+    short = clozelab.MtebEncoder(str(folder), precision="32-true", size=4).encode(batches)
     assert np.abs(short - ours.encode(batches)[:, :4]).max() == 0.0

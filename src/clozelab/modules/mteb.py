@@ -1,6 +1,6 @@
 """A model as the benchmark library mteb takes it (its EncoderProtocol, version 2).
 
-    mteb.evaluate(clozelab.Encoder("RUN"), mteb.get_tasks(["SciFact"]))
+    mteb.evaluate(clozelab.MtebEncoder("RUN"), mteb.get_tasks(["SciFact"]))
 
 mteb itself is imported only where it asks for what it calls the model's metadata.
 """
@@ -22,7 +22,7 @@ from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.sequences import encode_examples
 
 
-class Encoder:
+class MtebEncoder:
     """Vectors of texts; queries and documents stand behind the model's prompts.
 
     Args:

@@ -100,7 +100,7 @@ class ContrastTarget(CosineTarget):
         """
         if not training:
             return super().logits(head, states, batch, training=training)
-        return batch_logits(Texts(states, batch["text_numbers"]), self.temperature)
+        return batch_logits(TextStates(states, batch["text_numbers"]), self.temperature)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         own = torch.arange(len(logits), device=logits.device)
@@ -126,14 +126,16 @@ def check_temperature(temperature: float) -> None:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextStates:
     """The texts of B examples: an anchor, its positive and perhaps negatives, K texts each."""
 
     states: Tensor  # [B, K, H]
     numbers: Tensor  # int64 [B, K]; the same number is the same text, -1 is no text
 
 
-def batch_logits(own: Texts, temperature: float, all_texts: Texts | None = None) -> Tensor:
+def batch_logits(
+    own: TextStates, temperature: float, all_texts: TextStates | None = None
+) -> Tensor:
     """[B, (K - 1) B']: the cosine of each anchor with every other text, by the temperature.
 
     Of texts that are no negatives they are -inf. `all_texts` are those of all ranks [B', K, H];

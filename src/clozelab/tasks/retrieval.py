@@ -36,7 +36,7 @@ from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
 from clozelab.tasks.batches import Batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
 from clozelab.tasks.contrast import (
-    Texts,
+    TextStates,
     batch_logits,
     check_temperature,
     positive_places,
@@ -269,7 +269,7 @@ class RetrievalTarget(Target):
         states = states.float()
         if not training:
             return states
-        own = Texts(states, batch["text_numbers"])
+        own = TextStates(states, batch["text_numbers"])
         everyone = texts_of_all_ranks(own, batch["local_weight"] > 0)
         logits = []
         with torch.autocast(states.device.type, enabled=False):
@@ -345,7 +345,7 @@ class RetrievalTarget(Target):
         return {f"{name}.jsonl": json_lines(self.evaluate(outputs, split).records)}
 
 
-def texts_of_all_ranks(own: Texts, is_real: bool) -> Texts:
+def texts_of_all_ranks(own: TextStates, is_real: bool) -> TextStates:
     """The texts of every rank, one behind the other; gradients go back to where they come from.
 
     A rank may have fewer examples than another, or (not `is_real`) none: its places are no texts.
@@ -360,7 +360,7 @@ def texts_of_all_ranks(own: Texts, is_real: bool) -> Texts:
     padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1).contiguous()
     all_numbers = [torch.empty_like(padded_numbers) for _ in range(dist.get_world_size())]
     dist.all_gather(all_numbers, padded_numbers)
-    return Texts(_GatherStates.apply(padded), torch.cat(all_numbers))
+    return TextStates(_GatherStates.apply(padded), torch.cat(all_numbers))
 
 
 class _GatherStates(torch.autograd.Function):
