@@ -64,6 +64,17 @@ OTHER_VERBS = {
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status, or architectures with their commands",
 }
+VERBS_OF_EXPERIMENTS = (
+    "reproduce",
+    "register",
+    "report",
+    "doctor",
+    "plan",
+    "pack",
+    "explain-cell",
+    "submit",
+)
+"""Those that open an experiment by its name, which may have inputs."""
 # Those that compose no configuration, in the order of the help.
 PLAIN_VERBS = EXPERIMENT_VERBS | RUN_VERBS | MODEL_VERBS | OTHER_VERBS
 FUNCTIONS = {

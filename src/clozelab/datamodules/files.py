@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clozelab.corpus.paths import resolve_path
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.readers.delimited import csv_line
 from clozelab.readers.hub import open_builder, require_commit
@@ -40,7 +41,7 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
 
     The ValueError names the missing file, the expected layout and where the file comes from.
     """
-    path = Path(data_dir) / relative
+    path = resolve_path(relative, data_dir)
     if path.is_file():
         return path
     raise ValueError(

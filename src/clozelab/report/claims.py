@@ -15,6 +15,7 @@ from clozelab.analysis.schema import (
     CrossingClaim,
     EquivalenceClaim,
     NoninferiorityClaim,
+    SuperiorityClaim,
     OrderClaim,
     TrendClaim,
 )
@@ -192,7 +193,8 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
     if isinstance(claim, NoninferiorityClaim):
         side = DIRECTIONS[claim.direction].removeprefix("not ")
         others = f"{each_of}{', '.join(other_labels)}"
-        return f"{first} less than {claim.points:g} {side} than {others}"
+        amount = "more" if isinstance(claim, SuperiorityClaim) else "less"
+        return f"{first} {amount} than {claim.points:g} {side} than {others}"
     if not isinstance(claim, OrderClaim | ContrastClaim):
         raise TypeError(f"no words for what a {type(claim).__name__} compares")
     text = f"{first} against {each_of}{', '.join(other_labels)}"

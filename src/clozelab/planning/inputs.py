@@ -1,0 +1,387 @@
+"""Inputs of an experiment by name: what `inputs.NAME=` gives, filled in before anything else.
+
+An experiment that declares inputs is a form. Filling it makes an ordinary experiment, with links to
+what was given, and every verb reads that one:
+
+    clozelab reproduce worth_it inputs.encoder=FOLDER inputs.text=FOLDER inputs.task=intent.yaml
+    RUNS_DIR/worth_it/adapt/given/worth_it/paper.yaml   # filled; says the checksums
+    RUNS_DIR/worth_it/adapt/given/encoder               # a link, and so are text/ and tasks/
+
+So later commands need not say them again, and records name no path (config.GIVEN). A folder of runs
+keeps to one encoder and one text. Tasks may be added: each has its own runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from clozelab.config import GIVEN
+from clozelab.corpus.paths import matching_files, resolve_path
+from clozelab.files.digests import digest, file_sha256
+from clozelab.launch.processes import run_verb
+from clozelab.models.locate import find_model
+from clozelab.readers.records import check_columns
+from clozelab.readers.remote import is_url
+from clozelab.readers.tables import open_table, table_format
+from clozelab.results.experiment import Experiment, InputSpec, open_experiment, read_yaml
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.terminal import path_of
+from clozelab.text.did_you_mean import hint, values_of
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import Json, JsonObject
+
+PREFIX = "inputs."
+TASK = "${inputs.task}"
+TITLE = "${inputs.task.title}"
+LEAST_STEPS = 100  # of a fine-tuning: fewer hardly move an encoder
+BATCH = 32
+
+
+@dataclass
+class Task:
+    """A task that was given: a choice of conf/task, or a file of the user's own."""
+
+    name: str
+    title: str
+    node: JsonObject | None = None  # what its YAML is to say; None for a choice of conf/task
+    files: dict[str, Path] = field(default_factory=dict)  # name in the folder of links -> file
+
+
+@dataclass
+class Given:
+    """Every input as it was given."""
+
+    links: dict[str, Path] = field(default_factory=dict)  # name below GIVEN -> what it is
+    values: dict[str, str] = field(default_factory=dict)  # input -> what stands for `${inputs.X}`
+    checksums: dict[str, str] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
+
+
+def fill(verb: str, words: Sequence[str]) -> list[str]:
+    """A verb's words in which a form's name is the place of the filled experiment.
+
+    ValueError for an input that is missing, unknown or no such thing, or other than before.
+    """
+    name = next((word for word in words if "=" not in word and word[:1] != "-"), None)
+    if name is None:
+        return list(words)
+    said = {word: word.partition("=")[2] for word in words if word.startswith(PREFIX)}
+    by_key = {word.partition("=")[0].removeprefix(PREFIX): value for word, value in said.items()}
+    others = [word for word in words if word not in said]
+    values = values_of(others)
+    runs_dir = Path(path_of("runs_dir", values))
+    form = _form_of(name)
+    if form is None and said:
+        raise ValueError(f"{next(iter(said))}: {name} declares no inputs (docs/worth-it.md)")
+    if form is None:
+        return list(words)
+
+    scale = values.get("scale", form.scale)
+    if "scale" not in values and scale is not None:
+        others.append(f"scale={scale}")
+    title = values.get("experiment", form.name)
+    others = [word for word in others if not word.startswith("experiment=")]
+    base = runs_dir / title / str(scale) / GIVEN
+    filled = base / title
+    if said:
+        given = _given(form, by_key, values)
+        _refuse_others(filled, given)
+        _write(form, given, filled, f"${{runs_dir}}/{title}/{scale}/{GIVEN}")
+    elif not (filled / "paper.yaml").is_file():
+        raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
+    others[others.index(name)] = str(filled)
+    return others
+
+
+def _form_of(name: str) -> Experiment | None:
+    """The experiment of a name if it declares inputs."""
+    try:
+        experiment = open_experiment(name)
+    except ValueError:
+        return None  # the verb itself says what is wrong
+    return experiment if experiment.inputs else None
+
+
+def _usage(verb: str, form: Experiment) -> str:
+    """The command line that fills a form, and what each of its inputs is."""
+    needed = [key for key, spec in form.inputs.items() if spec.is_needed]
+    words = " ".join(f"{PREFIX}{key}=..." for key in needed)
+    meanings = "; ".join(f"{key}: {form.inputs[key].about}" for key in needed)
+    return f"say clozelab {verb} {form.name} {words} ({meanings})"
+
+
+# What was given
+
+
+def _given(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
+    """Look at every input, the quick ones first; ValueError in one sentence."""
+    # `inputs.task.label` is about the input `task`.
+    for key in said:
+        top, _, part = key.partition(".")
+        takes_part = top in form.inputs and form.inputs[top].kind == "tasks"
+        if top not in form.inputs or (part and not takes_part):
+            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {_hint(top, form)}")
+        if part not in ("", "text", "label"):
+            raise ValueError(f"{PREFIX}{key}: say {PREFIX}{top}.text=COLUMN or .label=COLUMN")
+    missing = [key for key, spec in form.inputs.items() if spec.is_needed and not said.get(key)]
+    if missing:
+        raise ValueError(f"{PREFIX}{missing[0]}= is missing: {_usage('reproduce', form)}")
+
+    given = Given()
+    data_dir = path_of("data_dir", settings)
+    looks = {"number": _number, "file": _file, "tasks": _tasks, "corpus": _corpus, "model": _model}
+    for kind, look in looks.items():
+        for key, spec in form.inputs.items():
+            value = said.get(key, spec.default)
+            if spec.kind == kind and value not in (None, ""):
+                look(given, key, str(value), data_dir, said)
+    return given
+
+
+def _hint(key: str, form: Experiment) -> str:
+    return hint(key, form.inputs, prefix=PREFIX)
+
+
+def _number(given: Given, key: str, value: str, *_: object) -> None:
+    if not value.isdecimal():
+        raise ValueError(f"{PREFIX}{key}={value} is no number: give 0 or more")
+    if int(value):
+        given.values[key] = value
+
+
+def _file(given: Given, key: str, value: str, data_dir: str, said: Mapping[str, str]) -> None:
+    """A file below data_dir; where nobody has named it, it need not be there."""
+    if resolve_path(value, data_dir).is_file():
+        given.values[key] = value
+    elif key in said:
+        raise ValueError(f"{PREFIX}{key}={value}: no such file below data_dir ({data_dir}) or here")
+
+
+def _corpus(given: Given, key: str, value: str, data_dir: str, *_: object) -> None:
+    """Texts: a folder is linked as a whole, files one by one."""
+    if is_url(value):
+        raise ValueError(f"{PREFIX}{key}={value}: copy the text to this machine first")
+    location = resolve_path(value, data_dir)
+    files, _ = matching_files(value, data_dir)
+    if not files:
+        raise ValueError(f"{PREFIX}{key}={value}: no text here; give a folder, a file or a glob")
+    given.checksums[key] = digest({name: file_sha256(path) for name, path in files.items()})
+    given.values[key] = key
+    if location.is_dir():
+        given.links[key] = location
+        return
+    for name, path in files.items():
+        given.links[f"{key}/{name}"] = path
+    if len(files) == 1:
+        # A single file may be called as it likes; of a folder only texts are read.
+        given.values[key] = f"{key}/{next(iter(files))}"
+
+
+def _model(given: Given, key: str, value: str, *_: object) -> None:
+    try:
+        folder = find_model(value)
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{key}={error}") from None
+    for name in ("tokenizer.json", "vocab.txt"):
+        if (folder / name).is_file():
+            break
+    else:
+        raise ValueError(f"{PREFIX}{key}={value} has no tokenizer.json and no vocab.txt")
+    given.links[key] = folder
+    given.checksums[key] = encoder_fingerprint(folder)
+    given.values |= {key: key, f"{key}.vocabulary": f"{key}/{name}"}
+
+
+def _tasks(given: Given, key: str, value: str, _: str, said: Mapping[str, str]) -> None:
+    columns = {part: said.get(f"{key}.{part}", "") for part in ("text", "label")}
+    for word in value.split(","):
+        task = _task(word.strip(), columns, key)
+        if task.name in given.checksums:
+            raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
+        checksums = {name: file_sha256(path) for name, path in task.files.items()}
+        given.tasks.append(task)
+        given.checksums[task.name] = digest([task.node, checksums])
+        for name, path in task.files.items():
+            given.links[f"tasks/{task.name}/{name}"] = path
+
+
+def _task(word: str, columns: Mapping[str, str], key: str) -> Task:
+    """A task by its name in conf/task, its YAML, or its labelled file."""
+    path = Path(word).expanduser()
+    known = CONF_DIR / "task" / f"{word}.yaml"
+    if path.is_file() and path.suffix == ".yaml":
+        return _described_task(path)
+    if path.is_file() and table_format(path) is not None:
+        return _labelled_file(path, columns, key)
+    if known.is_file():
+        node = read_yaml(known)
+        return Task(node["name"], str(node.get("title", word)))
+    names = [file.stem for file in (CONF_DIR / "task").glob("*.yaml")]
+    raise ValueError(
+        f"{PREFIX}{key}={word} is no task: give a task's YAML, a labelled file (csv, tsv, jsonl,"
+        f" parquet), or a name; {hint(word, names)}"
+    )
+
+
+def _described_task(path: Path) -> Task:
+    """A YAML; files that lie where it says, seen from its own folder, come along with it."""
+    node = read_yaml(path)
+    name = str(node.get("name") or path.stem)
+    task = Task(name, str(node.get("title") or name), node | {"name": name})
+    data = node.get("data") or {}
+    for setting, value in data.items():
+        if setting.endswith("_file") and isinstance(value, str):
+            file = path.parent / Path(value).expanduser()
+            if file.is_file():
+                task.files[file.name] = file
+                data[setting] = f"tasks/{name}/{file.name}"
+    return task
+
+
+def _labelled_file(path: Path, columns: Mapping[str, str], key: str) -> Task:
+    """A table: the columns that were named, or the ones called so, or the only two."""
+    table = open_table(path)
+    names = list(columns.values())
+    if not all(names) and len(table.columns) == 2:
+        label = next((name for name in table.columns if "label" in name.lower()), None)
+        label = columns["label"] or label or table.columns[1]
+        text = columns["text"] or next(name for name in table.columns if name != label)
+        names = [text, label]
+    names = [name or part for name, part in zip(names, columns, strict=True)]
+    advice = f"; say {PREFIX}{key}.text=COLUMN {PREFIX}{key}.label=COLUMN"
+    check_columns(table.columns, names, path, advice)
+    num_rows = sum(1 for _ in table.rows())
+    name = re.sub(r"\W+", "_", path.name.partition(".")[0]) or "task"
+    data = {"train_file": f"tasks/{name}/{path.name}"}
+    data |= {"text_columns": names[:1], "label_column": names[1]}
+    node: JsonObject = {
+        "defaults": ["format/labelled@_here_", "_self_"],
+        "name": name,
+        "title": name,
+        "data": data,
+        "epochs": max(3, math.ceil(LEAST_STEPS * BATCH / max(1, num_rows))),
+    }
+    return Task(name, name, node, {path.name: path})
+
+
+# The filled experiment
+
+
+def _refuse_others(filled: Path, given: Given) -> None:
+    """ValueError where runs lie there of an encoder, text or task that was another one."""
+    if not (filled / "paper.yaml").is_file() or not any(filled.parents[1].glob("*/*/*/**/run.json")):
+        return
+    before = read_yaml(filled / "paper.yaml")["given"]
+    for key, checksum in given.checksums.items():
+        if before.get(key, checksum) != checksum:
+            raise ValueError(
+                f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
+                f" one: say experiment={filled.name}_2 too, which makes a table of its own"
+            )
+
+
+def _write(form: Experiment, given: Given, filled: Path, place: str) -> None:
+    """Write the filled experiment, the links, and the encoder with more words."""
+    base = filled.parent
+    for name, target in given.links.items():
+        link = base / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target.resolve())
+    values = {key: value for key, value in given.values.items()}
+    for key, spec in form.longer_vocabularies.items():
+        if spec.add in values:
+            values |= {key: key, f"{key}.vocabulary": f"{key}/tokenizer.json"}
+    replaced = {}
+    for key, value in values.items():
+        replaced[f"${{inputs.{key}}}"] = value
+        if key in given.links or "/" in value or key in form.longer_vocabularies:
+            replaced[f"${{inputs.{key}}}"] = f"{place}/{value}"
+    paper = read_yaml(form.folder / "paper.yaml")
+    for key in ("inputs", "longer_vocabularies", "scale"):
+        paper.pop(key, None)
+    paper = _Filling(replaced, set(values), given.tasks).of(paper)
+    _write_yaml(filled / "paper.yaml", paper | {"given": given.checksums})
+    for file in form.folder.rglob("*.*"):
+        if file.name != "paper.yaml" and file.suffix in (".yaml", ".md"):
+            text = file.read_text(encoding="utf-8")
+            for word, value in replaced.items():
+                text = text.replace(word, value)
+            copy = filled / file.relative_to(form.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text, encoding="utf-8")
+    for task in given.tasks:
+        if task.node is not None:
+            node = task.node
+            for setting, value in node.get("data", {}).items():
+                if str(value).startswith(f"tasks/{task.name}/"):
+                    node["data"][setting] = f"{place}/{value}"
+            _write_yaml(filled / "task" / f"{task.name}.yaml", node)
+    for key, spec in form.longer_vocabularies.items():
+        if key in values:
+            _lengthen(base / key, base / spec.of, base / given.values[spec.text], values[spec.add])
+
+
+def _write_yaml(path: Path, node: JsonObject) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _lengthen(folder: Path, encoder: Path, text: Path, number: str) -> None:
+    """The encoder with so many words of the text, made once."""
+    if folder.is_dir():
+        return
+    words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
+    print(f"inputs: adding {number} words of the text to a copy of the encoder", file=sys.stderr)
+    if run_verb(["vocabulary", *words], {}):
+        raise ValueError("no words could be added; inputs.words=0 leaves that row out")
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Puts values in the place of `${inputs.NAME}`; an entry that needs what is not given goes.
+
+    An entry of a list that names the task stands once a task.
+    """
+
+    replaced: Mapping[str, str]
+    known: set[str]
+    tasks: Sequence[Task]
+
+    def of(self, node: Json) -> Json:
+        if isinstance(node, dict):
+            kept = {key: value for key, value in node.items() if self._is_kept(value)}
+            return {key: self.of(value) for key, value in kept.items() if key != "needs"}
+        if isinstance(node, list):
+            return [self.of(entry) for child in node if self._is_kept(child) for entry in self._each(child)]
+        return self._text(node) if isinstance(node, str) else node
+
+    def _is_kept(self, node: Json) -> bool:
+        return not isinstance(node, dict) or node.get("needs") in (None, *self.known)
+
+    def _each(self, node: Json) -> Iterable[Json]:
+        if TASK not in str(node) and TITLE not in str(node):
+            return [node]
+        return [_replace(node, {TASK: task.name, TITLE: task.title}) for task in self.tasks]
+
+    def _text(self, text: str) -> str:
+        return _replace(text, self.replaced)
+
+
+def _replace(node: Any, replaced: Mapping[str, str]) -> Any:
+    if isinstance(node, dict):
+        return {key: _replace(value, replaced) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_replace(value, replaced) for value in node]
+    if isinstance(node, str):
+        for word, value in replaced.items():
+            node = node.replace(word, value)
+    return node
