@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,6 +154,7 @@ def _hint(key: str, form: Experiment) -> str:
 def _number(given: Given, key: str, value: str, *_: object) -> None:
     if not value.isdecimal():
         raise ValueError(f"{PREFIX}{key}={value} is no number: give 0 or more")
+    given.checksums[key] = value
     if int(value):
         given.values[key] = value
 
@@ -277,9 +279,8 @@ def _labelled_file(path: Path, columns: Mapping[str, str], key: str) -> Task:
 
 def _refuse_others(filled: Path, given: Given) -> None:
     """ValueError where runs lie there of an encoder, text or task that was another one."""
-    if not (filled / "paper.yaml").is_file() or not any(filled.parents[1].glob("*/*/*/**/run.json")):
-        return
-    before = read_yaml(filled / "paper.yaml")["given"]
+    has_runs = any(filled.parents[1].glob("*/*/*/**/run.json"))
+    before = _given_before(filled) if has_runs else {}
     for key, checksum in given.checksums.items():
         if before.get(key, checksum) != checksum:
             raise ValueError(
@@ -288,9 +289,18 @@ def _refuse_others(filled: Path, given: Given) -> None:
             )
 
 
+def _given_before(filled: Path) -> Mapping[str, str]:
+    """The checksums of an experiment that was filled in; none of one that was not."""
+    paper = filled / "paper.yaml"
+    return read_yaml(paper)["given"] if paper.is_file() else {}
+
+
 def _write(form: Experiment, given: Given, filled: Path, place: str) -> None:
     """Write the filled experiment, the links, and the encoder with more words."""
     base = filled.parent
+    if _given_before(filled) != given.checksums:
+        for key in form.longer_vocabularies:
+            shutil.rmtree(base / key, ignore_errors=True)
     for name, target in given.links.items():
         link = base / name
         link.parent.mkdir(parents=True, exist_ok=True)

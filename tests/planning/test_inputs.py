@@ -1,0 +1,171 @@
+"""Inputs of an experiment by name: what is refused, what is written, and what later commands need."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clozelab.config import canonical
+from clozelab.planning.inputs import fill
+
+FORM = """
+title: Mine
+scale: adapt
+inputs:
+  encoder: {kind: model, about: an encoder}
+  text: {kind: corpus, about: a text}
+  task: {kind: tasks, about: tasks}
+  general: {kind: corpus, default: null, about: another text}
+columns:
+  - {name: "${inputs.task.title}", task: "${inputs.task}"}
+  - {name: Other text, from: evaluate, task: held_out_text, metric: validation/loss, needs: general}
+arms:
+  further: {encoder: "${inputs.encoder}", tokenizer.vocab_file: "${inputs.encoder.vocabulary}"}
+sweeps:
+  pretrain: {corpus.sources: [{name: text, path: "${inputs.text}"}]}
+rows:
+  - {row: further, arm: further}
+  - {row: random, arm: null}
+claims:
+  - {id: "a_${inputs.task}", text: "${inputs.task.title}", compare: [further, random, "${inputs.task.title}"], direction: higher, points: 1.0}
+  - {id: b, text: forgets, compare: [further, random, Other text], direction: lower, needs: general}
+"""
+GIVEN = ["inputs.encoder=bert", "inputs.text=texts", "inputs.task=mrpc"]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a form, an encoder, texts, and a task of each kind."""
+    files = {
+        "mine/paper.yaml": FORM,
+        "bert/config.json": "{}",
+        "bert/vocab.txt": "[PAD]\n",
+        "bare/config.json": "{}",
+        "texts/a.txt": "one\ntwo\n",
+        "other.txt": "three\n",
+        "empty/x.png": "",
+        "many.csv": "id,review,stars\n1,a,good\n2,b,bad\n",
+        "two.csv": "label,sentence\ngood,a\n",
+        "intent/rows.csv": "text,label\na,b\n",
+        "intent/intent.yaml": "name: intent\ntitle: Intents\ndata: {train_file: rows.csv}\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "mine has inputs, and none is given: say clozelab plan mine inputs.encoder=... "),
+        (GIVEN[:2], r"inputs.task= is missing: .*task: tasks"),
+        ([*GIVEN[:2], "inputs.task="], r"inputs.task= is missing"),
+        ([*GIVEN, "inputs.txt=texts"], r"inputs.txt: mine has no such input; did you mean 'inputs.text'"),
+        ([*GIVEN, "inputs.text.label=x"], r"inputs.text.label: mine has no such input"),
+        ([*GIVEN, "inputs.task.column=x"], r"inputs.task.column: say inputs.task.text=COLUMN"),
+        ([*GIVEN, "inputs.encoder=nowhere"], r"inputs.encoder=nowhere: no model here"),
+        ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
+        ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
+        ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
+        ([*GIVEN, "inputs.task=mprc"], r"inputs.task=mprc is no task: .* did you mean 'mrpc'"),
+        ([*GIVEN, "inputs.task=mrpc,mrpc"], r"two tasks are called mrpc"),
+        (
+            [*GIVEN, "inputs.task=many.csv"],
+            r"no column 'text', 'label'; its columns are 'id', 'review', 'stars'.*inputs.task.text=",
+        ),
+        ([*GIVEN, "inputs.general=nothing.txt"], r"inputs.general=nothing.txt: no text here"),
+    ],
+)
+def test_refusals(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message) if "..." in message else message):
+        fill("plan", ["mine", *words])
+    assert not Path("runs").exists()
+
+
+def test_an_experiment_without_inputs_takes_none() -> None:
+    with pytest.raises(ValueError, match="table1_glue declares no inputs"):
+        fill("plan", ["table1_glue", "inputs.text=texts"])
+    assert fill("plan", ["table1_glue", "scale=demo"]) == ["table1_glue", "scale=demo"]
+
+
+def test_filled_experiment(workplace: Path) -> None:
+    words = ["mine", "inputs.encoder=bert", "inputs.text=other.txt", "seeds=1"]
+    words += ["inputs.task=mrpc,many.csv,intent/intent.yaml"]
+    words += ["inputs.task.text=review", "inputs.task.label=stars"]
+    filled = fill("plan", words)
+    assert filled == ["runs/mine/adapt/given/mine", "seeds=1", "scale=adapt"]
+    paper = yaml.safe_load(Path(filled[0], "paper.yaml").read_text())
+
+    # A column and a claim a task; what needs the text that is not given has gone.
+    assert [column["task"] for column in paper["columns"]] == ["mrpc", "many", "intent"]
+    assert [claim["id"] for claim in paper["claims"]] == ["a_mrpc", "a_many", "a_intent"]
+    assert [claim["text"] for claim in paper["claims"]] == ["MRPC", "many", "Intents"]
+    place = "${runs_dir}/mine/adapt/given"
+    assert paper["arms"]["further"]["tokenizer.vocab_file"] == f"{place}/encoder/vocab.txt"
+    (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
+    assert source["path"] == f"{place}/text/other.txt"
+    assert set(paper["given"]) == {"encoder", "text", "mrpc", "many", "intent"}
+    # No path of the inputs is in it; links say where they are.
+    assert str(workplace) not in str(paper)
+    given = Path("runs/mine/adapt/given")
+    assert (given / "encoder").resolve() == workplace / "bert"
+    assert (given / "text/other.txt").read_text() == "three\n"
+
+    many = yaml.safe_load((given / "mine/task/many.yaml").read_text())
+    assert many["data"] == {
+        "train_file": f"{place}/tasks/many/many.csv",
+        "text_columns": ["review"],
+        "label_column": "stars",
+    }
+    # Two rows: enough epochs for 100 steps.
+    assert many["epochs"] == 1600
+    intent = yaml.safe_load((given / "mine/task/intent.yaml").read_text())
+    assert intent["data"]["train_file"] == f"{place}/tasks/intent/rows.csv"
+    assert (given / "tasks/intent/rows.csv").is_file()
+
+
+def test_columns_of_a_table_with_two() -> None:
+    fill("plan", ["mine", *GIVEN[:2], "inputs.task=two.csv"])
+    task = yaml.safe_load(Path("runs/mine/adapt/given/mine/task/two.yaml").read_text())
+    assert (task["data"]["text_columns"], task["data"]["label_column"]) == (["sentence"], "label")
+
+
+def test_inputs_are_remembered_and_kept_apart() -> None:
+    first = fill("reproduce", ["mine", *GIVEN])
+    assert fill("report", ["mine"]) == first
+    # Before the first run they may be corrected.
+    assert fill("reproduce", ["mine", *GIVEN, "inputs.text=other.txt"]) == first
+    fill("reproduce", ["mine", *GIVEN])
+    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    assert fill("reproduce", ["mine", *GIVEN]) == first
+    # Another task is more columns; another text would be another table.
+    fill("reproduce", ["mine", *GIVEN, "inputs.task=mrpc,intent/intent.yaml"])
+    with pytest.raises(ValueError, match="has runs of another text.*say experiment=mine_2"):
+        fill("reproduce", ["mine", *GIVEN, "inputs.text=other.txt"])
+    Path("texts/a.txt").write_text("changed\n")
+    with pytest.raises(ValueError, match="has runs of another text"):
+        fill("reproduce", ["mine", *GIVEN])
+    second = fill("reproduce", ["mine", *GIVEN, "experiment=mine_2"])
+    assert second == ["runs/mine_2/adapt/given/mine_2", "scale=adapt"]
+    assert fill("report", ["mine", "experiment=mine_2"]) == second
+
+
+def test_records_name_inputs_without_their_place() -> None:
+    config = {
+        "runs_dir": "/home/me/runs",
+        "experiment": "mine",
+        "scale": {"name": "adapt"},
+        "task": {"data": {"train_file": "/home/me/runs/mine/adapt/given/tasks/a/a.csv"}},
+        "tokenizer": {"vocab_file": "/home/me/runs/other/vocab.txt"},
+    }
+    recorded = canonical(config)
+    assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
+    assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
