@@ -13,6 +13,7 @@ keeps to one encoder and one text. Tasks may be added: each has its own runs.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -200,6 +201,18 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
     given.links[key] = folder
     given.checksums[key] = encoder_fingerprint(folder)
     given.values |= {key: key, f"{key}.vocabulary": f"{key}/{name}"}
+    given.values[f"{key}.head_rate"] = "1" if _may_have_head(folder) else "10"
+
+
+def _may_have_head(folder: Path) -> bool:
+    """Whether an encoder's file has, or may have, a head that predicts words."""
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        return True
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        names = " ".join(json.loads(content.read(size)))
+    return any(word in names for word in ("predictions", "lm_head", "decoder"))
 
 
 def _tasks(given: Given, key: str, value: str, _: str, said: Mapping[str, str]) -> None:
@@ -372,7 +385,10 @@ class _Filling:
             return {key: self.of(value) for key, value in kept.items() if key != "needs"}
         if isinstance(node, list):
             return [self.of(entry) for child in node if self._is_kept(child) for entry in self._each(child)]
-        return self._text(node) if isinstance(node, str) else node
+        if isinstance(node, str):
+            text = _replace(node, self.replaced)
+            return int(text) if text != node and text.isdecimal() else text
+        return node
 
     def _is_kept(self, node: Json) -> bool:
         return not isinstance(node, dict) or node.get("needs") in (None, *self.known)
@@ -381,9 +397,6 @@ class _Filling:
         if TASK not in str(node) and TITLE not in str(node):
             return [node]
         return [_replace(node, {TASK: task.name, TITLE: task.title}) for task in self.tasks]
-
-    def _text(self, text: str) -> str:
-        return _replace(text, self.replaced)
 
 
 def _replace(node: Any, replaced: Mapping[str, str]) -> Any:

@@ -167,7 +167,7 @@ def _claimed_size(judgement: Judgement) -> str:
     if isinstance(claim, EquivalenceClaim):
         return f"within {claim.points:g}"
     if isinstance(claim, NoninferiorityClaim):
-        return f"{DIRECTIONS[claim.direction]} by {claim.points:g} or more"
+        return f"{DIRECTIONS.get(claim.direction, claim.direction)} by {claim.points:g} or more"
     return DIRECTIONS.get(claim.direction, claim.direction)
 
 
@@ -191,7 +191,7 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
         return f"along the lines up to {first} and {other_labels[0]}"
     each_of = "each of " if len(other_labels) > 1 else ""
     if isinstance(claim, NoninferiorityClaim):
-        side = DIRECTIONS[claim.direction].removeprefix("not ")
+        side = DIRECTIONS.get(claim.direction, claim.direction).removeprefix("not ")
         others = f"{each_of}{', '.join(other_labels)}"
         amount = "more" if isinstance(claim, SuperiorityClaim) else "less"
         return f"{first} {amount} than {claim.points:g} {side} than {others}"
