@@ -32,6 +32,8 @@ def members(group: str) -> list[str]:
 
 MUST_SAY = {
     "corpus=text": ("corpus.sources.0.path=my/texts",),
+    "task=own": ("task.data.train_file=reviews.csv",),
+    "task@measure.task=own": ("measure.task.data.train_file=reviews.csv",),
     "measure=minimal_pairs": ("measure.data.files=pairs.jsonl",),
     "measure=labelled": ("measure.task.data.validation_file=more.tsv",),
 }

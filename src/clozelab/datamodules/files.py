@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.corpus.paths import resolve_path
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
+from clozelab.corpus.paths import resolve_path
 from clozelab.readers.delimited import csv_line
 from clozelab.readers.hub import open_builder, require_commit
 from clozelab.readers.lines import text_lines as text_lines
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
-    """`data_dir/relative`.
+    """`data_dir/relative`; where nothing is there, `relative` from where one stands.
 
     The ValueError names the missing file, the expected layout and where the file comes from.
     """

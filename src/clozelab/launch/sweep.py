@@ -32,6 +32,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
+from clozelab.launch.own_task import has_own_task, with_own_format, with_own_task
 from clozelab.launch.own_text import (
     NO_CORPUS,
     has_own_text,
@@ -70,14 +71,19 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
 class GatedLoader(hydra_compat.CheckingLoader):
     """Hydra's loader, whose configurations have passed the gate.
 
-    They have passed it before Hydra or anybody makes anything of them. `text=FOLDER` is spelt out
-    first.
+    They have passed it before Hydra or anybody makes anything of them. `text=FOLDER` and
+    `task=FILE` are spelt out first.
     """
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
         """Compose; ValueError for what must not be run, and for a text beside another one."""
+        if has_own_task(overrides):
+            # where the file is looked for, the other words say
+            others = with_own_format(without_own_text(overrides))
+            composed = super().load_configuration(config_name, others, *args, **options)
+            overrides = with_own_task(overrides, composed.data_dir)
         if not has_own_text(overrides):
             return super().load_configuration(config_name, overrides, *args, **options)
         try:

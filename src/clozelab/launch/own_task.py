@@ -1,0 +1,215 @@
+"""`task=FILE` on a command line: a labelled table of one's own, without a YAML.
+
+    task=reviews.csv text_column=review label_column=stars
+
+is spelt out as `task=own task.name=reviews task.title=reviews.csv task.data.train_file=reviews.csv
+...`: the run is that of a YAML which says the same. The two columns may be left out where the table
+leaves no doubt. `task@measure.task=FILE` is the same for an evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from clozelab.corpus.paths import resolve_path
+from clozelab.datamodules.columns import choose_columns
+from clozelab.metrics.glue import is_number
+from clozelab.readers.cells import cell_text, is_missing
+from clozelab.readers.lines import file_suffix
+from clozelab.readers.records import DamagedRow, Table, check_columns
+from clozelab.readers.tables import open_table, table_format
+from clozelab.text.did_you_mean import key_of, values_of
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import Json, JsonObject, hydra_text
+
+COLUMN_WORDS = ("text_column", "label_column")
+GROUPS = {"task": "task", "task@measure.task": "measure.task"}
+"""How a task is chosen -> where its settings stand."""
+LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
+ID_NAMES = ("id", "idx", "index")
+MOST_CLASSES = 20
+"""More different whole numbers than that are numbers to be predicted, not classes."""
+
+
+def task_settings(
+    file: str,
+    data_dir: str | Path,
+    *,
+    text_columns: Sequence[str] = (),
+    label_column: str | None = None,
+    numeric_labels: bool | None = None,
+) -> JsonObject:
+    """Return what a labelled table's YAML would say over conf/task/own.yaml, nested.
+
+    Args:
+        file: below `data_dir`, or else from where one stands.
+        text_columns: one column, or the two of a pair; none: the one that can only be meant.
+        label_column: None: the same of the label.
+        numeric_labels: whether the label is a number to be predicted, not a class; None: where it
+            is one in every row, with a fraction or of more than MOST_CLASSES values.
+
+    Raises:
+        ValueError: there is no such file, it is damaged, or it does not say which columns.
+    """
+    path = resolve_path(file, data_dir)
+    if not path.is_file():
+        raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
+    table = open_table(path)
+    texts, label = _columns(table, text_columns, label_column)
+    if numeric_labels is None:
+        numeric_labels = _are_numbers(table, label)
+    metrics = ["accuracy", "macro_f1"]
+    if numeric_labels:
+        metrics = ["spearman", "pearson"]
+
+    # A benchmark's name would put this file's scores beside published ones.
+    end = path.name.lower().rindex(file_suffix(path))
+    name = re.sub(r"[^\w.-]+", "_", path.name[:end])
+    if (CONF_DIR / "task" / f"{name}.yaml").exists():
+        name = f"{name}_own"
+    return {
+        "name": name,
+        "title": path.name,
+        "metric": f"validation/{metrics[0]}",
+        "module": {"metrics": metrics},
+        "data": {
+            "train_file": file,
+            "text_columns": texts,
+            "label_column": label,
+            "numeric_labels": numeric_labels,
+        },
+    }
+
+
+def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
+    """The columns of texts and label; ValueError where one is missing, or might be another."""
+    named = [*texts, *filter(None, [label])]
+    check_columns(table.columns, named, table.path)
+    free = [name for name in table.columns if name not in named and name.lower() not in ID_NAMES]
+    if label is None:
+        labels = [name for name in free if name.lower() in LABEL_NAMES]
+        # Of a text and one other column, that one is the label.
+        if not labels and texts:
+            labels = free
+        if not labels and len(free) == 2:
+            labels = [name for name in free if name.lower() not in ("text", "sentence")]
+        if len(labels) == 1:
+            label = labels[0]
+            free.remove(label)
+    if label is not None and not texts:
+        try:
+            texts = list(choose_columns(free, "classify").values())
+        except ValueError:  # its sentence knows nothing of labels
+            texts = []
+    if label is None or not texts:
+        raise ValueError(
+            f"{table.path} has the columns {', '.join(table.columns)}, and it is open which of them"
+            " hold text and label: add text_column=COLUMN (of pairs FIRST,SECOND) and"
+            " label_column=COLUMN"
+        )
+    return list(texts), label
+
+
+def _are_numbers(table: Table, column: str) -> bool:
+    """Whether a table's labels are numbers to be predicted."""
+    distinct = set()
+    for _, record in table.rows([column]):
+        if isinstance(record, DamagedRow) or is_missing(record.get(column)):
+            continue
+        try:
+            distinct.add(cell_text(record[column]))
+        except ValueError:  # a list, which is refused with its line when it is read
+            return False
+    if not all(map(is_number, distinct)):
+        return False
+    has_fractions = any(not float(label).is_integer() for label in distinct)
+    return has_fractions or len(distinct) > MOST_CLASSES
+
+
+# The words of a command line
+
+
+def has_own_task(overrides: Iterable[str]) -> bool:
+    """Whether a task is chosen by a file; ValueError where it is one of several tasks."""
+    return any(_file_of(word) is not None for word in overrides)
+
+
+def _file_of(word: str) -> str | None:
+    """The file that a choice of a task names."""
+    group, _, value = word.partition("=")
+    if group not in GROUPS:
+        return None
+    is_quoted = value[:1] in ("'", '"')
+    value = value.strip("'\"")
+    names = [value] if is_quoted else value.split(",")
+    if not any(table_format(Path(name)) for name in names):
+        return None
+    if len(names) > 1:
+        raise ValueError(
+            f"{word}: a file is the only task of a command; for several of them write each a YAML,"
+            " as docs/own-text.md shows"
+        )
+    return value
+
+
+def with_own_format(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with `task=own` for `task=FILE`, and without the words about columns."""
+    words = []
+    for word in overrides:
+        if _file_of(word) is not None:
+            words.append(f"{key_of(word)}=own")
+        elif key_of(word) not in COLUMN_WORDS:
+            words.append(word)
+    return words
+
+
+def with_own_task(overrides: Sequence[str], data_dir: str) -> list[str]:
+    """Return overrides in which `task=FILE` and its columns are spelt out.
+
+    ValueError as of `task_settings`.
+    """
+    given = values_of(overrides)
+    words = []
+    for word in overrides:
+        file = _file_of(word)
+        if file is None:
+            continue
+        place = GROUPS[key_of(word)]
+        texts = given.get("text_column", given.get(f"{place}.data.text_columns", ""))
+        label = given.get("label_column", given.get(f"{place}.data.label_column", ""))
+        numeric = given.get(f"{place}.data.numeric_labels")
+        settings = task_settings(
+            file,
+            data_dir,
+            text_columns=[_unquoted(name) for name in texts.strip("[]").split(",") if name],
+            label_column=_unquoted(label) or None,
+            numeric_labels=None if numeric is None else numeric.lower() == "true",
+        )
+        words += _as_words(settings, place)
+    # What the user says of a key comes behind, and counts.
+    return [*words, *with_own_format(overrides)]
+
+
+def _unquoted(name: str) -> str:
+    return name.strip(" '\"")
+
+
+def _as_words(settings: JsonObject, place: str) -> list[str]:
+    """Settings as overrides in Hydra's grammar."""
+    words = []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            words += _as_words(value, f"{place}.{key}")
+        else:
+            words.append(f"{place}.{key}={_hydra_value(value)}")
+    return words
+
+
+def _hydra_value(value: Json) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(hydra_text, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return hydra_text(value)

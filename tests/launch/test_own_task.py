@@ -1,0 +1,122 @@
+"""`task=FILE`: a labelled table of one's own is the run of a YAML that says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clozelab.launch import sweep
+from clozelab.launch.own_task import task_settings
+
+YAML = """
+defaults: [format/labelled@_here_, _self_]
+name: reviews
+title: My reviews
+module: {metrics: [accuracy, macro_f1]}
+data: {train_file: reviews.csv, text_columns: [review], label_column: verdict}
+"""
+
+
+def write(folder: Path, header: str, *rows: str, name: str = "reviews.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_is_the_run_of_a_yaml(tmp_path: Path) -> None:
+    write(tmp_path, "id,review,verdict", "1,fine,good", "2,dull,bad")
+    (tmp_path / "my" / "task").mkdir(parents=True)
+    (tmp_path / "my" / "task" / "intent.yaml").write_text(YAML)
+    words = ["task=reviews.csv", "text_column=review", "label_column=verdict"]
+    short = sweep.compose("finetune", words)
+    long = sweep.compose("finetune", ["task=intent"], folder=tmp_path / "my")
+    assert short.recorded == long.recorded
+    assert short.recorded != sweep.compose("finetune", [*words, "task.metric=validation/f1"])
+    probe = sweep.compose(
+        "evaluate", ["measure=probe", "task@measure.task=reviews.csv", *words[1:]]
+    )
+    assert probe.values["measure"]["task"]["data"] == long.values["task"]["data"]
+
+
+@pytest.mark.parametrize(
+    ("header", "texts", "label"),
+    [
+        ("text,verdict", ["text"], "verdict"),
+        ("id,label,review", ["review"], "label"),
+        ("Score,premise,hypothesis", ["premise", "hypothesis"], "Score"),
+        ("date,text,label", ["text"], "label"),
+    ],
+)
+def test_columns_that_leave_no_doubt(
+    tmp_path: Path, header: str, texts: list[str], label: str
+) -> None:
+    file = write(tmp_path, header, "1,2,3"[: 2 * header.count(",") + 1])
+    data = task_settings(str(file), tmp_path)["data"]
+    assert (data["text_columns"], data["label_column"]) == (texts, label)
+
+
+@pytest.mark.parametrize(
+    "header", ["review,verdict", "text,date,author", "label,class,text", "label,review,title"]
+)
+def test_columns_that_leave_doubt_are_asked_for(tmp_path: Path, header: str) -> None:
+    write(tmp_path, header, "1,2,3"[: 2 * header.count(",") + 1])
+    columns = header.replace(",", ", ")
+    with pytest.raises(ValueError, match=rf"columns {columns}, .*text_column=.*label_column="):
+        sweep.compose("finetune", ["task=reviews.csv"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric"),
+    [
+        (["0", "1", "2"], "validation/accuracy"),
+        (["0.5", "1", "2"], "validation/spearman"),
+        ([str(number) for number in range(30)], "validation/spearman"),
+        (["0.5", "1", "many"], "validation/accuracy"),
+    ],
+)
+def test_the_score_goes_by_what_the_labels_are(
+    tmp_path: Path, labels: list[str], metric: str
+) -> None:
+    rows = [json.dumps({"text": f"text {label}", "label": label}) for label in labels]
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", rows[0], *rows[1:], "{}", name="rows.jsonl")
+    task = sweep.compose("finetune", ["task=rows.jsonl"]).values["task"]
+    assert task["metric"] == metric
+    assert task["data"]["numeric_labels"] is ("spearman" in metric)
+    words = ["task=rows.jsonl", "task.data.numeric_labels=true"]
+    assert sweep.compose("finetune", words).values["task"]["metric"] == "validation/spearman"
+
+
+def test_names_are_of_the_file_and_never_a_benchmarks(tmp_path: Path) -> None:
+    file = write(tmp_path, "text,label", "a,b", name="my mails (2).csv")
+    assert task_settings(str(file), "data")["name"] == "my_mails_2_"
+    settings = task_settings(str(write(tmp_path, "text,label", "a,b", name="mrpc.csv")), "data")
+    assert (settings["name"], settings["title"]) == ("mrpc_own", "mrpc.csv")
+
+
+def test_a_sweep_runs_through_other_keys(tmp_path: Path) -> None:
+    write(tmp_path, "text,label", "fine,good", "dull,bad")
+    jobs = sweep.Sweep("finetune", ["task=reviews.csv", "learning_rate=1e-4,1e-3"]).jobs
+    assert [job[-1].partition("=")[0] for job in jobs] == ["row", "row"] and jobs[0] != jobs[1]
+    assert all("task.data.label_column=label" in job for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task=no.csv"], "task=no.csv: there is no such file"),
+        (["task=reviews.csv,mrpc"], "a file is the only task of a command"),
+        (["task=reviews.csv", "text_column=txt"], "no column 'txt'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    write(tmp_path, "text,label", "fine,good")
+    with pytest.raises(ValueError, match=message):
+        sweep.compose("finetune", words)
