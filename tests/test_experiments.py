@@ -51,7 +51,9 @@ OF_SOMEBODY = {"own", "adapt"}
 """The scales for a text, or an encoder, of somebody's own, at which no experiment says what it
 costs.
 """
-COMPLETE = [name for name in list_experiments() if not load_experiment(find_experiment(name)).inputs]
+COMPLETE = [
+    name for name in list_experiments() if not load_experiment(find_experiment(name)).inputs
+]
 """The others are filled in first (planning/test_inputs.py)."""
 SCALES = sorted(
     {path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD, *OF_SOMEBODY}

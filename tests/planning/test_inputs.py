@@ -1,4 +1,4 @@
-"""Inputs of an experiment by name: what is refused, what is written, and what later commands need."""
+"""Inputs of an experiment by name: what is refused, what is written, and what is remembered."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ rows:
   - {row: further, arm: further}
   - {row: random, arm: null}
 claims:
-  - {id: "a_${inputs.task}", text: "${inputs.task.title}", compare: [further, random, "${inputs.task.title}"], direction: higher, points: 1.0}
-  - {id: b, text: forgets, compare: [further, random, Other text], direction: lower, needs: general}
+  - id: "a_${inputs.task}"
+    text: "${inputs.task.title}"
+    compare: [further, random, "${inputs.task.title}"]
+    direction: higher
+    points: 1.0
+  - {text: forgets, compare: [further, random, Other text], direction: lower, needs: general}
 """
 GIVEN = ["inputs.encoder=bert", "inputs.text=texts", "inputs.task=mrpc"]
 
@@ -66,7 +70,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([], "mine has inputs, and none is given: say clozelab plan mine inputs.encoder=... "),
         (GIVEN[:2], r"inputs.task= is missing: .*task: tasks"),
         ([*GIVEN[:2], "inputs.task="], r"inputs.task= is missing"),
-        ([*GIVEN, "inputs.txt=texts"], r"inputs.txt: mine has no such input; did you mean 'inputs.text'"),
+        (
+            [*GIVEN, "inputs.txt=texts"],
+            r"inputs.txt: mine has no such input; did you mean 'inputs.text'",
+        ),
         ([*GIVEN, "inputs.text.label=x"], r"inputs.text.label: mine has no such input"),
         ([*GIVEN, "inputs.task.column=x"], r"inputs.task.column: say inputs.task.text=COLUMN"),
         ([*GIVEN, "inputs.encoder=nowhere"], r"inputs.encoder=nowhere: no model here"),
@@ -77,7 +84,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*GIVEN, "inputs.task=mrpc,mrpc"], r"two tasks are called mrpc"),
         (
             [*GIVEN, "inputs.task=many.csv"],
-            r"no column 'text', 'label'; its columns are 'id', 'review', 'stars'.*inputs.task.text=",
+            r"no column 'text', 'label'; its columns are 'id', 'review', .*say inputs.task.text=",
         ),
         ([*GIVEN, "inputs.general=nothing.txt"], r"inputs.general=nothing.txt: no text here"),
     ],
@@ -148,7 +155,7 @@ def test_inputs_are_remembered_and_kept_apart() -> None:
     assert fill("reproduce", ["mine", *GIVEN]) == first
     # Another task is more columns; another text would be another table.
     fill("reproduce", ["mine", *GIVEN, "inputs.task=mrpc,intent/intent.yaml"])
-    with pytest.raises(ValueError, match="has runs of another text.*say experiment=mine_2"):
+    with pytest.raises(ValueError, match=r"has runs of another text.*say experiment=mine_2"):
         fill("reproduce", ["mine", *GIVEN, "inputs.text=other.txt"])
     Path("texts/a.txt").write_text("changed\n")
     with pytest.raises(ValueError, match="has runs of another text"):

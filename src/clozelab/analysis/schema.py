@@ -304,8 +304,8 @@ class BaseClaim(Entry):
         # Keys that belong to another kind say so, instead of "has no such key".
         if self.has_margin != (self.points > 0):
             raise ValueError(
-                "points, a number above 0, belongs to direction: within, not_lower, not_higher, or to"
-                " higher and lower without against"
+                "points, a number above 0, belongs to direction: within, not_lower or not_higher,"
+                " and to higher and lower without against"
             )
         is_pair = len(self.rows) == 2 and self.column != ALL_COLUMNS
         is_crossing = isinstance(self, CrossingClaim)

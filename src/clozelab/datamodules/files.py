@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.corpus.paths import resolve_path
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.paths import resolve_path
 from clozelab.readers.delimited import csv_line

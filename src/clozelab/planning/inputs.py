@@ -21,28 +21,34 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from clozelab.config import GIVEN
 from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
+from clozelab.launch.experiments import PAPER
 from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model
 from clozelab.readers.records import check_columns
 from clozelab.readers.remote import is_url
 from clozelab.readers.tables import open_table, table_format
-from clozelab.results.experiment import Experiment, InputSpec, open_experiment, read_yaml
+from clozelab.results.experiment import Experiment, open_experiment, read_yaml
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.terminal import path_of
 from clozelab.text.did_you_mean import hint, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject
+from clozelab.text.safe_yaml import own_text
 
 PREFIX = "inputs."
+COLUMNS = ("text", "label")  # of a labelled file, as inputs.task.text=COLUMN
+VOCABULARIES = ("tokenizer.json", "vocab.txt")
+# what of a form's paper.yaml a filled one does not have
+OF_A_FORM = ("inputs", "longer_vocabularies", "scale")
 TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
+FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
 LEAST_STEPS = 100  # of a fine-tuning: fewer hardly move an encoder
 BATCH = 32
 
@@ -73,33 +79,28 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     ValueError for an input that is missing, unknown or no such thing, or other than before.
     """
     name = next((word for word in words if "=" not in word and word[:1] != "-"), None)
-    if name is None:
-        return list(words)
-    said = {word: word.partition("=")[2] for word in words if word.startswith(PREFIX)}
-    by_key = {word.partition("=")[0].removeprefix(PREFIX): value for word, value in said.items()}
-    others = [word for word in words if word not in said]
-    values = values_of(others)
-    runs_dir = Path(path_of("runs_dir", values))
-    form = _form_of(name)
-    if form is None and said:
-        raise ValueError(f"{next(iter(said))}: {name} declares no inputs (docs/worth-it.md)")
+    form = None if name is None else _form_of(name)
+    inputs = [word for word in words if word.startswith(PREFIX)]
+    if form is None and inputs:
+        raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
     if form is None:
         return list(words)
 
-    scale = values.get("scale", form.scale)
-    if "scale" not in values and scale is not None:
-        others.append(f"scale={scale}")
-    title = values.get("experiment", form.name)
-    others = [word for word in others if not word.startswith("experiment=")]
-    base = runs_dir / title / str(scale) / GIVEN
-    filled = base / title
-    if said:
-        given = _given(form, by_key, values)
+    settings = {"scale": str(form.scale), "experiment": form.name} | values_of(words)
+    base = Path(path_of("runs_dir", settings), settings["experiment"], settings["scale"], GIVEN)
+    filled = base / settings["experiment"]
+    if inputs:
+        said = values_of(word.removeprefix(PREFIX) for word in inputs)
+        given = look_at_inputs(form, said, path_of("data_dir", settings))
         _refuse_others(filled, given)
-        _write(form, given, filled, f"${{runs_dir}}/{title}/{scale}/{GIVEN}")
-    elif not (filled / "paper.yaml").is_file():
+        _write(form, given, filled, settings)
+    elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
-    others[others.index(name)] = str(filled)
+    # The filled experiment is called as its folder, and has a scale of its own.
+    others = [word for word in words if not word.startswith((PREFIX, "experiment="))]
+    others[others.index(str(name))] = str(filled)
+    if "scale" not in values_of(words):
+        others.append(f"scale={form.scale}")
     return others
 
 
@@ -123,22 +124,27 @@ def _usage(verb: str, form: Experiment) -> str:
 # What was given
 
 
-def _given(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
-    """Look at every input, the quick ones first; ValueError in one sentence."""
-    # `inputs.task.label` is about the input `task`.
+def look_at_inputs(form: Experiment, said: Mapping[str, str], data_dir: str) -> Given:
+    """Look at every input, the quick ones first; ValueError in one sentence.
+
+    Args:
+        form: what is to be filled in.
+        said: input -> what the command line says; also `task.label`, which is about the input task.
+        data_dir: where relative paths begin.
+    """
     for key in said:
         top, _, part = key.partition(".")
-        takes_part = top in form.inputs and form.inputs[top].kind == "tasks"
-        if top not in form.inputs or (part and not takes_part):
-            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {_hint(top, form)}")
-        if part not in ("", "text", "label"):
+        spec = form.inputs.get(top)
+        if spec is None or (part and spec.kind != "tasks"):
+            advice = hint(top, form.inputs, prefix=PREFIX)
+            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
+        if part not in ("", *COLUMNS):
             raise ValueError(f"{PREFIX}{key}: say {PREFIX}{top}.text=COLUMN or .label=COLUMN")
-    missing = [key for key, spec in form.inputs.items() if spec.is_needed and not said.get(key)]
-    if missing:
-        raise ValueError(f"{PREFIX}{missing[0]}= is missing: {_usage('reproduce', form)}")
+    for key, spec in form.inputs.items():
+        if spec.is_needed and not said.get(key):
+            raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
 
     given = Given()
-    data_dir = path_of("data_dir", settings)
     looks = {"number": _number, "file": _file, "tasks": _tasks, "corpus": _corpus, "model": _model}
     for kind, look in looks.items():
         for key, spec in form.inputs.items():
@@ -148,11 +154,8 @@ def _given(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str
     return given
 
 
-def _hint(key: str, form: Experiment) -> str:
-    return hint(key, form.inputs, prefix=PREFIX)
-
-
 def _number(given: Given, key: str, value: str, *_: object) -> None:
+    """A whole number; what needs one is left out where it is 0."""
     if not value.isdecimal():
         raise ValueError(f"{PREFIX}{key}={value} is no number: give 0 or more")
     given.checksums[key] = value
@@ -189,18 +192,17 @@ def _corpus(given: Given, key: str, value: str, data_dir: str, *_: object) -> No
 
 
 def _model(given: Given, key: str, value: str, *_: object) -> None:
+    """An encoder's folder, its vocabulary, and how much faster its head has to learn."""
     try:
         folder = find_model(value)
     except ValueError as error:
         raise ValueError(f"{PREFIX}{key}={error}") from None
-    for name in ("tokenizer.json", "vocab.txt"):
-        if (folder / name).is_file():
-            break
-    else:
-        raise ValueError(f"{PREFIX}{key}={value} has no tokenizer.json and no vocab.txt")
+    vocabularies = [name for name in VOCABULARIES if (folder / name).is_file()]
+    if not vocabularies:
+        raise ValueError(f"{PREFIX}{key}={value} has no {' and no '.join(VOCABULARIES)}")
     given.links[key] = folder
     given.checksums[key] = encoder_fingerprint(folder)
-    given.values |= {key: key, f"{key}.vocabulary": f"{key}/{name}"}
+    given.values |= {key: key, f"{key}.vocabulary": f"{key}/{vocabularies[0]}"}
     given.values[f"{key}.head_rate"] = "1" if _may_have_head(folder) else "10"
 
 
@@ -216,7 +218,8 @@ def _may_have_head(folder: Path) -> bool:
 
 
 def _tasks(given: Given, key: str, value: str, _: str, said: Mapping[str, str]) -> None:
-    columns = {part: said.get(f"{key}.{part}", "") for part in ("text", "label")}
+    """Several tasks, with commas; the columns that are named are those of each labelled file."""
+    columns = {part: said.get(f"{key}.{part}", "") for part in COLUMNS}
     for word in value.split(","):
         task = _task(word.strip(), columns, key)
         if task.name in given.checksums:
@@ -257,7 +260,7 @@ def _described_task(path: Path) -> Task:
             file = path.parent / Path(value).expanduser()
             if file.is_file():
                 task.files[file.name] = file
-                data[setting] = f"tasks/{name}/{file.name}"
+                data[setting] = f"{FILES}/{name}/{file.name}"
     return task
 
 
@@ -275,7 +278,7 @@ def _labelled_file(path: Path, columns: Mapping[str, str], key: str) -> Task:
     check_columns(table.columns, names, path, advice)
     num_rows = sum(1 for _ in table.rows())
     name = re.sub(r"\W+", "_", path.name.partition(".")[0]) or "task"
-    data = {"train_file": f"tasks/{name}/{path.name}"}
+    data = {"train_file": f"{FILES}/{name}/{path.name}"}
     data |= {"text_columns": names[:1], "label_column": names[1]}
     node: JsonObject = {
         "defaults": ["format/labelled@_here_", "_self_"],
@@ -292,8 +295,9 @@ def _labelled_file(path: Path, columns: Mapping[str, str], key: str) -> Task:
 
 def _refuse_others(filled: Path, given: Given) -> None:
     """ValueError where runs lie there of an encoder, text or task that was another one."""
-    has_runs = any(filled.parents[1].glob("*/*/*/**/run.json"))
-    before = _given_before(filled) if has_runs else {}
+    if not any(filled.parents[1].glob("*/*/*/**/run.json")):
+        return
+    before = _given_before(filled)
     for key, checksum in given.checksums.items():
         if before.get(key, checksum) != checksum:
             raise ValueError(
@@ -304,12 +308,12 @@ def _refuse_others(filled: Path, given: Given) -> None:
 
 def _given_before(filled: Path) -> Mapping[str, str]:
     """The checksums of an experiment that was filled in; none of one that was not."""
-    paper = filled / "paper.yaml"
+    paper = filled / PAPER
     return read_yaml(paper)["given"] if paper.is_file() else {}
 
 
-def _write(form: Experiment, given: Given, filled: Path, place: str) -> None:
-    """Write the filled experiment, the links, and the encoder with more words."""
+def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, str]) -> None:
+    """Write the filled experiment, its tasks, the links, and encoders with more words."""
     base = filled.parent
     if _given_before(filled) != given.checksums:
         for key in form.longer_vocabularies:
@@ -319,38 +323,39 @@ def _write(form: Experiment, given: Given, filled: Path, place: str) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(target.resolve())
-    values = {key: value for key, value in given.values.items()}
+
+    place = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
+    filling = _Filling(_replacements(form, given, place), given.tasks)
+    paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
+    for key in OF_A_FORM:
+        paper.pop(key, None)
+    _write_yaml(filled / PAPER, filling.of(paper) | {"given": given.checksums})
+    for path in [*form.folder.glob("*/*.yaml"), *form.folder.glob("*.md")]:
+        copy = filled / path.relative_to(form.folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
+    for task in given.tasks:
+        if task.node is not None:
+            node = _replace(task.node, {FILES: f"{place}/tasks"})
+            _write_yaml(filled / "task" / f"{task.name}.yaml", node)
+    for key, spec in form.longer_vocabularies.items():
+        if spec.add in given.values and not (base / key).is_dir():
+            _lengthen(
+                base / key, base / spec.of, base / given.values[spec.text], given.values[spec.add]
+            )
+
+
+def _replacements(form: Experiment, given: Given, place: str) -> dict[str, str]:
+    """`${inputs.NAME}` -> what stands in its place, of every input that is there."""
+    values = dict(given.values)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in values:
             values |= {key: key, f"{key}.vocabulary": f"{key}/tokenizer.json"}
     replaced = {}
     for key, value in values.items():
-        replaced[f"${{inputs.{key}}}"] = value
-        if key in given.links or "/" in value or key in form.longer_vocabularies:
-            replaced[f"${{inputs.{key}}}"] = f"{place}/{value}"
-    paper = read_yaml(form.folder / "paper.yaml")
-    for key in ("inputs", "longer_vocabularies", "scale"):
-        paper.pop(key, None)
-    paper = _Filling(replaced, set(values), given.tasks).of(paper)
-    _write_yaml(filled / "paper.yaml", paper | {"given": given.checksums})
-    for file in form.folder.rglob("*.*"):
-        if file.name != "paper.yaml" and file.suffix in (".yaml", ".md"):
-            text = file.read_text(encoding="utf-8")
-            for word, value in replaced.items():
-                text = text.replace(word, value)
-            copy = filled / file.relative_to(form.folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(text, encoding="utf-8")
-    for task in given.tasks:
-        if task.node is not None:
-            node = task.node
-            for setting, value in node.get("data", {}).items():
-                if str(value).startswith(f"tasks/{task.name}/"):
-                    node["data"][setting] = f"{place}/{value}"
-            _write_yaml(filled / "task" / f"{task.name}.yaml", node)
-    for key, spec in form.longer_vocabularies.items():
-        if key in values:
-            _lengthen(base / key, base / spec.of, base / given.values[spec.text], values[spec.add])
+        is_place = value.partition("/")[0] in (*form.inputs, *form.longer_vocabularies)
+        replaced[f"${{{PREFIX}{key}}}"] = f"{place}/{value}" if is_place else value
+    return replaced
 
 
 def _write_yaml(path: Path, node: JsonObject) -> None:
@@ -359,13 +364,11 @@ def _write_yaml(path: Path, node: JsonObject) -> None:
 
 
 def _lengthen(folder: Path, encoder: Path, text: Path, number: str) -> None:
-    """The encoder with so many words of the text, made once."""
-    if folder.is_dir():
-        return
+    """Write the encoder with so many words of the text."""
+    print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
     words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
-    print(f"inputs: adding {number} words of the text to a copy of the encoder", file=sys.stderr)
     if run_verb(["vocabulary", *words], {}):
-        raise ValueError("no words could be added; inputs.words=0 leaves that row out")
+        raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
 
 
 @dataclass(frozen=True)
@@ -376,22 +379,29 @@ class _Filling:
     """
 
     replaced: Mapping[str, str]
-    known: set[str]
     tasks: Sequence[Task]
 
     def of(self, node: Json) -> Json:
         if isinstance(node, dict):
-            kept = {key: value for key, value in node.items() if self._is_kept(value)}
-            return {key: self.of(value) for key, value in kept.items() if key != "needs"}
+            kept = {key: child for key, child in node.items() if self._is_kept(child)}
+            return {key: self.of(child) for key, child in kept.items() if key != "needs"}
         if isinstance(node, list):
-            return [self.of(entry) for child in node if self._is_kept(child) for entry in self._each(child)]
-        if isinstance(node, str):
-            text = _replace(node, self.replaced)
-            return int(text) if text != node and text.isdecimal() else text
-        return node
+            entries = []
+            for child in filter(self._is_kept, node):
+                entries += map(self.of, self._each(child))
+            return entries
+        if not isinstance(node, str):
+            return node
+        text = self.text(node)
+        return int(text) if text != node and text.isdecimal() else text
+
+    def text(self, text: str) -> str:
+        return str(_replace(text, self.replaced))
 
     def _is_kept(self, node: Json) -> bool:
-        return not isinstance(node, dict) or node.get("needs") in (None, *self.known)
+        if not isinstance(node, dict) or "needs" not in node:
+            return True
+        return f"${{{PREFIX}{node['needs']}}}" in self.replaced
 
     def _each(self, node: Json) -> Iterable[Json]:
         if TASK not in str(node) and TITLE not in str(node):
@@ -399,11 +409,12 @@ class _Filling:
         return [_replace(node, {TASK: task.name, TITLE: task.title}) for task in self.tasks]
 
 
-def _replace(node: Any, replaced: Mapping[str, str]) -> Any:
+def _replace(node: Json, replaced: Mapping[str, str]) -> Json:
+    """A node in whose texts some words are replaced."""
     if isinstance(node, dict):
-        return {key: _replace(value, replaced) for key, value in node.items()}
+        return {key: _replace(child, replaced) for key, child in node.items()}
     if isinstance(node, list):
-        return [_replace(value, replaced) for value in node]
+        return [_replace(child, replaced) for child in node]
     if isinstance(node, str):
         for word, value in replaced.items():
             node = node.replace(word, value)

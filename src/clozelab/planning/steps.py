@@ -135,8 +135,8 @@ def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
     if "sources" in (said.get("corpus") or {}):
         sources = []
         for source in settings.get("corpus.sources"):
-            entries = [f"{key}: {hydra_text(str(source[key]))}" for key in ("name", "path")]
-            sources.append("{%s}" % ", ".join(entries))
+            name, path = hydra_text(source["name"]), hydra_text(str(source["path"]))
+            sources.append(f"{{name: {name}, path: {path}}}")
         yield f"corpus.sources=[{', '.join(sources)}]"
     # Without it a vocabulary would be learnt that no arm reads.
     vocabulary = settings.get("tokenizer.vocab_file")

@@ -15,8 +15,8 @@ from clozelab.analysis.schema import (
     CrossingClaim,
     EquivalenceClaim,
     NoninferiorityClaim,
-    SuperiorityClaim,
     OrderClaim,
+    SuperiorityClaim,
     TrendClaim,
 )
 from clozelab.analysis.scores import DataColumn
