@@ -14,8 +14,6 @@ keeps to one encoder and one text. Tasks may be added: each has its own runs.
 from __future__ import annotations
 
 import json
-import math
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +25,13 @@ import yaml  # type: ignore[import-untyped]
 from clozelab.config import GIVEN
 from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
+from clozelab.files.public import encoder_folder
 from clozelab.launch.experiments import PAPER
+from clozelab.launch.own_task import COLUMN_WORDS, task_settings
 from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model
-from clozelab.readers.records import check_columns
 from clozelab.readers.remote import is_url
-from clozelab.readers.tables import open_table, table_format
+from clozelab.readers.tables import table_format
 from clozelab.results.experiment import Experiment, open_experiment, read_yaml
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.terminal import path_of
@@ -42,15 +41,12 @@ from clozelab.text.plain import Json, JsonObject
 from clozelab.text.safe_yaml import own_text
 
 PREFIX = "inputs."
-COLUMNS = ("text", "label")  # of a labelled file, as inputs.task.text=COLUMN
 VOCABULARIES = ("tokenizer.json", "vocab.txt")
 # what of a form's paper.yaml a filled one does not have
 OF_A_FORM = ("inputs", "longer_vocabularies", "scale")
 TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
 FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
-LEAST_STEPS = 100  # of a fine-tuning: fewer hardly move an encoder
-BATCH = 32
 
 
 @dataclass
@@ -91,13 +87,14 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     filled = base / settings["experiment"]
     if inputs:
         said = values_of(word.removeprefix(PREFIX) for word in inputs)
-        given = look_at_inputs(form, said, path_of("data_dir", settings))
+        given = look_at_inputs(form, said, settings)
         _refuse_others(filled, given)
         _write(form, given, filled, settings)
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     # The filled experiment is called as its folder, and has a scale of its own.
-    others = [word for word in words if not word.startswith((PREFIX, "experiment="))]
+    of_inputs = (PREFIX, "experiment=", *(f"{word}=" for word in COLUMN_WORDS))
+    others = [word for word in words if not word.startswith(of_inputs)]
     others[others.index(str(name))] = str(filled)
     if "scale" not in values_of(words):
         others.append(f"scale={form.scale}")
@@ -124,22 +121,18 @@ def _usage(verb: str, form: Experiment) -> str:
 # What was given
 
 
-def look_at_inputs(form: Experiment, said: Mapping[str, str], data_dir: str) -> Given:
+def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
     """Look at every input, the quick ones first; ValueError in one sentence.
 
     Args:
         form: what is to be filled in.
-        said: input -> what the command line says; also `task.label`, which is about the input task.
-        data_dir: where relative paths begin.
+        said: input -> what the command line says.
+        settings: the other words: where relative paths begin, and the columns of a labelled file.
     """
     for key in said:
-        top, _, part = key.partition(".")
-        spec = form.inputs.get(top)
-        if spec is None or (part and spec.kind != "tasks"):
-            advice = hint(top, form.inputs, prefix=PREFIX)
+        if key not in form.inputs:
+            advice = hint(key, form.inputs, prefix=PREFIX)
             raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
-        if part not in ("", *COLUMNS):
-            raise ValueError(f"{PREFIX}{key}: say {PREFIX}{top}.text=COLUMN or .label=COLUMN")
     for key, spec in form.inputs.items():
         if spec.is_needed and not said.get(key):
             raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
@@ -150,7 +143,7 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], data_dir: str) -> 
         for key, spec in form.inputs.items():
             value = said.get(key, spec.default)
             if spec.kind == kind and value not in (None, ""):
-                look(given, key, str(value), data_dir, said)
+                look(given, key, str(value), settings)
     return given
 
 
@@ -163,18 +156,17 @@ def _number(given: Given, key: str, value: str, *_: object) -> None:
         given.values[key] = value
 
 
-def _file(given: Given, key: str, value: str, data_dir: str, said: Mapping[str, str]) -> None:
-    """A file below data_dir; where nobody has named it, it need not be there."""
-    if resolve_path(value, data_dir).is_file():
+def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
+    """A file that need not be there: without it, what needs it is left out."""
+    if resolve_path(value, path_of("data_dir", settings)).is_file():
         given.values[key] = value
-    elif key in said:
-        raise ValueError(f"{PREFIX}{key}={value}: no such file below data_dir ({data_dir}) or here")
 
 
-def _corpus(given: Given, key: str, value: str, data_dir: str, *_: object) -> None:
+def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Texts: a folder is linked as a whole, files one by one."""
     if is_url(value):
         raise ValueError(f"{PREFIX}{key}={value}: copy the text to this machine first")
+    data_dir = path_of("data_dir", settings)
     location = resolve_path(value, data_dir)
     files, _ = matching_files(value, data_dir)
     if not files:
@@ -194,7 +186,7 @@ def _corpus(given: Given, key: str, value: str, data_dir: str, *_: object) -> No
 def _model(given: Given, key: str, value: str, *_: object) -> None:
     """An encoder's folder, its vocabulary, and how much faster its head has to learn."""
     try:
-        folder = find_model(value)
+        folder = find_model(encoder_folder(value))
     except ValueError as error:
         raise ValueError(f"{PREFIX}{key}={error}") from None
     vocabularies = [name for name in VOCABULARIES if (folder / name).is_file()]
@@ -217,11 +209,10 @@ def _may_have_head(folder: Path) -> bool:
     return any(word in names for word in ("predictions", "lm_head", "decoder"))
 
 
-def _tasks(given: Given, key: str, value: str, _: str, said: Mapping[str, str]) -> None:
+def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
-    columns = {part: said.get(f"{key}.{part}", "") for part in COLUMNS}
     for word in value.split(","):
-        task = _task(word.strip(), columns, key)
+        task = _task(word.strip(), settings, key)
         if task.name in given.checksums:
             raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
         checksums = {name: file_sha256(path) for name, path in task.files.items()}
@@ -231,14 +222,14 @@ def _tasks(given: Given, key: str, value: str, _: str, said: Mapping[str, str]) 
             given.links[f"tasks/{task.name}/{name}"] = path
 
 
-def _task(word: str, columns: Mapping[str, str], key: str) -> Task:
+def _task(word: str, settings: Mapping[str, str], key: str) -> Task:
     """A task by its name in conf/task, its YAML, or its labelled file."""
     path = Path(word).expanduser()
     known = CONF_DIR / "task" / f"{word}.yaml"
     if path.is_file() and path.suffix == ".yaml":
         return _described_task(path)
     if path.is_file() and table_format(path) is not None:
-        return _labelled_file(path, columns, key)
+        return _labelled_file(path, settings)
     if known.is_file():
         node = read_yaml(known)
         return Task(node["name"], str(node.get("title", word)))
@@ -264,30 +255,14 @@ def _described_task(path: Path) -> Task:
     return task
 
 
-def _labelled_file(path: Path, columns: Mapping[str, str], key: str) -> Task:
-    """A table: the columns that were named, or the ones called so, or the only two."""
-    table = open_table(path)
-    names = list(columns.values())
-    if not all(names) and len(table.columns) == 2:
-        label = next((name for name in table.columns if "label" in name.lower()), None)
-        label = columns["label"] or label or table.columns[1]
-        text = columns["text"] or next(name for name in table.columns if name != label)
-        names = [text, label]
-    names = [name or part for name, part in zip(names, columns, strict=True)]
-    advice = f"; say {PREFIX}{key}.text=COLUMN {PREFIX}{key}.label=COLUMN"
-    check_columns(table.columns, names, path, advice)
-    num_rows = sum(1 for _ in table.rows())
-    name = re.sub(r"\W+", "_", path.name.partition(".")[0]) or "task"
-    data = {"train_file": f"{FILES}/{name}/{path.name}"}
-    data |= {"text_columns": names[:1], "label_column": names[1]}
-    node: JsonObject = {
-        "defaults": ["format/labelled@_here_", "_self_"],
-        "name": name,
-        "title": name,
-        "data": data,
-        "epochs": max(3, math.ceil(LEAST_STEPS * BATCH / max(1, num_rows))),
-    }
-    return Task(name, name, node, {path.name: path})
+def _labelled_file(path: Path, settings: Mapping[str, str]) -> Task:
+    """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
+    texts = [name for name in settings.get("text_column", "").split(",") if name]
+    label = settings.get("label_column")
+    node = task_settings(str(path.absolute()), "", text_columns=texts, label_column=label)
+    node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
+    defaults = {"defaults": ["own@_here_", "_self_"]}
+    return Task(node["name"], node["title"], defaults | node, {path.name: path})
 
 
 # The filled experiment
