@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clozelab.cli import main
 from clozelab.config import canonical
 from clozelab.planning.inputs import fill
 
@@ -73,6 +74,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             [*GIVEN, "inputs.txt=texts"],
             r"inputs.txt: mine has no such input; did you mean 'inputs.text'",
         ),
+        ([*GIVEN, "text=texts"], r"text=texts: mine takes it as inputs.text=texts"),
         ([*GIVEN, "inputs.encoder=nowhere"], r"inputs.encoder=nowhere: no model here"),
         ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
         ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
@@ -166,3 +168,38 @@ def test_records_name_inputs_without_their_place() -> None:
     recorded = canonical(config)
     assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
     assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
+
+
+@pytest.mark.slow
+def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Plan, both seeds, the report's first sentence, and the table again with nothing said."""
+    transformers = pytest.importorskip("transformers")
+    words = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *words[0], "##a"]
+    Path("tiny").mkdir()
+    Path("tiny/vocab.txt").write_text("\n".join(dict.fromkeys(vocabulary)))
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(
+        vocab_size=len(set(vocabulary)), intermediate_size=32, max_position_embeddings=64, **shape
+    )
+    transformers.BertModel(config).save_pretrained("tiny")
+    sentence = " ".join(words)
+    Path("long.txt").write_text("\n\n".join([f"{sentence}\n{sentence}"] * 60))
+    rows = [f"{words[number % 26]} {number % 2}" for number in range(40)]
+    lines = [f"{row},{'even' if number % 2 else 'odd'}\n" for number, row in enumerate(rows)]
+    Path("parity.csv").write_text("text,label\n" + "".join(lines))
+
+    command = ["reproduce", "worth_it", "inputs.encoder=tiny", "inputs.text=long.txt"]
+    command += ["inputs.task=parity.csv", "inputs.general=long.txt", "inputs.words=0"]
+    command += ["seeds=1,2", "pretrain.steps_factor=0.1", "finetune.epochs=1", "--no-measure"]
+    assert main([*command, f"cache_dir={workplace}/cache", "--skip-doctor"]) == 0
+    report = Path("runs/worth_it/adapt/report/report.md").read_text()
+    asked = "**Is further pre-training on this text worth it? Not decided on parity.csv ("
+    assert asked in report
+    # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
+    assert "missing" not in report.partition("## The table")[2].partition("##")[0]
+    capfd.readouterr()
+    assert main(["report", "worth_it"]) == 0
+    assert "Not decided on parity.csv" in capfd.readouterr().out
+    record = Path("runs/worth_it/adapt/pretrain/further/seed-1/run.json").read_text()
+    assert '"given/text/long.txt"' in record and "parity.csv" not in record

@@ -81,6 +81,9 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
     if form is None:
         return list(words)
+    for word in words:
+        if word.partition("=")[0] in form.inputs:
+            raise ValueError(f"{word}: {form.name} takes it as {PREFIX}{word}")
 
     settings = {"scale": str(form.scale), "experiment": form.name} | values_of(words)
     base = Path(path_of("runs_dir", settings), settings["experiment"], settings["scale"], GIVEN)
