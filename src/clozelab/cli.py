@@ -26,7 +26,14 @@ from clozelab.training.stopping import (
     interrupt,
     taken_signals,
 )
-from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of, help_of, help_of_all
+from clozelab.verbs import (
+    HYDRA_VERBS,
+    PLAIN_VERBS,
+    VERBS_OF_EXPERIMENTS,
+    function_of,
+    help_of,
+    help_of_all,
+)
 from clozelab.version import __version__
 
 if TYPE_CHECKING:
@@ -108,6 +115,10 @@ def _announce(verb: str, arguments: Sequence[str]) -> None:
 
 def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
     """Run a verb that is no application of Hydra: a function of its arguments."""
+    if verb in VERBS_OF_EXPERIMENTS:
+        from clozelab.planning.inputs import fill
+
+        arguments = fill(verb, arguments)
     module, function = function_of(verb)
     stage = importlib.import_module(f"clozelab.stages.{module}")
     return int(getattr(stage, function)(arguments) or 0)

@@ -29,6 +29,7 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
 from clozelab.schema import (
@@ -154,13 +155,43 @@ def in_family_range(
 
 def _given_encoder(root: DictConfig) -> Path | None:
     """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
-    if root.encoder is None:
+    if root.encoder is None or root.get("fresh_weights"):
         return None
     # `_environment_of_names` may have put a variable's name in the place of its value.
     folder = re.sub(r"\(env (\w+)\)", lambda name: os.environ.get(name[1], ""), root.encoder)
     with suppress(ValueError):  # said where the configuration is resolved
         folder = encoder_folder(folder)
     return Path(folder) if is_given(folder, root.scale.name) else None
+
+
+def adapted_steps(
+    encoder: str | None,
+    passes: float,
+    step_tokens: int,
+    least: int,
+    most_flops: float,
+    *,
+    _root_: DictConfig,
+) -> int:
+    """`${adapted_steps:${encoder},3,2048,100,2e14}`: steps that suit a text and an encoder.
+
+    So many passes over the text, at least some steps, and no more than the FLOPs pay for. `least`
+    in a stage that has no text.
+    """
+    if "corpus" not in _root_:
+        return least
+    size = 0.0
+    for source in _root_.corpus.sources:
+        for path in path_list(source.path or ()):
+            for file in matching_files(path, _root_.data_dir)[0].values():
+                packing = PACKED if file.suffix in PACKINGS else 1
+                size += file.stat().st_size * packing
+    steps = passes * size / TOKEN_BYTES / step_tokens
+    if encoder is not None:
+        weights = sum(file.stat().st_size for file in Path(encoder).glob("*.safetensors"))
+        # Six operations a weight and token, of four bytes a weight.
+        steps = min(steps, most_flops / (6 * step_tokens * max(1, weights / 4)))
+    return max(least, round(steps))
 
 
 def total_steps(phases: Sequence[ReadOnlyJson]) -> int:
@@ -194,10 +225,19 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
     encoder_place,
     of_scale,
     in_family_range,
+    adapted_steps,
 )
 """Known to configurations by their own names (hydra_compat.register)."""
 
 
+TOKEN_BYTES = 4.5  # of English text
+PACKED = 3  # times as long is a packed text
+PACKINGS = (".gz", ".zst", ".xz", ".bz2")
+GIVEN = "given"
+"""Folder beside an experiment's runs: links to its inputs, which records call by their names.
+
+It lies in RUNS_DIR/EXPERIMENT/SCALE."""
+PLACE = ("runs_dir", "experiment", "scale.name")
 PLACES_OF_ENCODERS = ("encoder", "objective.token.teacher", "tokenizer.vocab_file")
 """Keys that may name a public encoder, or a file of it."""
 MISSING_VALUE = "???"
@@ -505,11 +545,12 @@ def canonical(config: DictConfig | PlainMapping) -> JsonObject:
     """
     if not isinstance(config, DictConfig):
         config = OmegaConf.create(dict(config))
+    given = "{}/{}/{}/{}/".format(*(OmegaConf.select(config, key) for key in PLACE), GIVEN)
     switched_off = set()
     for key, option in CONDITIONAL_KEYS.items():
         if not OmegaConf.select(config, option):
             switched_off.add(key)
-    plain = _Recorded(frozenset(switched_off)).mapping(config, "")
+    plain = _Recorded(frozenset(switched_off), given).mapping(config, "")
     # Through JSON, so that it equals what run.json gives back.
     return dict(json.loads(json.dumps(plain)))
 
@@ -519,6 +560,7 @@ class _Recorded:
     """Walks through a configuration for `canonical`; `path` is the dotted key of a node."""
 
     switched_off: frozenset[str]
+    given: str  # the folder of an experiment's inputs
 
     def mapping(self, node: DictConfig, path: str) -> PlainDict:
         plain = {}
@@ -546,6 +588,8 @@ class _Recorded:
             return self.mapping(value, path)
         if isinstance(value, ListConfig):
             return [self.value(value, index, f"{path}.{index}") for index in range(len(value))]
+        if isinstance(value, str) and value.startswith(self.given):
+            return f"{GIVEN}/{value.removeprefix(self.given)}"
         shown = redacted(value, path)
         if shown == value:
             return value

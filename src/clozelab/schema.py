@@ -511,6 +511,8 @@ class PretrainConfig(TrainingConfig):
     # a folder to go on from, instead of fresh weights; its shape counts, and what it holds is among
     # the inputs
     encoder: Annotated[str | None, NEUTRAL] = MISSING
+    # take of that folder the shape and the vocabulary alone
+    fresh_weights: Annotated[bool, Added(was=False)] = MISSING
     # of AdamW for an encoder that no run of this scale has pre-trained
     given_learning_rate: Annotated[Positive, NEUTRAL] = MISSING
     corpus: CorpusConfig = field(default_factory=CorpusConfig)

@@ -54,6 +54,17 @@ UPKEEP_VERBS = {
     "track": "the missing metrics of a run, sent to a tracker",
     "gc": "files that could be deleted: checkpoints, leftovers, cache",
 }
+VERBS_OF_EXPERIMENTS = (
+    "reproduce",
+    "register",
+    "report",
+    "doctor",
+    "plan",
+    "pack",
+    "explain-cell",
+    "submit",
+)
+"""Those that open an experiment by its name, which may have inputs."""
 PLAIN_VERBS = MAKE_VERBS | JUDGE_VERBS | USE_VERBS | UPKEEP_VERBS
 """Those that compose no configuration."""
 HEADINGS = {

@@ -1,12 +1,13 @@
 """What a table is about: columns, rows, claims and sequential design, as paper.yaml has them.
 
 Each is a model that refuses what it cannot mean. docs/claims.md shows every key. Of claims there
-are six kinds; which one an entry is follows from `direction` and `against`:
+are seven kinds; which one an entry is follows from `direction`, `points` and `against`:
 
     {compare: [bert, gpt, QNLI], direction: higher}             OrderClaim
     {rows: [tiny, small, base], column: QNLI, direction: increasing}      TrendClaim
     {rows: [a, b, c], column: QNLI, direction: within, points: 1.0}       EquivalenceClaim
     {compare: [tiny, base, QNLI], direction: not_lower, points: 1.0}      NoninferiorityClaim
+    {compare: [further, given, QNLI], direction: higher, points: 1.0}     SuperiorityClaim
     {compare: [mlm, ltr, QNLI], direction: crosses}             CrossingClaim
     {compare: [a, b, QNLI], against: [a, b, MRPC], direction: higher}     ContrastClaim
 """
@@ -303,8 +304,8 @@ class BaseClaim(Entry):
         # Keys that belong to another kind say so, instead of "has no such key".
         if self.has_margin != (self.points > 0):
             raise ValueError(
-                "points, a number above 0, belongs to direction: within, not_lower or not_higher"
-                " and to no other"
+                "points, a number above 0, belongs to direction: within, not_lower or not_higher,"
+                " and to higher and lower without against"
             )
         is_pair = len(self.rows) == 2 and self.column != ALL_COLUMNS
         is_crossing = isinstance(self, CrossingClaim)
@@ -429,6 +430,23 @@ class NoninferiorityClaim(BaseClaim):
         return mean > margin if self.direction == "not_lower" else mean < margin
 
 
+class SuperiorityClaim(NoninferiorityClaim):
+    """The first row is higher (or lower) than another by `points` at least.
+
+    Tested as a noninferiority claim, at the other side of zero.
+    """
+
+    expects_equality = False
+
+    @property
+    def boundaries(self) -> tuple[float, ...]:
+        return (self.points,) if self.direction == "higher" else (-self.points,)
+
+    def is_supported_by(self, mean: float) -> bool:
+        (margin,) = self.boundaries
+        return mean > margin if self.direction == "higher" else mean < margin
+
+
 class CrossingClaim(BaseClaim):
     """The first row's line is behind the second's at the beginning, and ahead at the end."""
 
@@ -463,12 +481,15 @@ def _claim_class(entry: object) -> str:
         return type(entry).__name__
     fields = entry if isinstance(entry, dict) else {}
     otherwise = ContrastClaim if fields.get("against") else OrderClaim
+    if fields.get("points") and otherwise is OrderClaim:
+        otherwise = SuperiorityClaim
     return DIRECTIONS.get(str(fields.get("direction")), otherwise).__name__
 
 
 _MarginClaim = (
     Annotated[EquivalenceClaim, Tag("EquivalenceClaim")]
     | Annotated[NoninferiorityClaim, Tag("NoninferiorityClaim")]
+    | Annotated[SuperiorityClaim, Tag("SuperiorityClaim")]
 )
 Claim = Annotated[
     Annotated[OrderClaim, Tag("OrderClaim")]

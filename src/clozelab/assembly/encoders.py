@@ -55,6 +55,9 @@ def build_module(
             encoder_config(cfg, SpecialIds.from_tokenizer(corpus.tokenizer), objectives[-1])
         )
         encoder.share_projections()
+    elif cfg.fresh_weights:
+        encoder = Encoder(given_config(cfg))
+        encoder.share_projections()
     else:
         encoder = load_encoder_as(given_config(cfg), Path(cfg.encoder), cfg.seed)
         encoder.share_projections(only_equal=True)
@@ -78,7 +81,7 @@ def build_module(
     # The module brings this callback itself, for a Trainer of somebody's own needs it too.
     callbacks = [PositionGrowth(growth)]
     module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
-    if cfg.encoder is not None:
+    if cfg.encoder is not None and not cfg.fresh_weights:
         module.fresh_heads = _load_given_heads(module.model, Path(cfg.encoder))
     return module
 
@@ -133,7 +136,7 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
     tokens = [objective.token for objective in objectives]
     starts = [token.inputs()["teacher"] for token in tokens if getattr(token, "teacher_layers", 0)]
     folder = next(iter(starts), cfg.encoder)
-    if folder is None:
+    if folder is None or cfg.fresh_weights:
         return set()
     given = folders.read_config_dict(folder).get("clozelab", {})
     # Somebody else's may have been trained on any of its positions.

@@ -100,7 +100,7 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     log_passes(data, corpus)
     if cfg.keep_encoders_at_words is not None:
         steps_to_keep += steps_at_words(cfg.keep_encoders_at_words, data.words_by_step())
-    if cfg.encoder is not None:
+    if cfg.encoder is not None and not cfg.fresh_weights:
         log_learning_rate(cfg)
     for name, folder in read_folders(cfg, objectives).items():
         require_same_vocabulary(name, folder, corpus)
@@ -317,7 +317,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     factory.record_begin(run, job.hardware, **facts)
-    if cfg.encoder is not None:
+    if cfg.encoder is not None and not cfg.fresh_weights:
         folder = Path(cfg.encoder)
         begun_with = factory.encoder_facts(folder, module.model.encoder.config)
         run.record(encoder=begun_with, fresh_heads=module.fresh_heads)

@@ -196,7 +196,7 @@ def _sweep(
         settings["share_runs"] = True
     # `seed: 1,2` runs through values, and so does whatever the sweep runs through anyway.
     for key, value in changes.items():
-        if key in swept or "," in str(value):
+        if key in swept or (isinstance(value, str) and "," in value):
             swept[key] = value
         else:
             settings[key] = value

@@ -18,7 +18,7 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
-from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource
+from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, inline_configs
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
@@ -28,6 +28,7 @@ from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
+from clozelab.text.plain import hydra_text
 
 STAGES = ("prepare", *SWEEPS)
 OF_CORPUS = ("prepare", "pretrain")  # the stages that have one
@@ -121,8 +122,26 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
         # it.
         prepare, pretrain, *_ = steps
         corpus = f"corpus={pretrain.sweep.master.hydra_value('runtime.choices')['corpus']}"
-        steps[0] = replace(prepare, overrides=(corpus, *prepare.overrides))
+        steps[0] = replace(
+            prepare, overrides=(corpus, *_corpus_of_experiment(pretrain), *prepare.overrides)
+        )
     return steps
+
+
+def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
+    """The text and the vocabulary that an experiment itself names, as overrides for prepare."""
+    said = inline_configs(pretrain.folder or Path()).get(pretrain.config_name, {})
+    settings = pretrain.sweep.master
+    if "sources" in (said.get("corpus") or {}):
+        sources = []
+        for source in settings.get("corpus.sources"):
+            name, path = hydra_text(source["name"]), hydra_text(str(source["path"]))
+            sources.append(f"{{name: {name}, path: {path}}}")
+        yield f"corpus.sources=[{', '.join(sources)}]"
+    # Without it a vocabulary would be learnt that no arm reads.
+    vocabulary = settings.get("tokenizer.vocab_file")
+    if vocabulary is not None:
+        yield f"tokenizer.vocab_file={hydra_text(str(vocabulary))}"
 
 
 def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[str]:

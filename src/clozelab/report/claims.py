@@ -16,6 +16,7 @@ from clozelab.analysis.schema import (
     EquivalenceClaim,
     NoninferiorityClaim,
     OrderClaim,
+    SuperiorityClaim,
     TrendClaim,
 )
 from clozelab.analysis.scores import DataColumn
@@ -160,7 +161,7 @@ def _claimed_size(judgement: Judgement) -> str:
     if isinstance(claim, EquivalenceClaim):
         return f"within {claim.points:g}"
     if isinstance(claim, NoninferiorityClaim):
-        return f"{DIRECTIONS[claim.direction]} by {claim.points:g} or more"
+        return f"{DIRECTIONS.get(claim.direction, claim.direction)} by {claim.points:g} or more"
     return DIRECTIONS.get(claim.direction, claim.direction)
 
 
@@ -184,9 +185,10 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
         return f"along the lines up to {first} and {other_labels[0]}"
     each_of = "each of " if len(other_labels) > 1 else ""
     if isinstance(claim, NoninferiorityClaim):
-        side = DIRECTIONS[claim.direction].removeprefix("not ")
+        side = DIRECTIONS.get(claim.direction, claim.direction).removeprefix("not ")
         others = f"{each_of}{', '.join(other_labels)}"
-        return f"{first} less than {claim.points:g} {side} than {others}"
+        amount = "more" if isinstance(claim, SuperiorityClaim) else "less"
+        return f"{first} {amount} than {claim.points:g} {side} than {others}"
     if not isinstance(claim, OrderClaim | ContrastClaim):
         raise TypeError(f"no words for what a {type(claim).__name__} compares")
     text = f"{first} against {each_of}{', '.join(other_labels)}"

@@ -165,6 +165,8 @@ class About:
     synthetic: str | None
     # from the experiment's README
     question: str
+    # the question that its primary claims answer, with the answer; empty for most
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,9 @@ def build_page(
     classes = class_tables(table)
     bounds = _paragraphs("bounds.txt.j2", bounds=loss_bounds(table))
     experiment = table.experiment
+    answer = ""
+    if experiment.asks:
+        answer = f"{experiment.asks} {wording.answer(analysed.judgements)}."
     about = About(
         title=experiment.title,
         name=experiment.name,
@@ -273,6 +278,7 @@ def build_page(
         scale=scale,
         synthetic=table.runs.synthetic,
         question=_question(experiment),
+        answer=answer,
     )
     return Page(
         about=about,

@@ -62,6 +62,8 @@ def print_title(page: Page, console: Console) -> None:
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
         )
     console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
+    if page.about.answer:
+        _print_plain(page.about.answer, console, "bold")
     looks = ""
     if page.overview.analyses:
         looks = f"; looks: {page.overview.analyses}"

@@ -13,8 +13,8 @@ from clozelab.analysis.contrasts import Contrast
 from clozelab.analysis.crossover import Crossover
 from clozelab.analysis.history import Breach, BreachKind
 from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.phrases import format_count
-from clozelab.analysis.schema import ALL_COLUMNS
+from clozelab.analysis.phrases import format_count, join_list
+from clozelab.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
 from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdict_codes import Verdict, read_verdict
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
@@ -33,6 +33,31 @@ def summarise(judgements: Sequence[Judgement]) -> str:
     """The verdicts counted: "2 hold, 1 contradicted, 3 inconclusive"."""
     verdicts = [(one.verdict, one.is_exploratory) for one in judgements]
     return _count_verdicts(verdicts, list(product(Verdict, (False, True)))) or "no claims"
+
+
+ANSWERS = {Verdict.HOLDS: "yes", Verdict.CONTRADICTED: "no"}
+
+
+def answer(judgements: Sequence[Judgement]) -> str:
+    """What the primary claims say to the experiment's question, and what it costs.
+
+    "yes on MRPC (+2.3); not decided on CoLA (+0.4). But contradicted: it costs general text less
+    than 0.05 bits a character".
+    """
+    by_answer: dict[str, list[str]] = {"yes": [], "no": [], "not decided": []}
+    lost = []
+    for one in judgements:
+        if one.claim.primary:
+            size = f" ({signed(one.difference.mean, 2)})" if one.difference else ""
+            answered = ANSWERS.get(one.verdict, "not decided")
+            by_answer[answered].append(f"{one.judged_on}{size}")
+        elif type(one.claim) is NoninferiorityClaim and one.verdict is Verdict.CONTRADICTED:
+            lost.append(one.claim.text)
+    parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
+    text = "; ".join(parts)
+    if lost:
+        text += f". But contradicted: {'; '.join(lost)}"
+    return text[:1].upper() + text[1:]
 
 
 def _count_verdicts(

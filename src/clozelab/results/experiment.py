@@ -39,6 +39,8 @@ MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
 
 Every other word is an amount itself."""
+# what of an experiment with inputs may have entries with `needs: INPUT`
+NEEDING = ("columns", "rows", "claims")
 # how long pre-training is, and what is counted in steps
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 # largest difference between a claim's size and that of its cells, each rounded to one decimal
@@ -59,6 +61,32 @@ class Sweeps(Entry):
     """a mapping such as {pretrain_seed: '1,2'}"""
 
 
+class InputSpec(Entry):
+    """Something that the command line gives an experiment by name, as `inputs.NAME=`."""
+
+    kind: Literal["model", "corpus", "tasks", "number", "file"]
+    """model, corpus, tasks, number or file"""
+    about: str
+    """what it is, in a few words"""
+    default: str | int | None = ""
+    """what it is unless somebody says; null where the experiment can do without"""
+
+    @property
+    def is_needed(self) -> bool:
+        return self.default == ""
+
+
+class LongerVocabulary(Entry):
+    """An encoder with more words of a text, made before the first run."""
+
+    of: str
+    """the input that is the encoder"""
+    text: str
+    """the input that is the text"""
+    add: str
+    """the input that says how many words"""
+
+
 class Experiment(TableSpec):
     """paper.yaml as a whole.
 
@@ -69,6 +97,16 @@ class Experiment(TableSpec):
     name: str
     title: str = ""
     """the table's heading; without it, the folder's name"""
+    asks: str = ""
+    """a question that its primary claims answer with yes or no"""
+    scale: str | None = None
+    """the scale of an experiment with inputs, unless somebody says another"""
+    inputs: dict[str, InputSpec] = Field(default={})
+    """a mapping of what inputs.NAME= gives (planning/inputs.py)"""
+    given: dict[str, str] = Field(default={})
+    """the checksums of what was given, in an experiment that was filled in"""
+    longer_vocabularies: dict[str, LongerVocabulary] = Field(default={})
+    """a mapping of {of: encoder, text: text, add: words}, each the name of an input"""
     arms: dict[str, PlainDict] = Field(default={})
     """a mapping of arms, each a mapping of settings"""
     sweeps: Sweeps = Sweeps()
@@ -93,6 +131,8 @@ class Experiment(TableSpec):
         nothing of them.
         """
         file = {"title": file.get("name", "")} | file
+        if "inputs" in file:
+            file |= {key: _without_needs(file.get(key)) for key in NEEDING if key in file}
         arms = file.get("arms")
         # Arms without rows: a row for each, and the floor that was never trained.
         if file.get("rows") is None and isinstance(arms, dict) and arms:
@@ -229,6 +269,15 @@ class Experiment(TableSpec):
         if "steps" not in self.matched:
             keys |= set(STEP_KEYS)
         return frozenset(keys)
+
+
+def _without_needs(entries: object) -> object:
+    """Entries of a form without the inputs that they depend on, by which it is filled in."""
+    if isinstance(entries, dict):
+        return {key: value for key, value in entries.items() if key != "needs"}
+    if isinstance(entries, list):
+        return [_without_needs(entry) for entry in entries]
+    return entries
 
 
 def _column_with_defaults(entry: object, split: PlainDict) -> object:

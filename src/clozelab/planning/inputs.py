@@ -1,0 +1,399 @@
+"""Inputs of an experiment by name: what `inputs.NAME=` gives, filled in before anything else.
+
+An experiment that declares inputs is a form. Filling it makes an ordinary experiment, with links to
+what was given, and every verb reads that one:
+
+    clozelab reproduce worth_it inputs.encoder=FOLDER inputs.text=FOLDER inputs.task=intent.yaml
+    RUNS_DIR/worth_it/adapt/given/worth_it/paper.yaml   # filled; says the checksums
+    RUNS_DIR/worth_it/adapt/given/encoder               # a link, and so are text/ and tasks/
+
+So later commands need not say them again, and records name no path (config.GIVEN). A folder of runs
+keeps to one encoder and one text. Tasks may be added: each has its own runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+from clozelab.config import GIVEN
+from clozelab.corpus.paths import matching_files, resolve_path
+from clozelab.files.digests import digest, file_sha256
+from clozelab.files.public import encoder_folder
+from clozelab.launch.experiments import PAPER
+from clozelab.launch.own_task import COLUMN_WORDS, task_settings
+from clozelab.launch.processes import run_verb
+from clozelab.models.locate import find_model
+from clozelab.readers.remote import is_url
+from clozelab.readers.tables import table_format
+from clozelab.results.experiment import Experiment, open_experiment, read_yaml
+from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.terminal import path_of
+from clozelab.text.did_you_mean import hint, values_of
+from clozelab.text.paths import CONF_DIR
+from clozelab.text.plain import Json, JsonObject
+from clozelab.text.safe_yaml import own_text
+
+PREFIX = "inputs."
+VOCABULARIES = ("tokenizer.json", "vocab.txt")
+# what of a form's paper.yaml a filled one does not have
+OF_A_FORM = ("inputs", "longer_vocabularies", "scale")
+TASK = "${inputs.task}"
+TITLE = "${inputs.task.title}"
+FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
+
+
+@dataclass
+class Task:
+    """A task that was given: a choice of conf/task, or a file of the user's own."""
+
+    name: str
+    title: str
+    node: JsonObject | None = None  # what its YAML is to say; None for a choice of conf/task
+    files: dict[str, Path] = field(default_factory=dict)  # name in the folder of links -> file
+
+
+@dataclass
+class Given:
+    """Every input as it was given."""
+
+    links: dict[str, Path] = field(default_factory=dict)  # name below GIVEN -> what it is
+    values: dict[str, str] = field(default_factory=dict)  # input -> what stands for `${inputs.X}`
+    checksums: dict[str, str] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
+
+
+def fill(verb: str, words: Sequence[str]) -> list[str]:
+    """A verb's words in which a form's name is the place of the filled experiment.
+
+    ValueError for an input that is missing, unknown or no such thing, or other than before.
+    """
+    name = next((word for word in words if "=" not in word and word[:1] != "-"), None)
+    form = None if name is None else _form_of(name)
+    inputs = [word for word in words if word.startswith(PREFIX)]
+    if form is None and inputs:
+        raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
+    if form is None:
+        return list(words)
+    for word in words:
+        if word.partition("=")[0] in form.inputs:
+            raise ValueError(f"{word}: {form.name} takes it as {PREFIX}{word}")
+
+    settings = {"scale": str(form.scale), "experiment": form.name} | values_of(words)
+    base = Path(path_of("runs_dir", settings), settings["experiment"], settings["scale"], GIVEN)
+    filled = base / settings["experiment"]
+    if inputs:
+        said = values_of(word.removeprefix(PREFIX) for word in inputs)
+        given = look_at_inputs(form, said, settings)
+        _refuse_others(filled, given)
+        _write(form, given, filled, settings)
+    elif not (filled / PAPER).is_file():
+        raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
+    # The filled experiment is called as its folder, and has a scale of its own.
+    of_inputs = (PREFIX, "experiment=", *(f"{word}=" for word in COLUMN_WORDS))
+    others = [word for word in words if not word.startswith(of_inputs)]
+    others[others.index(str(name))] = str(filled)
+    if "scale" not in values_of(words):
+        others.append(f"scale={form.scale}")
+    return others
+
+
+def _form_of(name: str) -> Experiment | None:
+    """The experiment of a name if it declares inputs."""
+    try:
+        experiment = open_experiment(name)
+    except ValueError:
+        return None  # the verb itself says what is wrong
+    return experiment if experiment.inputs else None
+
+
+def _usage(verb: str, form: Experiment) -> str:
+    """The command line that fills a form, and what each of its inputs is."""
+    needed = [key for key, spec in form.inputs.items() if spec.is_needed]
+    words = " ".join(f"{PREFIX}{key}=..." for key in needed)
+    meanings = "; ".join(f"{key}: {form.inputs[key].about}" for key in needed)
+    return f"say clozelab {verb} {form.name} {words} ({meanings})"
+
+
+# What was given
+
+
+def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
+    """Look at every input, the quick ones first; ValueError in one sentence.
+
+    Args:
+        form: what is to be filled in.
+        said: input -> what the command line says.
+        settings: the other words: where relative paths begin, and the columns of a labelled file.
+    """
+    for key in said:
+        if key not in form.inputs:
+            advice = hint(key, form.inputs, prefix=PREFIX)
+            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
+    for key, spec in form.inputs.items():
+        if spec.is_needed and not said.get(key):
+            raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
+
+    given = Given()
+    looks = {"number": _number, "file": _file, "tasks": _tasks, "corpus": _corpus, "model": _model}
+    for kind, look in looks.items():
+        for key, spec in form.inputs.items():
+            value = said.get(key, spec.default)
+            if spec.kind == kind and value not in (None, ""):
+                look(given, key, str(value), settings)
+    return given
+
+
+def _number(given: Given, key: str, value: str, *_: object) -> None:
+    """A whole number; what needs one is left out where it is 0."""
+    if not value.isdecimal():
+        raise ValueError(f"{PREFIX}{key}={value} is no number: give 0 or more")
+    given.checksums[key] = value
+    if int(value):
+        given.values[key] = value
+
+
+def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
+    """A file that need not be there: without it, what needs it is left out."""
+    if resolve_path(value, path_of("data_dir", settings)).is_file():
+        given.values[key] = value
+
+
+def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
+    """Texts: a folder is linked as a whole, files one by one."""
+    if is_url(value):
+        raise ValueError(f"{PREFIX}{key}={value}: copy the text to this machine first")
+    data_dir = path_of("data_dir", settings)
+    location = resolve_path(value, data_dir)
+    files, _ = matching_files(value, data_dir)
+    if not files:
+        raise ValueError(f"{PREFIX}{key}={value}: no text here; give a folder, a file or a glob")
+    given.checksums[key] = digest({name: file_sha256(path) for name, path in files.items()})
+    given.values[key] = key
+    if location.is_dir():
+        given.links[key] = location
+        return
+    for name, path in files.items():
+        given.links[f"{key}/{name}"] = path
+    if len(files) == 1:
+        # A single file may be called as it likes; of a folder only texts are read.
+        given.values[key] = f"{key}/{next(iter(files))}"
+
+
+def _model(given: Given, key: str, value: str, *_: object) -> None:
+    """An encoder's folder, its vocabulary, and how much faster its head has to learn."""
+    try:
+        folder = find_model(encoder_folder(value))
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{key}={error}") from None
+    vocabularies = [name for name in VOCABULARIES if (folder / name).is_file()]
+    if not vocabularies:
+        raise ValueError(f"{PREFIX}{key}={value} has no {' and no '.join(VOCABULARIES)}")
+    given.links[key] = folder
+    given.checksums[key] = encoder_fingerprint(folder)
+    given.values |= {key: key, f"{key}.vocabulary": f"{key}/{vocabularies[0]}"}
+    given.values[f"{key}.head_rate"] = "1" if _may_have_head(folder) else "10"
+
+
+def _may_have_head(folder: Path) -> bool:
+    """Whether an encoder's file has, or may have, a head that predicts words."""
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        return True
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        names = " ".join(json.loads(content.read(size)))
+    return any(word in names for word in ("predictions", "lm_head", "decoder"))
+
+
+def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
+    """Several tasks, with commas; the columns that are named are those of each labelled file."""
+    for word in value.split(","):
+        task = _task(word.strip(), settings, key)
+        if task.name in given.checksums:
+            raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
+        checksums = {name: file_sha256(path) for name, path in task.files.items()}
+        given.tasks.append(task)
+        given.checksums[task.name] = digest([task.node, checksums])
+        for name, path in task.files.items():
+            given.links[f"tasks/{task.name}/{name}"] = path
+
+
+def _task(word: str, settings: Mapping[str, str], key: str) -> Task:
+    """A task by its name in conf/task, its YAML, or its labelled file."""
+    path = Path(word).expanduser()
+    known = CONF_DIR / "task" / f"{word}.yaml"
+    if path.is_file() and path.suffix == ".yaml":
+        return _described_task(path)
+    if path.is_file() and table_format(path) is not None:
+        return _labelled_file(path, settings)
+    if known.is_file():
+        node = read_yaml(known)
+        return Task(node["name"], str(node.get("title", word)))
+    names = [file.stem for file in (CONF_DIR / "task").glob("*.yaml")]
+    raise ValueError(
+        f"{PREFIX}{key}={word} is no task: give a task's YAML, a labelled file (csv, tsv, jsonl,"
+        f" parquet), or a name; {hint(word, names)}"
+    )
+
+
+def _described_task(path: Path) -> Task:
+    """A YAML; files that lie where it says, seen from its own folder, come along with it."""
+    node = read_yaml(path)
+    name = str(node.get("name") or path.stem)
+    task = Task(name, str(node.get("title") or name), node | {"name": name})
+    data = node.get("data") or {}
+    for setting, value in data.items():
+        if setting.endswith("_file") and isinstance(value, str):
+            file = path.parent / Path(value).expanduser()
+            if file.is_file():
+                task.files[file.name] = file
+                data[setting] = f"{FILES}/{name}/{file.name}"
+    return task
+
+
+def _labelled_file(path: Path, settings: Mapping[str, str]) -> Task:
+    """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
+    texts = [name for name in settings.get("text_column", "").split(",") if name]
+    label = settings.get("label_column")
+    node = task_settings(str(path.absolute()), "", text_columns=texts, label_column=label)
+    node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
+    defaults = {"defaults": ["own@_here_", "_self_"]}
+    return Task(node["name"], node["title"], defaults | node, {path.name: path})
+
+
+# The filled experiment
+
+
+def _refuse_others(filled: Path, given: Given) -> None:
+    """ValueError where runs lie there of an encoder, text or task that was another one."""
+    if not any(filled.parents[1].glob("*/*/*/**/run.json")):
+        return
+    before = _given_before(filled)
+    for key, checksum in given.checksums.items():
+        if before.get(key, checksum) != checksum:
+            raise ValueError(
+                f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
+                f" one: say experiment={filled.name}_2 too, which makes a table of its own"
+            )
+
+
+def _given_before(filled: Path) -> Mapping[str, str]:
+    """The checksums of an experiment that was filled in; none of one that was not."""
+    paper = filled / PAPER
+    return read_yaml(paper)["given"] if paper.is_file() else {}
+
+
+def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, str]) -> None:
+    """Write the filled experiment, its tasks, the links, and encoders with more words."""
+    base = filled.parent
+    if _given_before(filled) != given.checksums:
+        for key in form.longer_vocabularies:
+            shutil.rmtree(base / key, ignore_errors=True)
+    for name, target in given.links.items():
+        link = base / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target.resolve())
+
+    place = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
+    filling = _Filling(_replacements(form, given, place), given.tasks)
+    paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
+    for key in OF_A_FORM:
+        paper.pop(key, None)
+    _write_yaml(filled / PAPER, filling.of(paper) | {"given": given.checksums})
+    for path in [*form.folder.glob("*/*.yaml"), *form.folder.glob("*.md")]:
+        copy = filled / path.relative_to(form.folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
+    for task in given.tasks:
+        if task.node is not None:
+            node = _replace(task.node, {FILES: f"{place}/tasks"})
+            _write_yaml(filled / "task" / f"{task.name}.yaml", node)
+    for key, spec in form.longer_vocabularies.items():
+        if spec.add in given.values and not (base / key).is_dir():
+            _lengthen(
+                base / key, base / spec.of, base / given.values[spec.text], given.values[spec.add]
+            )
+
+
+def _replacements(form: Experiment, given: Given, place: str) -> dict[str, str]:
+    """`${inputs.NAME}` -> what stands in its place, of every input that is there."""
+    values = dict(given.values)
+    for key, spec in form.longer_vocabularies.items():
+        if spec.add in values:
+            values |= {key: key, f"{key}.vocabulary": f"{key}/tokenizer.json"}
+    replaced = {}
+    for key, value in values.items():
+        is_place = value.partition("/")[0] in (*form.inputs, *form.longer_vocabularies)
+        replaced[f"${{{PREFIX}{key}}}"] = f"{place}/{value}" if is_place else value
+    return replaced
+
+
+def _write_yaml(path: Path, node: JsonObject) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _lengthen(folder: Path, encoder: Path, text: Path, number: str) -> None:
+    """Write the encoder with so many words of the text."""
+    print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
+    words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
+    if run_verb(["vocabulary", *words], {}):
+        raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Puts values in the place of `${inputs.NAME}`; an entry that needs what is not given goes.
+
+    An entry of a list that names the task stands once a task.
+    """
+
+    replaced: Mapping[str, str]
+    tasks: Sequence[Task]
+
+    def of(self, node: Json) -> Json:
+        if isinstance(node, dict):
+            kept = {key: child for key, child in node.items() if self._is_kept(child)}
+            return {key: self.of(child) for key, child in kept.items() if key != "needs"}
+        if isinstance(node, list):
+            entries = []
+            for child in filter(self._is_kept, node):
+                entries += map(self.of, self._each(child))
+            return entries
+        if not isinstance(node, str):
+            return node
+        text = self.text(node)
+        return int(text) if text != node and text.isdecimal() else text
+
+    def text(self, text: str) -> str:
+        return str(_replace(text, self.replaced))
+
+    def _is_kept(self, node: Json) -> bool:
+        if not isinstance(node, dict) or "needs" not in node:
+            return True
+        return f"${{{PREFIX}{node['needs']}}}" in self.replaced
+
+    def _each(self, node: Json) -> Iterable[Json]:
+        if TASK not in str(node) and TITLE not in str(node):
+            return [node]
+        return [_replace(node, {TASK: task.name, TITLE: task.title}) for task in self.tasks]
+
+
+def _replace(node: Json, replaced: Mapping[str, str]) -> Json:
+    """A node in whose texts some words are replaced."""
+    if isinstance(node, dict):
+        return {key: _replace(child, replaced) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_replace(child, replaced) for child in node]
+    if isinstance(node, str):
+        for word, value in replaced.items():
+            node = node.replace(word, value)
+    return node

@@ -1,0 +1,205 @@
+"""Inputs of an experiment by name: what is refused, what is written, and what is remembered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clozelab.cli import main
+from clozelab.config import canonical
+from clozelab.planning.inputs import fill
+
+FORM = """
+title: Mine
+scale: adapt
+inputs:
+  encoder: {kind: model, about: an encoder}
+  text: {kind: corpus, about: a text}
+  task: {kind: tasks, about: tasks}
+  general: {kind: corpus, default: null, about: another text}
+columns:
+  - {name: "${inputs.task.title}", task: "${inputs.task}"}
+  - {name: Other text, from: evaluate, task: held_out_text, metric: validation/loss, needs: general}
+arms:
+  further: {encoder: "${inputs.encoder}", tokenizer.vocab_file: "${inputs.encoder.vocabulary}"}
+sweeps:
+  pretrain: {corpus.sources: [{name: text, path: "${inputs.text}"}]}
+rows:
+  - {row: further, arm: further}
+  - {row: random, arm: null}
+claims:
+  - id: "a_${inputs.task}"
+    text: "${inputs.task.title}"
+    compare: [further, random, "${inputs.task.title}"]
+    direction: higher
+    points: 1.0
+  - {text: forgets, compare: [further, random, Other text], direction: lower, needs: general}
+"""
+GIVEN = ["inputs.encoder=bert", "inputs.text=texts", "inputs.task=mrpc"]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a form, an encoder, texts, and a task of each kind."""
+    files = {
+        "mine/paper.yaml": FORM,
+        "bert/config.json": "{}",
+        "bert/vocab.txt": "[PAD]\n",
+        "bare/config.json": "{}",
+        "texts/a.txt": "one\ntwo\n",
+        "other.txt": "three\n",
+        "empty/x.png": "",
+        "many.csv": "id,review,remark,stars\n1,a,c,good\n2,b,d,bad\n",
+        "intent/rows.csv": "text,label\na,b\n",
+        "intent/intent.yaml": "name: intent\ntitle: Intents\ndata: {train_file: rows.csv}\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "mine has inputs, and none is given: say clozelab plan mine inputs.encoder=... "),
+        (GIVEN[:2], r"inputs.task= is missing: .*task: tasks"),
+        ([*GIVEN[:2], "inputs.task="], r"inputs.task= is missing"),
+        (
+            [*GIVEN, "inputs.txt=texts"],
+            r"inputs.txt: mine has no such input; did you mean 'inputs.text'",
+        ),
+        ([*GIVEN, "text=texts"], r"text=texts: mine takes it as inputs.text=texts"),
+        ([*GIVEN, "inputs.encoder=nowhere"], r"inputs.encoder=nowhere: no model here"),
+        ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
+        ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
+        ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
+        ([*GIVEN, "inputs.task=mprc"], r"inputs.task=mprc is no task: .* did you mean 'mrpc'"),
+        ([*GIVEN, "inputs.task=mrpc,mrpc"], r"two tasks are called mrpc"),
+        (
+            [*GIVEN, "inputs.task=many.csv"],
+            r"many.csv has the columns id, review, remark, stars, .*add text_column=COLUMN",
+        ),
+        ([*GIVEN, "inputs.general=nothing.txt"], r"inputs.general=nothing.txt: no text here"),
+    ],
+)
+def test_refusals(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message) if "..." in message else message):
+        fill("plan", ["mine", *words])
+    assert not Path("runs").exists()
+
+
+def test_an_experiment_without_inputs_takes_none() -> None:
+    with pytest.raises(ValueError, match="table1_glue declares no inputs"):
+        fill("plan", ["table1_glue", "inputs.text=texts"])
+    assert fill("plan", ["table1_glue", "scale=demo"]) == ["table1_glue", "scale=demo"]
+
+
+def test_filled_experiment(workplace: Path) -> None:
+    words = ["mine", "inputs.encoder=bert", "inputs.text=other.txt", "seeds=1"]
+    words += ["inputs.task=mrpc,many.csv,intent/intent.yaml"]
+    words += ["text_column=review", "label_column=stars"]
+    filled = fill("plan", words)
+    assert filled == ["runs/mine/adapt/given/mine", "seeds=1", "scale=adapt"]
+    paper = yaml.safe_load(Path(filled[0], "paper.yaml").read_text())
+
+    # A column and a claim a task; what needs the text that is not given has gone.
+    assert [column["task"] for column in paper["columns"]] == ["mrpc", "many", "intent"]
+    assert [claim["id"] for claim in paper["claims"]] == ["a_mrpc", "a_many", "a_intent"]
+    assert [claim["text"] for claim in paper["claims"]] == ["MRPC", "many.csv", "Intents"]
+    place = "${runs_dir}/mine/adapt/given"
+    assert paper["arms"]["further"]["tokenizer.vocab_file"] == f"{place}/encoder/vocab.txt"
+    (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
+    assert source["path"] == f"{place}/text/other.txt"
+    assert set(paper["given"]) == {"encoder", "text", "mrpc", "many", "intent"}
+    # No path of the inputs is in it; links say where they are.
+    assert str(workplace) not in str(paper)
+    given = Path("runs/mine/adapt/given")
+    assert (given / "encoder").resolve() == workplace / "bert"
+    assert (given / "text/other.txt").read_text() == "three\n"
+
+    many = yaml.safe_load((given / "mine/task/many.yaml").read_text())
+    assert many["data"] == {
+        "train_file": f"{place}/tasks/many/many.csv",
+        "text_columns": ["review"],
+        "label_column": "stars",
+        "numeric_labels": False,
+    }
+    intent = yaml.safe_load((given / "mine/task/intent.yaml").read_text())
+    assert intent["data"]["train_file"] == f"{place}/tasks/intent/rows.csv"
+    assert (given / "tasks/intent/rows.csv").is_file()
+
+
+def test_inputs_are_remembered_and_kept_apart() -> None:
+    first = fill("reproduce", ["mine", *GIVEN])
+    assert fill("report", ["mine"]) == first
+    # Before the first run they may be corrected.
+    assert fill("reproduce", ["mine", *GIVEN, "inputs.text=other.txt"]) == first
+    fill("reproduce", ["mine", *GIVEN])
+    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    assert fill("reproduce", ["mine", *GIVEN]) == first
+    # Another task is more columns; another text would be another table.
+    fill("reproduce", ["mine", *GIVEN, "inputs.task=mrpc,intent/intent.yaml"])
+    with pytest.raises(ValueError, match=r"has runs of another text.*say experiment=mine_2"):
+        fill("reproduce", ["mine", *GIVEN, "inputs.text=other.txt"])
+    Path("texts/a.txt").write_text("changed\n")
+    with pytest.raises(ValueError, match="has runs of another text"):
+        fill("reproduce", ["mine", *GIVEN])
+    second = fill("reproduce", ["mine", *GIVEN, "experiment=mine_2"])
+    assert second == ["runs/mine_2/adapt/given/mine_2", "scale=adapt"]
+    assert fill("report", ["mine", "experiment=mine_2"]) == second
+
+
+def test_records_name_inputs_without_their_place() -> None:
+    config = {
+        "runs_dir": "/home/me/runs",
+        "experiment": "mine",
+        "scale": {"name": "adapt"},
+        "task": {"data": {"train_file": "/home/me/runs/mine/adapt/given/tasks/a/a.csv"}},
+        "tokenizer": {"vocab_file": "/home/me/runs/other/vocab.txt"},
+    }
+    recorded = canonical(config)
+    assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
+    assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
+
+
+@pytest.mark.slow
+def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Plan, both seeds, the report's first sentence, and the table again with nothing said."""
+    transformers = pytest.importorskip("transformers")
+    words = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *words[0], "##a"]
+    Path("tiny").mkdir()
+    Path("tiny/vocab.txt").write_text("\n".join(dict.fromkeys(vocabulary)))
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(
+        vocab_size=len(set(vocabulary)), intermediate_size=32, max_position_embeddings=64, **shape
+    )
+    transformers.BertModel(config).save_pretrained("tiny")
+    sentence = " ".join(words)
+    Path("long.txt").write_text("\n\n".join([f"{sentence}\n{sentence}"] * 60))
+    rows = [f"{words[number % 26]} {number % 2}" for number in range(40)]
+    lines = [f"{row},{'even' if number % 2 else 'odd'}\n" for number, row in enumerate(rows)]
+    Path("parity.csv").write_text("text,label\n" + "".join(lines))
+
+    command = ["reproduce", "worth_it", "inputs.encoder=tiny", "inputs.text=long.txt"]
+    command += ["inputs.task=parity.csv", "inputs.general=long.txt", "inputs.words=0"]
+    command += ["seeds=1,2", "pretrain.steps_factor=0.1", "finetune.epochs=1", "--no-measure"]
+    assert main([*command, f"cache_dir={workplace}/cache", "--skip-doctor"]) == 0
+    report = Path("runs/worth_it/adapt/report/report.md").read_text()
+    asked = "**Is further pre-training on this text worth it? Not decided on parity.csv ("
+    assert asked in report
+    # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
+    assert "missing" not in report.partition("## The table")[2].partition("##")[0]
+    capfd.readouterr()
+    assert main(["report", "worth_it"]) == 0
+    assert "Not decided on parity.csv" in capfd.readouterr().out
+    record = Path("runs/worth_it/adapt/pretrain/further/seed-1/run.json").read_text()
+    assert '"given/text/long.txt"' in record and "parity.csv" not in record
