@@ -143,9 +143,6 @@ def _output_file(values: Mapping[str, str]) -> Path | None:
 
 
 def _say_columns(file_name: str, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Print which columns are read as texts.
-
-    Columns that are called as their roles, or that the user names, go without saying.
-    """
+    """Print which columns are read as texts, where neither their names nor the user say it."""
     if "text" not in values and set(roles) != set(roles.values()):
         print(f"{file_name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr)
