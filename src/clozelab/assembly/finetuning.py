@@ -20,6 +20,8 @@ from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
+from clozelab.files.public import public_name
+from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.base import build_with_hparams
@@ -170,7 +172,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     elif of_scale:
         log.info(
             "%s is a given encoder: %s of scale=%s is for encoders that it pre-trains",
-            folder,
+            public_name(folder) or folder,
             " ".join(of_scale),
             cfg.scale.name,
         )
@@ -194,6 +196,15 @@ def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     given = values_of(composed.origin.overrides) if composed.origin else {}
     if "task.name" in given and "task.title" not in given:
         title = task.name
+    if composed.origin and composed.origin.choices.get("task") == OWN_TASK:
+        kind = "number" if task.data["numeric_labels"] else "class"
+        log.info(
+            "%s: text is read from %s, and %s holds the label, a %s",
+            title,
+            " and ".join(task.data["text_columns"]),
+            task.data["label_column"],
+            kind,
+        )
     return {
         "name": task.name,
         "title": title,

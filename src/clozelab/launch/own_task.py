@@ -3,18 +3,21 @@
     task=reviews.csv text_column=review label_column=stars
 
 is spelt out as `task=own task.name=reviews task.title=reviews.csv task.data.train_file=reviews.csv
-...`: the run is that of a YAML which says the same. The two columns may be left out where the table
-leaves no doubt. `task@measure.task=FILE` is the same for an evaluation.
+...`: the run is that of a YAML which says the same, at scale=own. The two columns may be left out
+where the table leaves no doubt. `task@measure.task=FILE` is the same for an evaluation.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.columns import choose_columns
+from clozelab.files.public import PUBLIC_ENCODERS
+from clozelab.launch.overrides import OWN_TASK
 from clozelab.metrics.glue import is_number
 from clozelab.readers.cells import cell_text, is_missing
 from clozelab.readers.lines import file_suffix
@@ -31,6 +34,10 @@ LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
 ID_NAMES = ("id", "idx", "index")
 MOST_CLASSES = 20
 """More different whole numbers than that are numbers to be predicted, not classes."""
+ENOUGH_STEPS = 100
+EPOCHS = (3, 25)
+"""At least and at most: of a small file as many as make ENOUGH_STEPS, in batches of BATCH_SIZE."""
+BATCH_SIZE = 32  # conf/task/format/texts.yaml's
 
 
 def task_settings(
@@ -58,12 +65,15 @@ def task_settings(
         raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
     table = open_table(path)
     texts, label = _columns(table, text_columns, label_column)
+    labels = _labels(table, label)
     if numeric_labels is None:
-        numeric_labels = _are_numbers(table, label)
+        numeric_labels = _are_numbers(set(labels))
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
 
+    least, most = EPOCHS
+    enough = math.ceil(ENOUGH_STEPS * BATCH_SIZE / len(labels))
     # A benchmark's name would put this file's scores beside published ones.
     end = path.name.lower().rindex(file_suffix(path))
     name = re.sub(r"[^\w.-]+", "_", path.name[:end])
@@ -73,6 +83,7 @@ def task_settings(
         "name": name,
         "title": path.name,
         "metric": f"validation/{metrics[0]}",
+        "epochs": min(max(least, enough), most),
         "module": {"metrics": metrics},
         "data": {
             "train_file": file,
@@ -112,16 +123,21 @@ def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[lis
     return list(texts), label
 
 
-def _are_numbers(table: Table, column: str) -> bool:
-    """Whether a table's labels are numbers to be predicted."""
-    distinct = set()
+def _labels(table: Table, column: str) -> list[str]:
+    """The labels of a table as they are written; what is none is refused when it is read."""
+    labels = []
     for _, record in table.rows([column]):
         if isinstance(record, DamagedRow) or is_missing(record.get(column)):
             continue
-        try:
-            distinct.add(cell_text(record[column]))
-        except ValueError:  # a list, which is refused with its line when it is read
-            return False
+        label = record[column]
+        labels.append(str(label) if isinstance(label, list | dict) else cell_text(label))
+    if not labels:
+        raise ValueError(f"{table.path} has no row with a label in its column {column!r}")
+    return labels
+
+
+def _are_numbers(distinct: Collection[str]) -> bool:
+    """Whether labels are numbers to be predicted."""
     if not all(map(is_number, distinct)):
         return False
     has_fractions = any(not float(label).is_integer() for label in distinct)
@@ -154,12 +170,30 @@ def _file_of(word: str) -> str | None:
     return value
 
 
+def with_usual_names(config_name: str | None, overrides: Sequence[str]) -> list[str]:
+    """Return a verb's own overrides with what nobody has to say beside the names in them.
+
+    A public encoder is a row of its name, and a task of one's own is of the scale for that.
+    """
+    words = list(overrides)
+    given = values_of(words)
+    # An experiment, which has a configuration of its own, says both.
+    if config_name not in ("finetune", "evaluate"):
+        return words
+    encoder = given.get("encoder")
+    if encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
+        words.append(f"row={encoder}")
+    if "scale" not in given and has_own_task(words):
+        words.append("scale=own")
+    return words
+
+
 def with_own_format(overrides: Sequence[str]) -> list[str]:
     """Return overrides with `task=own` for `task=FILE`, and without the words about columns."""
     words = []
     for word in overrides:
         if _file_of(word) is not None:
-            words.append(f"{key_of(word)}=own")
+            words.append(f"{key_of(word)}={OWN_TASK}")
         elif key_of(word) not in COLUMN_WORDS:
             words.append(word)
     return words
@@ -210,6 +244,6 @@ def _as_words(settings: JsonObject, place: str) -> list[str]:
 def _hydra_value(value: Json) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(hydra_text, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return hydra_text(value)
+    if isinstance(value, str):
+        return hydra_text(value)
+    return str(value).lower()

@@ -32,7 +32,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
-from clozelab.launch.own_task import has_own_task, with_own_format, with_own_task
+from clozelab.launch.own_task import has_own_task, with_own_format, with_own_task, with_usual_names
 from clozelab.launch.own_text import (
     NO_CORPUS,
     has_own_text,
@@ -79,6 +79,7 @@ class GatedLoader(hydra_compat.CheckingLoader):
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
         """Compose; ValueError for what must not be run, and for a text beside another one."""
+        overrides = with_usual_names(config_name, overrides)
         if has_own_task(overrides):
             # where the file is looked for, the other words say
             others = with_own_format(without_own_text(overrides))

@@ -9,6 +9,8 @@ import re
 from functools import partial
 from pathlib import Path
 
+from clozelab.files.public import encoder_folder
+
 CONFIG_FILE = "config.json"
 GOOGLE_CONFIG_FILE = "bert_config.json"
 
@@ -16,10 +18,11 @@ GOOGLE_CONFIG_FILE = "bert_config.json"
 def find_model(name: str, *, from_hub: bool = False) -> Path:
     """The folder, or file, of a model: in Hugging Face's layout or Google's, or of a run.
 
-    Of a run's folder it is `model` or `encoder`. `from_hub`: where there is no such folder,
+    Of a run's folder it is `model` or `encoder`. A public name (files/public.py) stands for the
+    folder of its package. `from_hub`: where there is no such folder,
     NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
     """
-    path = Path(name).expanduser()
+    path = Path(encoder_folder(name)).expanduser()
     if path.is_file():
         return path
     for folder in (path, path / "model", path / "encoder"):
