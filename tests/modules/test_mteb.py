@@ -1,4 +1,4 @@
-"""`clozelab.MtebEncoder` is what mteb takes; it scores as sentence-transformers on the same folder."""
+"""`clozelab.MtebEncoder` is what mteb takes, and scores as sentence-transformers do."""
 
 from __future__ import annotations
 
