@@ -414,7 +414,14 @@ class StageConfig(Frozen):
 class TrainingConfig(StageConfig):
     """What every stage has that trains."""
 
-    optimizer: Annotated[Component, {"groups": Added(was=None)}] = MISSING
+    optimizer: Annotated[
+        Component,
+        {
+            "groups": Added(was=None),
+            "layer_decay": Added(was=None),
+            "layer_decay_rule": Added(was="electra"),
+        },
+    ] = MISSING
     schedule: Component = MISSING
     # name -> one of Lightning's
     callbacks: Annotated[Component | None, Meaning("protocol", "callbacks")] = None
@@ -598,6 +605,8 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
     # of given encoders: model_type -> the lowest and the highest one that a task's is moved to
     family_learning_rates: Annotated[dict[str, list[float]], NEUTRAL] = MISSING
+    # layers at the top that begin with fresh weights, and the pooler with them
+    reinitialise_layers: Annotated[int, Field(ge=0), Added(was=0)] = MISSING
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING

@@ -24,6 +24,7 @@ from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
+from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
@@ -98,12 +99,21 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if cfg.reinitialise_layers:
+        seed = derive_seed(draw_seed(cfg), "reinitialised layers")
+        reinitialise_top(encoder, cfg.reinitialise_layers, seed)
     data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
     module = build_module(cfg, encoder, data)
+    top_layer = module.encoder.layer[-1].parameters()
+    if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
+        raise ValueError(
+            f"reinitialise_layers={cfg.reinitialise_layers}: these layers are frozen, so they would"
+            " stay random: leave it out"
+        )
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
