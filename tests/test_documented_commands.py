@@ -120,7 +120,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("RUN", "RUN/model", "NLI"):
         write_model(root / name, head="SequenceClassification")
     write_model(root / "QA", head="QuestionAnswering")
-    for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio"):
+    for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio", "minilm"):
         (root / name).symlink_to(root / "bert-folder")
     text = "the cat sat on the mat . it was a long day .\n\nthe film was long . who sang ?\n\n"
     for name in (
@@ -138,6 +138,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pandas.DataFrame({"text": [text]}).to_csv(root / "dump/a.csv.xz", index=False)
     reviews = pandas.DataFrame({"review": ["a film", "not a film"]})
     reviews.to_csv(root / "reviews.csv", index=False)
+    mails = {"text": ["a film " * number for number in range(1, 41)], "intent": ["ask", "say"] * 20}
+    pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
     pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
     pairs.to_parquet(root / "pairs.parquet")
     pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
