@@ -70,7 +70,10 @@ MISSING = (
 
 def documented(text: str) -> Iterator[str]:
     """The commands of a page: those of its blocks, and whole ones in its sentences."""
-    blocks = "\n".join(re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL))
+    blocks = ""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if language in ("", "bash", "sh", "console"):
+            blocks += block
     for line in re.sub(r"\\\n\s*", " ", blocks).splitlines():
         match = re.search(r"(?:^|[ |])(?:-m )?clozelab (\S.*)", line)
         if match and not line.startswith(("git ", "#", "cd ")):
@@ -134,12 +137,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text * 5)
     (root / "dump").mkdir()
+    (root / "data").mkdir()
     pandas.DataFrame({"body": [text]}).to_parquet(root / "posts.parquet")
     pandas.DataFrame({"text": [text]}).to_csv(root / "dump/a.csv.xz", index=False)
     reviews = pandas.DataFrame({"review": ["a film", "not a film"]})
     reviews.to_csv(root / "reviews.csv", index=False)
     mails = {"text": ["a film " * number for number in range(1, 41)], "intent": ["ask", "say"] * 20}
     pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
+    pandas.DataFrame(mails).to_csv(root / "data" / "intent.csv", index=False)
+    (root / "my/task").mkdir()
+    (root / "my/task/intent.yaml").write_text(INTENT)
     pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
     pairs.to_parquet(root / "pairs.parquet")
     pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
@@ -155,6 +162,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# The task of docs/own-text.md, of one file.
+INTENT = """
+defaults: [format/labelled@_here_, _self_]
+name: intent
+title: Intent
+data: {train_file: intent.csv, text_columns: [text], label_column: intent}
+"""
 # An optimizer of somebody's own takes what conf/optimizer/adamw.yaml gives.
 PACKAGE = """
 from torch.optim import SGD
