@@ -423,6 +423,10 @@ class TrainingConfig(StageConfig):
         },
     ] = MISSING
     schedule: Component = MISSING
+    # what is trained of a given encoder, or added to it (models/adaptation.py); None: all of it
+    adaptation: Annotated[Component | None, Added(was=None)] = None
+    # of adaptation=full, what is not trained: embeddings, 3, 0-3, all but 2, or a list of such
+    freeze: Annotated[Any, Added(was=None), AfterValidator(nothing_empty)] = None
     # name -> one of Lightning's
     callbacks: Annotated[Component | None, Meaning("protocol", "callbacks")] = None
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut

@@ -404,7 +404,7 @@ def build_module(
         stored = folders.read_tensors(folder)
         for kind in locate(settings["_target_"]).needs:
             heads[kind] = family.head(kind, encoder, generator=generator, stored=stored)
-        module = build("measure.module", settings)(
+        module = build("measure.module", with_pooling(settings, folder))(
             encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric
         )
     if cfg.initialisation == "pretrained":
