@@ -70,10 +70,7 @@ MISSING = (
 
 def documented(text: str) -> Iterator[str]:
     """The commands of a page: those of its blocks, and whole ones in its sentences."""
-    blocks = ""
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        if language in ("", "bash", "sh", "console"):
-            blocks += block
+    blocks = "\n".join(re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL))
     for line in re.sub(r"\\\n\s*", " ", blocks).splitlines():
         match = re.search(r"(?:^|[ |])(?:-m )?clozelab (\S.*)", line)
         if match and not line.startswith(("git ", "#", "cd ")):
