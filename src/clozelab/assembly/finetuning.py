@@ -17,6 +17,7 @@ from torch import nn
 
 from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
+from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
@@ -108,11 +109,14 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)
     data.target.check_encoder(encoder.config, data.unit)
+    given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
+    if cfg.initialisation == "pretrained":
+        load_heads(given_heads, folder, cfg.task.name)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
-    module = build_module(cfg, encoder, data)
+    module = build_module(cfg, encoder, data, given_heads)
     top_layer = module.encoder.layer[-1].parameters()
     if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
         raise ValueError(
@@ -428,6 +432,7 @@ def build_data(
         max_train_examples=cfg.max_train_examples,
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
+        sample_seed=cfg.seed if cfg.sample_by_seed else None,
     )
     task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
@@ -444,7 +449,12 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(
+    cfg: FinetuneConfig,
+    encoder: Encoder,
+    data: FinetuningDataModule,
+    given_heads: Mapping[str, nn.Module],
+) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -456,6 +466,7 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
         factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         head=cfg.head,
+        given_heads=given_heads,
         keep_best_weights=keeps_best,
         **of_task,
         **factory.optimization(cfg, data.total_steps, seed),
