@@ -129,6 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "texts/a.txt",
         "abstracts/a.txt",
         "lines.txt",
+        "reviews.txt",
         "questions.txt",
         "queries.txt",
     ):
@@ -138,9 +139,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "data").mkdir()
     pandas.DataFrame({"body": [text]}).to_parquet(root / "posts.parquet")
     pandas.DataFrame({"text": [text]}).to_csv(root / "dump/a.csv.xz", index=False)
-    reviews = pandas.DataFrame({"review": ["a film", "not a film"]})
-    reviews.to_csv(root / "reviews.csv", index=False)
     mails = {"text": ["a film " * number for number in range(1, 41)], "intent": ["ask", "say"] * 20}
+    reviews = {"review": mails["text"], "label": mails["intent"]}
+    pandas.DataFrame(reviews).to_csv(root / "reviews.csv", index=False)
     pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
     pandas.DataFrame(mails).to_csv(root / "data" / "intent.csv", index=False)
     (root / "my/task").mkdir()
