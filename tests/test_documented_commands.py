@@ -121,7 +121,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("RUN", "RUN/model", "NLI"):
         write_model(root / name, head="SequenceClassification")
     write_model(root / "QA", head="QuestionAnswering")
-    for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio"):
+    for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio", "minilm"):
         (root / name).symlink_to(root / "bert-folder")
     text = "the cat sat on the mat . it was a long day .\n\nthe film was long . who sang ?\n\n"
     for name in (
@@ -129,16 +129,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "texts/a.txt",
         "abstracts/a.txt",
         "lines.txt",
+        "reviews.txt",
         "questions.txt",
         "queries.txt",
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text * 5)
     (root / "dump").mkdir()
+    (root / "data").mkdir()
     pandas.DataFrame({"body": [text]}).to_parquet(root / "posts.parquet")
     pandas.DataFrame({"text": [text]}).to_csv(root / "dump/a.csv.xz", index=False)
-    reviews = pandas.DataFrame({"review": ["a film", "not a film"]})
-    reviews.to_csv(root / "reviews.csv", index=False)
+    mails = {"text": ["a film " * number for number in range(1, 41)], "intent": ["ask", "say"] * 20}
+    reviews = {"review": mails["text"], "label": mails["intent"]}
+    pandas.DataFrame(reviews).to_csv(root / "reviews.csv", index=False)
+    pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
+    pandas.DataFrame(mails).to_csv(root / "data" / "intent.csv", index=False)
+    (root / "my/task").mkdir()
+    (root / "my/task/intent.yaml").write_text(INTENT)
     pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
     pairs.to_parquet(root / "pairs.parquet")
     pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
@@ -154,6 +161,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# The task of docs/own-text.md, of one file.
+INTENT = """
+defaults: [format/labelled@_here_, _self_]
+name: intent
+title: Intent
+data: {train_file: intent.csv, text_columns: [text], label_column: intent}
+"""
 # An optimizer of somebody's own takes what conf/optimizer/adamw.yaml gives.
 PACKAGE = """
 from torch.optim import SGD
