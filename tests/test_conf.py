@@ -84,6 +84,8 @@ def look_at(composed: Composed) -> None:
         ("pretrain", "trainer"),
         ("pretrain", "logger"),
         ("finetune", "task"),
+        ("finetune", "fine_tuning"),
+        ("finetune", "callbacks"),
         ("finetune", "scale"),
         ("finetune", "trainer"),
         ("finetune", "logger"),

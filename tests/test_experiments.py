@@ -345,6 +345,7 @@ def scales_of(name: str) -> list[str]:
         # its settings are chosen for this scale
         "small_fine_tuning": ["laptop"],
         "fine_tuned_crossing": ["laptop"],
+        "fine_tuning_recipes": ["laptop"],
         "public_encoder": ["laptop"],
         "minimal_pairs_record": ["laptop"],
         # no files of these tasks in the demo's world
@@ -553,6 +554,7 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         ]
         for arm in ("mlm", "ltr"):
             others.append({f"{name}/{arm}" for name in half})
+        others[-2].add("fine_tuning_recipes/mlm")
     if scale in ("demo", "laptop"):  # without dropout
         others[2].add("family_equal_compute/bert")
         return {frozenset(group) for group in (default, wide, *others)}

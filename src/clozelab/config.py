@@ -30,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from clozelab.files.origin import RUN_FILE, is_given
+from clozelab.files.public import encoder_folder
 from clozelab.schema import (
     CONDITIONAL_KEYS,
     IDENTITY,
@@ -157,6 +158,8 @@ def _given_encoder(root: DictConfig) -> Path | None:
         return None
     # `_environment_of_names` may have put a variable's name in the place of its value.
     folder = re.sub(r"\(env (\w+)\)", lambda name: os.environ.get(name[1], ""), root.encoder)
+    with suppress(ValueError):  # said where the configuration is resolved
+        folder = encoder_folder(folder)
     return Path(folder) if is_given(folder, root.scale.name) else None
 
 
@@ -195,6 +198,8 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
 """Known to configurations by their own names (hydra_compat.register)."""
 
 
+PLACES_OF_ENCODERS = ("encoder", "objective.token.teacher", "tokenizer.vocab_file")
+"""Keys that may name a public encoder, or a file of it."""
 MISSING_VALUE = "???"
 UNRESOLVED = re.compile(r"^\?{3}$|\$\{")
 """A value that is missing, or not resolved."""
@@ -352,9 +357,20 @@ class Composed:
 
     @cached_property
     def values(self) -> JsonObject:
-        """Everything but Hydra's own node as plain values, resolved."""
+        """Everything but Hydra's own node as plain values, resolved.
+
+        A public encoder is the folder that its name stands for; ValueError where there is none.
+        """
         with self._resolving() as node:
-            return to_plain(node)
+            values = to_plain(node)
+        for place in PLACES_OF_ENCODERS:
+            *parents, key = place.split(".")
+            part = values
+            for parent in parents:
+                part = part.get(parent) or {}
+            if isinstance(part.get(key), str):
+                part[key] = encoder_folder(part[key])
+        return values
 
     @cached_property
     def unresolved(self) -> PlainDict:

@@ -414,8 +414,19 @@ class StageConfig(Frozen):
 class TrainingConfig(StageConfig):
     """What every stage has that trains."""
 
-    optimizer: Annotated[Component, {"groups": Added(was=None)}] = MISSING
+    optimizer: Annotated[
+        Component,
+        {
+            "groups": Added(was=None),
+            "layer_decay": Added(was=None),
+            "layer_decay_rule": Added(was="electra"),
+        },
+    ] = MISSING
     schedule: Component = MISSING
+    # what is trained of a given encoder, or added to it (models/adaptation.py); None: all of it
+    adaptation: Annotated[Component | None, Added(was=None)] = None
+    # of adaptation=full, what is not trained: embeddings, 3, 0-3, all but 2, or a list of such
+    freeze: Annotated[Any, Added(was=None), AfterValidator(nothing_empty)] = None
     # name -> one of Lightning's
     callbacks: Annotated[Component | None, Meaning("protocol", "callbacks")] = None
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
@@ -554,9 +565,11 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
+    "validation_folds": Added(was=None),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
 }
+CLASS_WEIGHTS = Added(was=None)
 # Test files are read only where they are to be predicted.
 TEST = Meaning("protocol", "predict_test")
 PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
@@ -580,7 +593,7 @@ class TaskConfig(Frozen):
     target: Component = MISSING  # what is predicted of them
     # settings that the unit, the target, and data or module take by their names
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
-    module: dict[str, Any] = MISSING
+    module: Annotated[dict[str, Any], {"class_weights": CLASS_WEIGHTS}] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
@@ -596,6 +609,8 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
     # of given encoders: model_type -> the lowest and the highest one that a task's is moved to
     family_learning_rates: Annotated[dict[str, list[float]], NEUTRAL] = MISSING
+    # layers at the top that begin with fresh weights, and the pooler with them
+    reinitialise_layers: Annotated[int, Field(ge=0), Added(was=0)] = MISSING
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
@@ -621,7 +636,9 @@ class MeasureConfig(Frozen):
     # the task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
     # has its own
     task: Annotated[
-        Component | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        Component | None,
+        {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        | {"module.class_weights": CLASS_WEIGHTS},
     ] = MISSING
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it

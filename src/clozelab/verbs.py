@@ -16,56 +16,53 @@ from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, PlainDict
 
 HYDRA_VERBS = {
-    "prepare": "text -> vocabulary -> token shards in the cache",
-    "pretrain": "one encoder from a prepared corpus (-m: a sweep, one process a job)",
-    "finetune": "one encoder on one downstream task, scored and kept (-m: a sweep)",
-    "evaluate": "an encoder or a fine-tuned model, measured without training it (-m: a sweep)",
+    "prepare": "text to vocabulary and token shards",
+    "pretrain": "one encoder from a corpus (-m: a sweep)",
+    "finetune": "one encoder on one task, scored and kept (-m: a sweep)",
+    "evaluate": "an encoder or a model, measured without training (-m: a sweep)",
 }
-EXPERIMENT_VERBS = {
-    "reproduce": "a whole experiment: prepare, the sweeps, report; stop and start at will",
-    "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
-    "report": "judge an experiment from its run folders: table, verdicts, plots",
+MAKE_VERBS = {
+    "reproduce": "a whole experiment, from text to a judged table",
+    "plan": "jobs, hours, disk and detectable differences, before any run",
+    "doctor": "what is wrong with a machine or an experiment, before training",
+    "inspect": "a corpus: lengths, documents, instances as a model reads them",
+}
+JUDGE_VERBS = {
+    "report": "an experiment from its runs: table, verdicts, plots",
     "judge": "claims against a CSV of scores that were made anywhere",
-    "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
-    "plan": (
-        "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before"
-        " anything runs"
-    ),
+    "register": "claims, arms and seeds, frozen with a date before the first run",
+    "compare": "what differs between runs, and a paired test of two",
+    "explain-cell": "the runs behind a cell of a table, and their commands",
+    "record": "is a row the best yet for one text, budget and kind of machine?",
+    "verify": "part of a run trained again and compared; a pack checked",
 }
-RUN_VERBS = {
-    "status": "what runs now and how far it is, what failed and why",
-    "runs": "every run folder: status, score, time",
-    "verify": "is it the same run, trained again? is a pack intact?",
-    "track": "sends the numbers of runs to a tracker that was away while they trained",
-    "record": "is a row the best yet of one text, one budget and one kind of machine?",
-    "pack": "records, scores and predictions of runs in one small file",
-    "pool": "runs of several machines and days, from their packs, in one table",
-    "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
-    "explain-cell": (
-        "the runs behind a cell of an experiment's table, and the commands that make them"
-    ),
-}
-MODEL_VERBS = {
-    "predict": (
-        "predictions of a model: masks, classes, answers, tags, embeddings, scores, test files"
-    ),
+USE_VERBS = {
+    "predict": "masks, classes, answers, tags, embeddings, scores of texts",
     "search": "the lines of a file that are most like a text",
-    "serve": "a model behind a small HTTP endpoint of this machine",
-    "explain": "which tokens an answer rests on, and where attention looks: a page or a picture",
-    "export": (
-        "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its"
-        " card"
-    ),
-    "vocabulary": "a model with more words, or another tokenizer, to be pre-trained further",
+    "export": "a model for transformers, ONNX or sentence-transformers",
+    "explain": "which tokens an answer rests on, as a page or a picture",
+    "serve": "a model behind an HTTP endpoint of this machine",
+    "vocabulary": "more words, or another tokenizer, for a model",
+    "submit": "the submission zip of a benchmark",
 }
-OTHER_VERBS = {
-    "inspect": "a prepared corpus: its lengths, documents, and instances as a model reads them",
-    "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
-    "submit": "the submission zip of a benchmark from runs with predict_test=true",
-    "list": "experiments with their status, or architectures with their commands",
+UPKEEP_VERBS = {
+    "list": "experiments, architectures, corpora",
+    "status": "what runs now, how far it is, what failed and why",
+    "runs": "every run folder: status, score, time",
+    "pack": "runs in one small file",
+    "pool": "the runs of several packs in one table",
+    "track": "the missing metrics of a run, sent to a tracker",
+    "gc": "files that could be deleted: checkpoints, leftovers, cache",
 }
-# Those that compose no configuration, in the order of the help.
-PLAIN_VERBS = EXPERIMENT_VERBS | RUN_VERBS | MODEL_VERBS | OTHER_VERBS
+PLAIN_VERBS = MAKE_VERBS | JUDGE_VERBS | USE_VERBS | UPKEEP_VERBS
+"""Those that compose no configuration."""
+HEADINGS = {
+    "Make": HYDRA_VERBS | MAKE_VERBS,
+    "Judge": JUDGE_VERBS,
+    "Use a model": USE_VERBS,
+    "Look after runs": UPKEEP_VERBS,
+}
+"""Of the help: the verbs that a newcomer needs stand first."""
 FUNCTIONS = {
     "list": "list_experiments.main",
     "explain-cell": "explain_cell.main",
@@ -141,12 +138,11 @@ DEFAULT_KEYS = {
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
   clozelab VERB [name=value ...]
-
 {verbs}
 
   clozelab VERB --help           what the verb takes
   clozelab VERB --cfg job        the composed configuration
-  clozelab VERB -m key=a,b ...   a sweep (of the first four verbs): each job in its own process
+  clozelab VERB -m key=a,b ...   a sweep, of the first four verbs
   clozelab --version
   CLOZELAB_DEBUG=1 clozelab ...  where an error was raised
 
@@ -166,9 +162,11 @@ def function_of(verb: str) -> tuple[str, str]:
 
 def help_of_all() -> str:
     """Return what `clozelab --help` prints."""
-    verbs = HYDRA_VERBS | PLAIN_VERBS
-    lines = "\n".join(f"  {verb:<13} {text}" for verb, text in verbs.items())
-    return fitted(HELP.format(verbs=lines))
+    lines = []
+    for heading, verbs in HEADINGS.items():
+        lines += ["", f"{heading}:"]
+        lines += [f"  {verb:<13} {text}" for verb, text in verbs.items()]
+    return fitted(HELP.format(verbs="\n".join(lines)))
 
 
 def help_of(verb: str, argv: Sequence[str]) -> str:

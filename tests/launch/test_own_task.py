@@ -14,9 +14,12 @@ YAML = """
 defaults: [format/labelled@_here_, _self_]
 name: reviews
 title: My reviews
+epochs: 25  # of two rows
 module: {metrics: [accuracy, macro_f1]}
 data: {train_file: reviews.csv, text_columns: [review], label_column: verdict}
 """
+
+ROW = ["1", "1,2", "1,2,3"]
 
 
 def write(folder: Path, header: str, *rows: str, name: str = "reviews.csv") -> Path:
@@ -36,9 +39,9 @@ def test_it_is_the_run_of_a_yaml(tmp_path: Path) -> None:
     (tmp_path / "my" / "task" / "intent.yaml").write_text(YAML)
     words = ["task=reviews.csv", "text_column=review", "label_column=verdict"]
     short = sweep.compose("finetune", words)
-    long = sweep.compose("finetune", ["task=intent"], folder=tmp_path / "my")
+    long = sweep.compose("finetune", ["task=intent", "scale=own"], folder=tmp_path / "my")
     assert short.recorded == long.recorded
-    assert short.recorded != sweep.compose("finetune", [*words, "task.metric=validation/f1"])
+    assert short.recorded != sweep.compose("finetune", [*words, "task.metric=f1"]).recorded
     probe = sweep.compose(
         "evaluate", ["measure=probe", "task@measure.task=reviews.csv", *words[1:]]
     )
@@ -57,8 +60,10 @@ def test_it_is_the_run_of_a_yaml(tmp_path: Path) -> None:
 def test_columns_that_leave_no_doubt(
     tmp_path: Path, header: str, texts: list[str], label: str
 ) -> None:
-    file = write(tmp_path, header, "1,2,3"[: 2 * header.count(",") + 1])
-    data = task_settings(str(file), tmp_path)["data"]
+    file = write(tmp_path, header, *[ROW[header.count(",")]] * 2000)
+    settings = task_settings(str(file), tmp_path)
+    assert settings["epochs"] == 3, "a large file needs no more"
+    data = settings["data"]
     assert (data["text_columns"], data["label_column"]) == (texts, label)
 
 
@@ -66,7 +71,7 @@ def test_columns_that_leave_no_doubt(
     "header", ["review,verdict", "text,date,author", "label,class,text", "label,review,title"]
 )
 def test_columns_that_leave_doubt_are_asked_for(tmp_path: Path, header: str) -> None:
-    write(tmp_path, header, "1,2,3"[: 2 * header.count(",") + 1])
+    write(tmp_path, header, ROW[header.count(",")])
     columns = header.replace(",", ", ")
     with pytest.raises(ValueError, match=rf"columns {columns}, .*text_column=.*label_column="):
         sweep.compose("finetune", ["task=reviews.csv"])
@@ -86,7 +91,7 @@ def test_the_score_goes_by_what_the_labels_are(
 ) -> None:
     rows = [json.dumps({"text": f"text {label}", "label": label}) for label in labels]
     (tmp_path / "data").mkdir()
-    write(tmp_path / "data", rows[0], *rows[1:], "{}", name="rows.jsonl")
+    write(tmp_path / "data", *rows, name="rows.jsonl")
     task = sweep.compose("finetune", ["task=rows.jsonl"]).values["task"]
     assert task["metric"] == metric
     assert task["data"]["numeric_labels"] is ("spearman" in metric)
@@ -103,9 +108,10 @@ def test_names_are_of_the_file_and_never_a_benchmarks(tmp_path: Path) -> None:
 
 def test_a_sweep_runs_through_other_keys(tmp_path: Path) -> None:
     write(tmp_path, "text,label", "fine,good", "dull,bad")
-    jobs = sweep.Sweep("finetune", ["task=reviews.csv", "learning_rate=1e-4,1e-3"]).jobs
+    opened = sweep.Sweep("finetune", ["task=reviews.csv", "learning_rate=1e-4,1e-3"])
+    jobs = opened.jobs
     assert [job[-1].partition("=")[0] for job in jobs] == ["row", "row"] and jobs[0] != jobs[1]
-    assert all("task.data.label_column=label" in job for job in jobs)
+    assert opened.settings(jobs[1])["task"]["data"]["label_column"] == "label"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]
     root = make_runs(means)
     words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]
     assert main(words) == 0 and not (root / "report/report.tex").exists()
-    assert main([*words, "--latex"]) == 0
+    assert main([*words, "--paper"]) == 0
     texts.append((root / "report/report.tex").read_text())
     return texts[0]
 
@@ -54,7 +54,7 @@ def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None
         writers.finetune(root, "random", "mrpc", seeds, 50.0, collapsed=True)
     writers.finetune(root, "ltr_bilstm", "mrpc", (1, 1), 61.0)
     assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
         == 0
     )
     scores, *_, verdicts = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
@@ -97,7 +97,7 @@ def test_what_scores_are_of_and_every_warning_stand_below(
             path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
         )
     assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
         == 0
     )
     tables = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
@@ -131,7 +131,7 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
         path.write_text(text)
     (root.parents[1] / "table6_model_size").mkdir()
     root = root.rename(root.parents[1] / "table6_model_size" / "demo")
-    assert main(["table6_model_size", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    assert main(["table6_model_size", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"]) == 0
     text = (root / "report/report.tex").read_text()
     of_perplexity = "in points (LM perplexity: perplexity)."
     for sentence in (
@@ -154,7 +154,7 @@ def test_baselines_stand_below_the_rows(
     known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
     writers.finetune(root, "ltr", "mrpc", (1, 1), 60.0, **known)
     assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"])
+        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
         == 0
     )
     lines = (root / "report/report.tex").read_text().split("\n")

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
     report = written(root)
     names = {path.name for path in report.folder.iterdir()}
-    stems = ("curves", "curves-dark", "table", "table-dark")
+    stems = ("curves", "curves-dark", "forest", "forest-dark", "table", "table-dark")
     plots = {f"{stem}.png" for stem in stems} | {f"{stem}.svg" for stem in stems}
     assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
     with (report.folder / "claims.csv").open(newline="") as file:
@@ -127,7 +127,7 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
     for rule in (".holds { color: var(--holds); }", "--holds: #00694d;", "--holds: #4cc9a0;"):
         assert rule in before and rule in after
     judgement = next(one for one in report.judgements if one.verdict is Verdict.HOLDS)
-    terminal = verdict_table(report.page.judged.claims)
+    terminal = verdict_table(report.page.judged.claims, report.page.judged.forest, 80)
     labels = {cell.plain.partition("\n")[0]: cell.style for cell in terminal.columns[0].cells}
     assert labels["stands"] == "green" and "holds" not in labels
     assert "A claim stands (is contradicted) if" in after
@@ -273,18 +273,6 @@ def test_no_text_is_html(make_runs: Callable[..., Path], writers: Any) -> None:
         assert tags.found.count("img") == tags.found.count("picture")  # the report's own
     assert "<img src=x" not in texts(hostile)["report.html"]
     assert "3 < 4" in (hostile.folder / "report.md").read_text()  # what is no HTML stays as it is
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_marks_lie_on_the_axis(make_runs: Callable[..., Path]) -> None:
-    page = written(full(make_runs, pretrain_seeds=(1, 2))).page
-    marks = [one.figures.marks for one in page.judged.claims]
-    values = list(chain.from_iterable(one.values() for one in marks))
-    assert values and all(0.0 <= value <= 100.0 for value in values)
-    assert all(one["low"] <= one["ours"] <= one["high"] for one in marks if "low" in one)
-    # The paper's difference on MNLI is not drawn over ours on a stand-in for it.
-    shown = {one.judged_on: "paper" in one.figures.marks for one in page.judged.claims}
-    assert shown["MRPC"] and not shown["SNLI-95k"]
 
 
 @pytest.mark.usefixtures("without_plots")

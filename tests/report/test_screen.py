@@ -62,11 +62,12 @@ function contrast(one, view) {
 addEventListener("load", () => {
   const found = Array.from(document.querySelectorAll("iframe"), (frame) => {
     const page = frame.contentDocument, view = frame.contentWindow, wide = [], faint = [];
+    const forest = page.querySelector(".forest").getBoundingClientRect();
     for (const summary of page.querySelectorAll("details")) summary.open = true;
     for (const one of page.body.querySelectorAll("*")) {
       const box = one.getBoundingClientRect();
       const isWider = one.clientWidth && one.scrollWidth > one.clientWidth + 1;
-      const isWide = isWider && !one.matches(".axis");
+      const isWide = isWider && !one.matches(".ticks");
       if (isWide || box.right > page.documentElement.clientWidth + 1)
         wide.push(`${one.tagName}.${one.className} ${one.textContent.trim().slice(0, 40)}`);
       const textOf = (node) => node.nodeType === 3 ? node.data.trim() : "";
@@ -80,9 +81,8 @@ addEventListener("load", () => {
         faint.push(`${one.tagName}.${one.className} ${ratio} ${says.slice(0, 40)}`);
       }
     }
-    const last = page.querySelector(".answers").getBoundingClientRect();
     const isDark = view.matchMedia("(prefers-color-scheme: dark)").matches;
-    return { wide, faint, isDark, answered: last.bottom };
+    return { wide, faint, isDark, answered: forest.bottom };
   });
   document.querySelector("#seen").textContent = JSON.stringify(found);
 });
@@ -178,7 +178,8 @@ def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
         r'<a class="badge contradicted" href="#claim-2" title="contradicted"></a>' + sentence, above
     )
     assert re.search(r"- \*\*contradicted\*\*: " + sentence, markdown)
-    places = re.findall(r'href="#(claim-\d+)"', above)
+    answers = above.partition('<ul class="answers">')[2]
+    places = re.findall(r'href="#(claim-\d+)"', answers)
     assert len(places) == len(report.judgements) and all(
         f'<tr id="{one}">' in html for one in places
     )

@@ -32,6 +32,7 @@ WITHOUT_NUMBERS = (
     "family",
     "figure5_training_steps",
     "fine_tuned_crossing",
+    "fine_tuning_recipes",
     "distillation_retention",
     "family_equal_compute",
     "hybrid_ratio",

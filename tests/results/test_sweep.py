@@ -369,7 +369,7 @@ def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
     assert main([str(tmp_path), "fixed_encoder=ours"]) == 0
     with pytest.raises(ValueError, match="fixed_encoder=our: no such row; did you mean 'ours'"):
         infer_table(find(tmp_path), ["our"])
-    with pytest.raises(ValueError, match="takes report_dir=, fixed_encoder=ROW and --latex"):
+    with pytest.raises(ValueError, match="takes report_dir=, fixed_encoder=ROW and --paper"):
         main([str(tmp_path), "seed=1"])
 
 

@@ -238,6 +238,7 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
         max_positions=longest,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
+        seed=cfg.seed,
     )
     # What the encoder itself has seen, and how it predicts, only a measure asks.
     return replace(

@@ -11,17 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 
-from clozelab.addresses import build_parts, check_targets
+from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
+from clozelab.files.public import public_name
+from clozelab.launch.overrides import OWN_TASK
+from clozelab.models.adaptation import save_adapter
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
+from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
     FineTuning,
@@ -96,12 +101,23 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    if cfg.reinitialise_layers:
+        seed = derive_seed(draw_seed(cfg), "reinitialised layers")
+        reinitialise_top(encoder, cfg.reinitialise_layers, seed)
+    with torch.device("meta"):  # refuses what this encoder cannot have
+        factory.adaptation(vars(cfg), Encoder(encoder.config))()
     data.target.check_encoder(encoder.config, data.unit)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
     module = build_module(cfg, encoder, data)
+    top_layer = module.encoder.layer[-1].parameters()
+    if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
+        raise ValueError(
+            f"reinitialise_layers={cfg.reinitialise_layers}: these layers are frozen, so they would"
+            " stay random: leave it out"
+        )
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
 
 
@@ -152,6 +168,8 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         cfg.epochs,
         cfg.global_batch_size,
     )
+    if cfg.adaptation is not None:
+        warn_of_learning_rate(cfg)
     if not is_given(folder, cfg.scale.name):
         return
     # The recipe of a scale was made for the encoders that are pre-trained at that scale.
@@ -170,7 +188,7 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
     elif of_scale:
         log.info(
             "%s is a given encoder: %s of scale=%s is for encoders that it pre-trains",
-            folder,
+            public_name(folder) or folder,
             " ".join(of_scale),
             cfg.scale.name,
         )
@@ -184,6 +202,17 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         )
 
 
+def warn_of_learning_rate(cfg: FinetuneConfig) -> None:
+    """Warn of a learning rate that is far from those of the adaptation's paper."""
+    rates = build("adaptation", cfg.adaptation).learning_rates
+    if rates is not None and not rates[0] / 2 <= cfg.learning_rate <= rates[1] * 2:
+        log.warning(
+            "learning_rate=%g is for training all weights; this adaptation usually takes %g to %g",
+            cfg.learning_rate,
+            *rates,
+        )
+
+
 def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     """What scores.json keeps about the task.
 
@@ -194,6 +223,15 @@ def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     given = values_of(composed.origin.overrides) if composed.origin else {}
     if "task.name" in given and "task.title" not in given:
         title = task.name
+    if composed.origin and composed.origin.choices.get("task") == OWN_TASK:
+        kind = "number" if task.data["numeric_labels"] else "class"
+        log.info(
+            "%s: text is read from %s, and %s holds the label, a %s",
+            title,
+            " and ".join(task.data["text_columns"]),
+            task.data["label_column"],
+            kind,
+        )
     return {
         "name": task.name,
         "title": title,
@@ -313,6 +351,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
             folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
         )
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
+        save_adapter(run.dir / "adapter", module.encoder, module.heads(), str(job.encoder_folder))
     run.complete(
         results,
         data=job.data.facts,
@@ -366,6 +405,7 @@ def build_data(
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
+        seed=cfg.seed,
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -399,6 +439,7 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
     of_task = task_data.task_module_arguments(vars(cfg.task), data)
     return build_with_hparams(
         FineTuning,
+        factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         head=cfg.head,
         keep_best_weights=keeps_best,

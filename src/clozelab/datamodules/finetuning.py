@@ -45,7 +45,7 @@ from clozelab.tasks.cache import (
 )
 from clozelab.tasks.preview import Preview, TaskPreview
 from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
-from clozelab.tasks.splitting import HeldOut, Overlap
+from clozelab.tasks.splitting import Fold, HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
 from clozelab.text.plain import PlainDict
@@ -85,6 +85,7 @@ class TaskInputs:
     label_names: Sequence[str] | None = None
     corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
     predicts_next: bool = False  # EncoderConfig's
+    seed: int = 0  # of the run: says which of `validation_folds` is its own
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class FinetuningDataModule(LightningDataModule):
     """Labelled examples of any unit and target: read, cached, held out, and made batches of.
 
     Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
-    file `validation_fraction` of the training file is held out, drawn by `validation_seed`.
+    file `validation_fraction` of the training file is held out, drawn by `validation_seed`; or one
+    of `validation_folds`, the one of the run's seed.
     `max_seq_length` is cut to what the encoder takes, evaluation batches are cut to
     `evaluation_tokens`. After `setup` the target knows its classes.
 
@@ -138,6 +140,7 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: int,
         extra_validation_files: Mapping[str, str] | None = None,
         train_extra: list[str] | None = None,
+        validation_folds: int | None = None,
     ) -> None:
         super().__init__()
         unit.check_target(target)
@@ -145,7 +148,12 @@ class FinetuningDataModule(LightningDataModule):
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before
         # anything is read.
-        self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
+        self.require = partial(
+            files.require_file,
+            inputs.data_dir,
+            how_to_get=how_to_get,
+            is_folder=unit.reads_folders,
+        )
         self.asked_seq_length = max_seq_length
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
@@ -153,10 +161,18 @@ class FinetuningDataModule(LightningDataModule):
         if train_file is None:
             raise ValueError("task.data.train_file is null: name the file to train on")
         self.train_path = self.require(train_file)
-        self.held_out: HeldOut | None = None
+        self.held_out: HeldOut | Fold | None = None
         if validation_file is None:
             self.held_out = HeldOut(validation_fraction, validation_seed)
+            if validation_folds is not None:
+                number = inputs.seed % max(1, validation_folds)
+                self.held_out = Fold(validation_folds, validation_seed, number)
             self.validation_path = self.train_path
+        elif validation_folds is not None:
+            raise ValueError(
+                f"task.data.validation_folds={validation_folds} is for a task without a validation"
+                f" file, and this one has {validation_file}: leave one of them out"
+            )
         else:
             self.validation_path = self.require(validation_file)
         # None where the task's format knows no such files
@@ -221,10 +237,13 @@ class FinetuningDataModule(LightningDataModule):
         Where it is equal, runs of different encoders are comparable.
         """
         checksums = [file_sha256(path) for path in (self.train_path, self.validation_path)]
-        return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
+        held_out = self._holding_out
+        for split in held_out.values():
+            split.pop("number", None)  # every fold is of the same data
+        return fingerprint_of({"files": checksums, **self.reading, **held_out})
 
     @property
-    def _holding_out(self) -> PlainDict:
+    def _holding_out(self) -> dict[str, PlainDict]:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
@@ -275,8 +294,8 @@ class FinetuningDataModule(LightningDataModule):
         if not len(rows):
             raise ValueError(
                 f"{path}: none of its {len(groups)} rows is left for {role} with"
-                f" task.data.validation_fraction={self.held_out.fraction:g}, since"
-                f" {self.unit.grouping}: take another fraction, or name a task.data.validation_file"
+                f" {self.held_out.setting}, since {self.unit.grouping}: take another number, or"
+                " name a task.data.validation_file"
             )
         return rows.tolist()
 
@@ -345,6 +364,8 @@ class FinetuningDataModule(LightningDataModule):
             "sources": self.source_fingerprint,
             "max_examples": self.plan.max_train_examples,
         }
+        if isinstance(self.held_out, Fold):
+            content["fold"] = self.held_out.number
         key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
         facts = cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
@@ -400,10 +421,10 @@ class FinetuningDataModule(LightningDataModule):
         train = self.train
         if self.held_out is not None:
             log.info(
-                "%s has no validation file: %g of the rows of %s are held out (validation_seed=%d);"
+                "%s has no validation file: %s of the rows of %s are held out (validation_seed=%d);"
                 " %s",
                 self.inputs.name,
-                self.held_out.fraction,
+                self.held_out.share,
                 self.train_path,
                 self.held_out.seed,
                 self.unit.grouping,

@@ -20,6 +20,7 @@ from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJso
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
 GIVEN_ROW = "given"
+OWN_TASK = "own"  # the choice that task=FILE stands for
 SHAPE_GROUPS = ("model", "size", "architecture")
 LONGER = ("longformer", "big_bird")  # types which a shorter encoder's weights may become
 SHOWN_SETTINGS = 6  # of what an arm or a row stands for
@@ -43,7 +44,10 @@ def check_overrides(composed: Composed) -> None:
         _refuse_undone(composed, origin, "arm", overrides)
         return
     if "task" in composed.values:
-        _refuse_idle_in_finetuning(composed.values, overrides)
+        words = overrides
+        if origin.choices.get("task") == OWN_TASK:  # which says epochs that nobody has asked for
+            words = {key: word for key, word in overrides.items() if key != "task.epochs"}
+        _refuse_idle_in_finetuning(composed.values, words)
     _refuse_misfiled_encoder(composed, origin, overrides)
     _refuse_undone(composed, origin, "row", overrides)
 

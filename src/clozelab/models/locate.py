@@ -9,17 +9,21 @@ import re
 from functools import partial
 from pathlib import Path
 
+from clozelab.files.public import encoder_folder
+
 CONFIG_FILE = "config.json"
+ADAPTER = "adapter_config.json"
 GOOGLE_CONFIG_FILE = "bert_config.json"
 
 
 def find_model(name: str, *, from_hub: bool = False) -> Path:
     """The folder, or file, of a model: in Hugging Face's layout or Google's, or of a run.
 
-    Of a run's folder it is `model` or `encoder`. `from_hub`: where there is no such folder,
+    Of a run's folder it is `model` or `encoder`. A public name (files/public.py) stands for the
+    folder of its package. `from_hub`: where there is no such folder,
     NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
     """
-    path = Path(name).expanduser()
+    path = Path(encoder_folder(name)).expanduser()
     if path.is_file():
         return path
     for folder in (path, path / "model", path / "encoder"):
@@ -28,8 +32,11 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     if from_hub and not path.is_dir():
         return _fetch_from_hub(name)
     advice = ""
-    if (path / "adapter_config.json").is_file():
-        advice = "; it holds an adapter alone, which is merged into its model first (peft)"
+    if is_adapter(path):
+        advice = (
+            "; it holds an adapter alone: clozelab export FOLDER base=ENCODER to=MERGED merges it,"
+            " and adaptation=lora adaptation.adapter=FOLDER trains it further"
+        )
     elif (path / "modules.json").is_file():
         advice = "; modules.json there names no encoder in the folder itself, which alone is read"
     elif not path.is_dir():
@@ -38,6 +45,11 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
         f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a"
         f" fine-tuning run) or encoder/ (a pre-training run){advice}"
     )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft's, and no model."""
+    return (folder / ADAPTER).is_file() and not config_path(folder).is_file()
 
 
 def _fetch_from_hub(name: str) -> Path:

@@ -29,7 +29,7 @@ from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
-from clozelab.models.trained import train_what_is_read
+from clozelab.models.trained import train_what_is_read, trained_count
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
@@ -391,11 +391,10 @@ class FineTuning(TrainingModule):
         speed = None
         if work.total_seconds:
             speed = work.total_tokens / work.total_seconds
-        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
         facts = {
             "steps": self.trainer.global_step,
             "tokens": work.total_tokens,
-            "parameters": sum(parameter.numel() for parameter in trainable),
+            "parameters": trained_count(self),
             "tokens_per_second": speed,
         }
         return facts | self.require_best().scores

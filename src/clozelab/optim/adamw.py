@@ -20,8 +20,8 @@ from clozelab.optim.groups import (
     NamedParameters,
     OptimizerGroup,
     decay_groups,
-    match_groups,
 )
+from clozelab.optim.layers import match_parameters
 from clozelab.optim.muon import Muon
 from clozelab.text.plain import ReadOnlyJson
 
@@ -39,8 +39,10 @@ def build_adamw(
     matrix_learning_rate: float | None = None,
     momentum: float = 0.95,
     groups: GroupNodes = None,
+    layer_decay: float | None = None,
+    layer_decay_rule: str = "electra",
 ) -> Optimizer:
-    """AdamW over `module.named_parameters()`, with decay groups and those of optim/groups.py.
+    """AdamW over `module.named_parameters()`, with groups of optim/groups.py and optim/layers.py.
 
     It is fused where every parameter's device has the kernel. With a `matrix_learning_rate`, Muon
     takes the matrices of the layers, and AdamW all else, embeddings and heads too (Jordan et al.
@@ -48,8 +50,7 @@ def build_adamw(
     """
     beta1, beta2 = (float(beta) for beta in betas)
     check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
-    named = dict(named_parameters)
-    matches = match_groups(named, groups)
+    named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     # With a rate of their own the matrices of layers are another optimizer's.
     matrices = {}
     remaining = []
@@ -131,8 +132,10 @@ def build_torch(
     settings: ReadOnlyJson | None = None,
     groups: GroupNodes = None,
     library: str = "torch.optim",
+    layer_decay: float | None = None,
+    layer_decay_rule: str = "electra",
 ) -> Optimizer:
-    """A class of torch.optim, or of pytorch_optimizer (LAMB, Lion, ...), with decay groups.
+    """A class of torch.optim, or of pytorch_optimizer (LAMB, Lion, ...), with the same groups.
 
     `settings` are its own, `betas` for those with any. ValueError for a name that the library does
     not have, and for what the class does not take.
@@ -153,8 +156,7 @@ def build_torch(
     if name not in optimizers:
         raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(optimizers)}")
     optimizer_class = optimizers[name]
-    named = dict(named_parameters)
-    matches = match_groups(named, groups)
+    named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
     arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
     if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:

@@ -95,6 +95,33 @@ class WarmupStableDecay(LinearWarmupDecay):
         return min(rising, falling)
 
 
+class SlantedTriangular(LinearWarmupDecay):
+    """A short linear rise to the peak and a long linear fall, both from and to 1 / `ratio` of it.
+
+    Howard and Ruder 2018, section 3.2; `warmup_fraction` is their cut_frac. They round the rise
+    down to whole steps, which lets the fall end early: the rate then stays at its lowest, where
+    their formula goes on below, even below zero.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, total_steps: int, warmup_fraction: float, ratio: float = 32.0
+    ) -> None:
+        if not 1.0 <= ratio < math.inf:
+            raise ValueError(f"schedule.ratio is {ratio}: it must be >= 1 and finite")
+        if warmup_fraction == 0.0:
+            raise ValueError("schedule.warmup_fraction is 0: a slanted triangle rises first")
+        self.ratio = ratio
+        self.cut = max(1, math.floor(total_steps * warmup_fraction))
+        self.fall_steps = self.cut * (1.0 / warmup_fraction - 1.0)
+        super().__init__(optimizer, total_steps, warmup_fraction)
+
+    def _factor(self, step: int) -> float:
+        height = step / self.cut
+        if step >= self.cut:
+            height = max(0.0, 1.0 - (step - self.cut) / self.fall_steps)
+        return (1.0 + height * (self.ratio - 1.0)) / self.ratio
+
+
 def _require_fraction(name: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"schedule.{name} is {value}: it must be in [0, 1]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
@@ -52,10 +52,6 @@ class ClaimFigures:
     basis: str
     # which difference it is, where a claim has several
     weakest: str
-    # what is drawn -> where it lies on the common axis, in percent of its width: "ours", "paper",
-    # the ends of the interval ("low", "high"), and the ends of the band where a claim with a margin
-    # holds ("least", "most")
-    marks: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -114,18 +110,16 @@ class DifferenceView:
     note: str
 
 
-def claim_views(
-    judgements: Sequence[Judgement], table: ResultTable, axis: float
-) -> list[ClaimView]:
-    """The judgements in words; `axis` is half the width of their common axis in points."""
+def claim_views(judgements: Sequence[Judgement], table: ResultTable) -> list[ClaimView]:
+    """The judgements in words."""
     views = []
     for number, judgement in enumerate(judgements, 1):
-        views.append(_claim_view(number, judgement, table, axis))
+        views.append(_claim_view(number, judgement, table))
     return views
 
 
-def _claim_view(number: int, judgement: Judgement, table: ResultTable, axis: float) -> ClaimView:
-    figures = _figures(judgement, table, axis)
+def _claim_view(number: int, judgement: Judgement, table: ResultTable) -> ClaimView:
+    figures = _figures(judgement, table)
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
     needs_short = judgement.forecast.short if judgement.forecast else ""
@@ -213,16 +207,11 @@ def unit_of(judgement: Judgement) -> str:
     return judgement.column.unit
 
 
-def _is_of_percent(judgement: Judgement) -> bool:
-    """Whether its difference stands on the common axis of all claims, which is one of percent."""
-    return judgement.column is None or judgement.column.unit == PERCENT
-
-
 def _decimals(column: DataColumn | None) -> int:
     return column.decimals if column else 1
 
 
-def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigures:
+def _figures(judgement: Judgement, table: ResultTable) -> ClaimFigures:
     difference = judgement.difference
     decimals = _decimals(judgement.column)
     paper = _claimed_size(judgement)
@@ -230,16 +219,12 @@ def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigu
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
     interval_text = interval(difference, decimals)
-    marks = {}
     weakest = ""
     if judgement.crossover:
         ours = wording.crossover_place(judgement.crossover)
         interval_text = wording.crossover_interval(judgement.crossover)
-    else:
-        if _is_of_percent(judgement):
-            marks = _axis_marks(judgement, axis)
-        if judgement.reported_contrast:
-            weakest = f"weakest: {judgement.reported_contrast}"
+    elif judgement.reported_contrast:
+        weakest = f"weakest: {judgement.reported_contrast}"
     basis = difference.basis if difference else table.most_common_basis
     return ClaimFigures(
         paper=paper,
@@ -249,7 +234,6 @@ def _figures(judgement: Judgement, table: ResultTable, axis: float) -> ClaimFigu
         corrected=probability(judgement.corrected_p),
         basis="" if basis == table.most_common_basis else basis,
         weakest=weakest,
-        marks=marks,
     )
 
 
@@ -259,55 +243,6 @@ def _p_values(judgement: Judgement) -> str:
         return ""
     corrected = probability(judgement.corrected_p).removeprefix("p ").removeprefix("= ")
     return f"{probability(judgement.p_value)}, corrected {corrected}"
-
-
-def axis_half_width(judgements: Sequence[Judgement]) -> float:
-    """Half the width of the claims' common axis in points.
-
-    It shows every mean, and cuts an interval that dwarfs them.
-    """
-    means = []
-    ends = []
-    for judgement in judgements:
-        if not _is_of_percent(judgement):
-            continue
-        means.append(max(abs(judgement.paper_size or 0.0), judgement.claim.points))
-        difference = judgement.difference
-        if difference:
-            means.append(abs(difference.mean))
-            ends += [abs(end) for end in (difference.low, difference.high) if end is not None]
-    widest = 1.05 * max(means + ends, default=0.0)
-    return max(1.0, min(widest, 2.0 * max(means, default=0.0)))
-
-
-def _supported_band(claim: BaseClaim, axis: float) -> dict[str, float]:
-    """Where a claim with a margin holds; with one boundary up to the end of the axis."""
-    least = claim.boundaries[0]
-    most = claim.boundaries[-1]
-    if least == most and claim.is_supported_by(axis):
-        most = axis
-    elif least == most:
-        least = -axis
-    return {"least": least, "most": most}
-
-
-def _axis_marks(judgement: Judgement, axis: float) -> dict[str, float]:
-    """What there is to draw of a claim; `axis` is half the width of the axis in points."""
-    points = {"paper": judgement.paper_size}
-    claim = judgement.claim
-    if claim.has_margin:
-        points |= _supported_band(claim, axis)
-    difference = judgement.difference
-    if difference:
-        points |= {"ours": difference.mean, "low": difference.low, "high": difference.high}
-
-    marks = {}
-    for name, value in points.items():
-        if value is not None:
-            # Zero lies in the middle; what is beyond the axis lies at its end.
-            position = 50.0 + 50.0 * value / axis
-            marks[name] = round(min(100.0, max(0.0, position)), 2)
-    return marks
 
 
 # -- words -----------------------------------------------------------------------------------------

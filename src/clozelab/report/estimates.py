@@ -9,6 +9,7 @@ from clozelab.analysis.phrases import format_count
 from clozelab.text.formatting import signed
 
 if TYPE_CHECKING:
+    from clozelab.analysis.scores import Cell
     from clozelab.analysis.statistics import Estimate
 
 PLUS_MINUS = "\u00b1"
@@ -46,6 +47,18 @@ def interval(estimate: Estimate | None, decimals: int = 1) -> str:
     if estimate.has_no_spread:
         return "no spread"
     return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+
+
+def scores_by_seed(cell: Cell, decimals: int) -> str:
+    """Write `1/1: 65.7, 1/2: 69.1`, by pre-training and fine-tuning seed.
+
+    The seed of an encoder that is not fine-tuned is `seed 1: 4.40`.
+    """
+    scores = {}
+    for (pretrain_seed, finetune_seed), score in cell.scores.items():
+        name = f"{pretrain_seed}/{finetune_seed}" if finetune_seed else f"seed {pretrain_seed}"
+        scores[name] = score
+    return ", ".join(f"{name}: {score:.{decimals}f}" for name, score in sorted(scores.items()))
 
 
 def probability(p_value: float | None) -> str:

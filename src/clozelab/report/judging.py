@@ -25,7 +25,7 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
         key, _, value = word.partition("=")
         if key != "fixed_encoder":
             raise ValueError(
-                f"{word}: the report of a folder takes report_dir=, fixed_encoder=ROW and --latex"
+                f"{word}: the report of a folder takes report_dir=, fixed_encoder=ROW and --paper"
             )
         fixed_rows.append(value)
     # With matplotlib and scipy, which a wrong name need not wait for.

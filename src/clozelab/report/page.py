@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader
 from clozelab.analysis.history import InterimAnalysis
 from clozelab.analysis.phrases import format_count
 from clozelab.analysis.schema import OUR_SPLIT, PERCENT
-from clozelab.analysis.scores import Cell, DataColumn
+from clozelab.analysis.scores import DataColumn
 from clozelab.analysis.verdicts import AnalysedTable, Judgement
 from clozelab.files.origin import GIVEN
 from clozelab.report import wording
@@ -27,13 +27,13 @@ from clozelab.report.claims import (
     POINTS,
     ClaimView,
     DifferenceView,
-    axis_half_width,
     claim_views,
     differences,
     unit_of,
 )
 from clozelab.report.classes import ClassTable, class_tables
-from clozelab.report.estimates import half_width, percent, span
+from clozelab.report.estimates import half_width, percent, scores_by_seed, span
+from clozelab.report.forest import Forest, forest_of
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
@@ -204,10 +204,9 @@ class ClaimSection:
     """The claims; of a table without any, the differences."""
 
     claims: list[ClaimView]
+    forest: Forest
     differences: list[DifferenceView]
     units: str
-    # half the width of the claims' common axis
-    axis: str
     # how to read intervals and verdicts, and how scores were chosen
     reading: list[str]
     selection: str
@@ -230,7 +229,7 @@ class Page:
     # heading -> lines
     problems: Mapping[str, list[str]]
     provenance: list[tuple[str, str]]
-    # picture -> style -> the SVG as base64
+    # picture -> style -> the SVG as base64; none before render.py has drawn them
     plots: Mapping[str, Mapping[str, str]]
 
 
@@ -241,7 +240,6 @@ def build_page(
     *,
     registered: str,
     paper_labels: Mapping[str, str],
-    plots: Mapping[str, Mapping[str, str]],
 ) -> Page:
     """Put a judged table into words.
 
@@ -249,7 +247,6 @@ def build_page(
         table: with the labels that the page shows.
         registered: what registration.py says of the runs.
         paper_labels: row -> label as paper.yaml has it.
-        plots: picture -> style -> the SVG as base64.
     """
     troubles = problems(table)
     if analysed.error:
@@ -288,7 +285,7 @@ def build_page(
         costs=costs(table),
         problems=troubles,
         provenance=provenance(table),
-        plots=plots,
+        plots={},
     )
 
 
@@ -578,6 +575,8 @@ def _heading(column: DataColumn, table: ResultTable) -> ColumnHeading:
         examples = f"{column.num_examples:,} examples"
     if column.held_out is not None:
         examples += f", {100 * column.held_out:g} % of the training file"
+    if column.folds is not None:
+        examples += f" in each of {column.folds} folds: the interval is over folds and draws"
     has_ours = has_results or not column.is_paper or not has_numbers
     return ColumnHeading(
         name=name,
@@ -627,7 +626,7 @@ def _cell_view(row: str, column: DataColumn, table: ResultTable) -> CellView:
         half=half,
         paper=_score(paper, decimals),
         note=_cell_note(row, column, table),
-        seeds=_scores_by_seed(cell, decimals),
+        seeds=scores_by_seed(cell, decimals),
         is_collapsed=cell.is_collapsed,
         is_absent=is_absent,
     )
@@ -654,15 +653,6 @@ def _cell_note(row: str, column: DataColumn, table: ResultTable) -> str:
             note += f", {percent(cell.without_collapsed, column.decimals)} without"
         notes.append(note)
     return "; ".join(filter(None, notes))
-
-
-def _scores_by_seed(cell: Cell, decimals: int) -> str:
-    """`1/1: 65.7, 1/2: 69.1`, by pre-training and fine-tuning seed; `seed 1: 4.40` of one alone."""
-    scores = {}
-    for (pretrain_seed, finetune_seed), score in cell.scores.items():
-        name = f"{pretrain_seed}/{finetune_seed}" if finetune_seed else f"seed {pretrain_seed}"
-        scores[name] = score
-    return ", ".join(f"{name}: {score:.{decimals}f}" for name, score in sorted(scores.items()))
 
 
 # -- what needs no encoder -------------------------------------------------------------------------
@@ -695,7 +685,7 @@ def _score(score: float | None, decimals: int = 1) -> str:
 
 
 def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> ClaimSection:
-    axis = axis_half_width(judgements)
+    claims = claim_views(judgements, table)
     units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
     # Some fine-tuning run stands with the best of several evaluations.
     is_selected = any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
@@ -710,10 +700,10 @@ def _claim_section(table: ResultTable, judgements: Sequence[Judgement]) -> Claim
         has_forecasts=any(judgement.forecast for judgement in judgements),
     )
     return ClaimSection(
-        claims=claim_views(judgements, table, axis),
+        claims=claims,
+        forest=forest_of(claims, table),
         differences=[] if table.experiment.claims else differences(table),
         units=in_units(POINTS, units),
-        axis=f"{axis:.0f}",
         reading=reading,
         selection=selection,
     )

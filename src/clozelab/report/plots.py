@@ -1,8 +1,9 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-The table as dots with intervals, scores against the encoder's size, learning curves, and scores of
-encoders kept along pre-training. A colour means a pre-trained encoder, the same one in every
-picture; a given encoder has the text's, and what has no pre-training is grey.
+The claims as a forest plot, the table as dots with intervals, scores against the encoder's size,
+learning curves, and scores of encoders kept along pre-training. A colour means a pre-trained
+encoder, the same one in every picture; a given encoder has the text's, and what has no pre-training
+is grey. The forest plot has the verdicts' colours.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Final
 
 import matplotlib
@@ -31,10 +33,12 @@ from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import PERCENT, Row
 from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
+from clozelab.report.forest import Forest, ForestGroup, ForestLine
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
+from clozelab.report.verdict_styles import COLOURS
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, with_direction
+from clozelab.text.formatting import DASH, count_noun, with_direction
 
 matplotlib.use("Agg")
 
@@ -46,6 +50,14 @@ STYLE_FOLDER = Path(__file__).parent / "templates"
 INK: Final = "text.color"
 FAINT: Final = "axes.edgecolor"
 PAPER: Final = "figure.facecolor"
+# inches a claim of the forest plot, characters of a line of its text, and how faint a margin is
+CLAIM_HEIGHT = 0.48
+CLAIM_CHARACTERS = 44
+BAND_ALPHA = 0.25
+NO_DATE: Final[Mapping[str, dict[str, None]]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
 DOTTED = (0, (1, 2))
 DASHED = (0, (4, 3))
 # of rows, whose colours alone are hard to tell apart
@@ -87,17 +99,26 @@ def _saved(figure: Figure, entries: Sequence[Line2D], columns: int) -> Picture:
 
     Empty panels are hidden; the `entries` of the legend stand below it.
     """
+    files = _files_of(figure, entries, columns, ("png", "svg"))
+    return Picture(files["png"], files["svg"])
+
+
+def _files_of(
+    figure: Figure, entries: Sequence[Line2D], columns: int, formats: Iterable[str]
+) -> dict[str, bytes]:
+    """Format -> file of a figure, which is closed."""
     for axes in figure.axes:
         # A grid may have more panels than there are data sets.
         axes.set_visible(axes.has_data())
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=9)
-    png = io.BytesIO()
-    svg = io.BytesIO()
-    figure.savefig(png, format="png")
-    # Without the date, so that equal data give equal bytes.
-    figure.savefig(svg, format="svg", metadata={"Date": None})
+    files = {}
+    for name in formats:
+        buffer = io.BytesIO()
+        # Without the date, so that equal data give equal bytes.
+        figure.savefig(buffer, format=name, metadata=NO_DATE.get(name))
+        files[name] = buffer.getvalue()
     plt.close(figure)
-    return Picture(png.getvalue(), svg.getvalue())
+    return files
 
 
 def _colour_of(index: int) -> str:
@@ -195,6 +216,103 @@ def _common_entries(
         ink = plt.rcParams[INK]
         entries.append(_entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
+
+
+# -- the claims ------------------------------------------------------------------------------------
+
+# shape of a verdict's mark -> matplotlib's marker, and whether it is filled
+VERDICT_MARKERS = {
+    "circle": ("o", True),
+    "cross": ("X", True),
+    "ring": ("o", False),
+    "square": ("s", False),
+}
+
+
+def draw_forest(forest: Forest) -> Picture | None:
+    """Draw the claims' differences with their intervals, a panel a unit; None without any.
+
+    Beside each line stands what is claimed, the figures and the verdict.
+    """
+    if not forest.groups:
+        return None
+    return _saved(*_forest_figure(forest), columns=4)
+
+
+def forest_files(forest: Forest) -> dict[str, bytes]:
+    """Suffix -> file of the forest plot, as papers take pictures."""
+    return _files_of(*_forest_figure(forest), columns=4, formats=("pdf", "svg", "png"))
+
+
+def _forest_figure(forest: Forest) -> tuple[Figure, list[Line2D]]:
+    """The forest plot as a figure, and the entries of its legend."""
+    heights = [len(group.lines) for group in forest.groups]
+    size = (WIDTH, 0.7 + CLAIM_HEIGHT * sum(heights) + 0.6 * len(heights))
+    figure, grid = plt.subplots(
+        len(heights), 1, figsize=size, squeeze=False, height_ratios=heights, layout="constrained"
+    )
+    for axes, group in zip(grid.flat, forest.groups, strict=True):
+        _draw_claims(axes, group)
+
+    ink = plt.rcParams[INK]
+    entries = [_entry(label="difference with 95 % interval", color=ink, marker="o")]
+    if forest.has_paper_values:
+        entries.append(
+            _entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
+        )
+    if forest.has_margins:
+        shade = plt.rcParams[FAINT]
+        entries.append(
+            _entry(label="within the margin", color=shade, linewidth=8, alpha=BAND_ALPHA)
+        )
+    return figure, entries
+
+
+def _draw_claims(axes: Axes, group: ForestGroup) -> None:
+    """Draw a panel: the first claim on top, words on both sides."""
+    axes.grid(visible=False, axis="y")
+    axes.axvline(0.0, color=plt.rcParams[FAINT], linewidth=1.0)
+    for height, line in enumerate(group.lines):
+        _draw_claim(axes, height, line)
+    labels = [fill(line.claim.text, CLAIM_CHARACTERS) for line in group.lines]
+    axes.set_yticks(range(len(labels)), labels, fontsize=9)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(group.axis.low, group.axis.high)
+    axes.set_xlabel(f"difference in {group.axis.unit}")
+
+
+def _draw_claim(axes: Axes, height: int, line: ForestLine) -> None:
+    style = COLOURS[line.claim.verdict]
+    # The page of this style is dark where its ink is light.
+    colour = style.light if matplotlib.colors.to_rgb(plt.rcParams[INK])[0] < 0.5 else style.dark
+    if line.band is not None:
+        least, most = line.band
+        axes.barh(
+            height, most - least, 0.8, least, color=plt.rcParams[FAINT], alpha=BAND_ALPHA, zorder=0
+        )
+    if line.low is not None and line.high is not None:
+        axes.plot([line.low, line.high], [height, height], color=colour, linewidth=1.8)
+    if line.paper is not None:
+        axes.plot(
+            line.paper, height, "D", color=plt.rcParams[INK], markersize=6, markerfacecolor="none"
+        )
+    marker, is_filled = VERDICT_MARKERS[style.shape]
+    face = colour if is_filled else plt.rcParams[PAPER]
+    axes.plot(line.mean, height, marker, color=colour, markersize=8, markerfacecolor=face)
+
+    figures = line.claim.figures
+    seeds = count_noun(line.num_seeds, "seed")
+    words = f"{figures.ours} {figures.interval}, {seeds}\n{line.claim.label}"
+    axes.text(
+        # across in shares of the axis, up and down in claims
+        1.02,
+        height,
+        words,
+        color=colour,
+        fontsize=9,
+        va="center",
+        transform=axes.get_yaxis_transform(),
+    )
 
 
 # -- the table -------------------------------------------------------------------------------------

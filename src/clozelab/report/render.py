@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import base64
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from os.path import relpath
 from pathlib import Path
@@ -36,10 +36,13 @@ from clozelab.report.page import (
 )
 from clozelab.report.plots import (
     STYLES,
+    Picture,
     draw_curves,
+    draw_forest,
     draw_lines,
     draw_sizes,
     draw_table,
+    forest_files,
     use_style,
 )
 from clozelab.report.registration import registration_summary
@@ -170,8 +173,8 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
         scale,
         registered=registered,
         paper_labels=paper_labels,
-        plots=_plots(table, folder),
     )
+    page = replace(page, plots=_plots(table, page, folder))
     for name in ("report.html", "report.md"):
         template = templates(is_markdown=name == "report.md").get_template(f"{name}.j2")
         # The templates see the page's fields as their variables.
@@ -331,15 +334,20 @@ def _score_lines(
 # -- pictures --------------------------------------------------------------------------------------
 
 
-def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
+def _plots(table: ResultTable, page: Page, folder: Path) -> dict[str, dict[str, str]]:
     """Write the pictures that there are data for: NAME.png and NAME.svg, and both with -dark.
 
     Returns name -> style -> the SVG as base64.
     """
     plots: dict[str, dict[str, str]] = {}
-    for name, style in product(DRAWINGS, STYLES):
+    drawings: dict[str, Callable[[], Picture | None]] = {
+        "forest": partial(draw_forest, page.judged.forest)
+    }
+    for name, draw in DRAWINGS.items():
+        drawings[name] = partial(draw, table)
+    for name, style in product(drawings, STYLES):
         with use_style(style):
-            picture = DRAWINGS[name](table)
+            picture = drawings[name]()
         if picture is None:
             continue
         stem = name if style == "light" else f"{name}-{style}"
@@ -350,6 +358,18 @@ def _plots(table: ResultTable, folder: Path) -> dict[str, dict[str, str]]:
 
 
 # -- LaTeX -----------------------------------------------------------------------------------------
+
+
+def write_for_paper(page: Page, folder: Path) -> list[Path]:
+    """Write report.tex, and the forest plot as report.pdf, .svg and .png; returns their paths."""
+    paths = [write_latex(page, folder / "report.tex")]
+    if page.judged.forest.groups:
+        with use_style("light"):
+            figures = forest_files(page.judged.forest)
+        for suffix, contents in figures.items():
+            paths.append(folder / f"report.{suffix}")
+            paths[-1].write_bytes(contents)
+    return paths
 
 
 def write_latex(page: Page, path: Path) -> Path:

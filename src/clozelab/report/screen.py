@@ -16,16 +16,20 @@ from clozelab.analysis.grouping import group_by
 from clozelab.analysis.verdict_codes import Verdict
 from clozelab.report.verdict_styles import COLOURS, LABELS
 from clozelab.terminal import Heading, fitting, make_table, say
-from clozelab.text.formatting import DASH, count_noun
+from clozelab.text.formatting import DASH, count_noun, signed
 
 if TYPE_CHECKING:
     from clozelab.report.claims import ClaimView, DifferenceView
+    from clozelab.report.forest import Axis, Forest, ForestLine
     from clozelab.report.page import ColumnGroup, Page, RowView
     from clozelab.report.render import Report
 
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
 VERDICT_WIDTH = len(LABELS[Verdict.INCONCLUSIVE])
+# characters of the widest drawing of an interval, with the ends of its axis
+PLOT_WIDTH = 48
+SHADE = "\u2591"
 # Of a kind of trouble that small encoders may have in every cell of a row.
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 
@@ -46,7 +50,7 @@ def print_page(page: Page, console: Console) -> None:
             for table in score_tables(group, console.width):
                 console.print(table)
     if page.judged.claims:
-        console.print(verdict_table(page.judged.claims))
+        console.print(verdict_table(page.judged.claims, page.judged.forest, console.width))
     if page.judged.differences:
         print_differences(page.judged.differences, console)
 
@@ -142,8 +146,14 @@ def _score_columns(group: ColumnGroup, rows: Sequence[RowView]) -> list[tuple[st
     return columns
 
 
-def verdict_table(claims: Iterable[ClaimView]) -> Table:
-    """A verdict and what it needs, beside it what it is about, and below that its figures."""
+def verdict_table(claims: Iterable[ClaimView], forest: Forest, width: int) -> Table:
+    """A verdict and what it needs, beside it what it is about, its figures and its interval."""
+    drawings = {}
+    # Beside the verdict's column and the margins of both.
+    room = min(PLOT_WIDTH, width - 2 * VERDICT_WIDTH - 6)
+    for group in forest.groups:
+        for line in group.lines:
+            drawings[line.claim.number] = interval_line(line, group.axis, room)
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(min_width=VERDICT_WIDTH, max_width=2 * VERDICT_WIDTH)
     table.add_column(overflow="fold")
@@ -152,6 +162,8 @@ def verdict_table(claims: Iterable[ClaimView]) -> Table:
         if claim.needs_short:
             verdict.append(f"\n{claim.needs_short}", "default")
         sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")
+        if claim.number in drawings:
+            sentence.append(f"\n{drawings[claim.number]}", COLOURS[claim.verdict].terminal)
         table.add_row(verdict, sentence)
     return table
 
@@ -170,3 +182,31 @@ def _figures(claim: ClaimView) -> str:
         reason = (note for note in notes if note.endswith("measured nothing"))
         texts.append(next(reason, notes[0]))
     return ", ".join(filter(None, texts))
+
+
+def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
+    """Draw a claim between the ends of its axis: `−2.0   │░░├──●──┤░░◇░ +6.0`.
+
+    The upright bar is zero, the diamond the paper's value, and in the shade a claim with a margin
+    holds. An arrow ends an interval that goes on beyond the axis.
+    """
+    low_end, high_end = signed(axis.low), signed(axis.high)
+    inner = width - len(low_end) - len(high_end) - 2
+    places = [" "] * inner
+
+    def place(value: float) -> int:
+        return round(axis.place(value) / 100.0 * (inner - 1))
+
+    if line.band is not None:
+        least, most = map(place, line.band)
+        places[least : most + 1] = SHADE * (most + 1 - least)
+    places[place(0.0)] = "\u2502"
+    if line.low is not None and line.high is not None:
+        first, last = place(line.low), place(line.high)
+        places[first : last + 1] = "\u2500" * (last + 1 - first)
+        places[first] = "\u251c" if axis.shows(line.low) else "\u25c4"
+        places[last] = "\u2524" if axis.shows(line.high) else "\u25ba"
+    if line.paper is not None:
+        places[place(line.paper)] = "\u25c7"
+    places[place(line.mean)] = COLOURS[line.claim.verdict].character
+    return f"{low_end} {''.join(places)} {high_end}"

@@ -24,6 +24,9 @@ class VerdictColours:
     terminal: str
     # the character before the label on a page
     mark: str
+    # of a forest plot: how its estimate is drawn (circle, cross, ring, square), and in a terminal
+    shape: str
+    character: str
 
 
 LABELS: Mapping[Verdict, str] = {
@@ -35,10 +38,33 @@ LABELS: Mapping[Verdict, str] = {
     Verdict.NOT_COMPARABLE: "not comparable",
 }
 
-_OPEN = VerdictColours(light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?")
-_HOLDS = VerdictColours(light="#00694d", dark="#4cc9a0", terminal="green", mark="\u2713")
-_CONTRADICTED = VerdictColours(light="#b3340f", dark="#ff8a66", terminal="red", mark="\u2717")
-_NOT_COMPARABLE = VerdictColours(light="#5f6570", dark="#a0a6b0", terminal="dim", mark="\u2013")
+_OPEN = VerdictColours(
+    light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?", shape="ring", character="\u25cb"
+)
+_HOLDS = VerdictColours(
+    light="#00694d",
+    dark="#4cc9a0",
+    terminal="green",
+    mark="\u2713",
+    shape="circle",
+    character="\u25cf",
+)
+_CONTRADICTED = VerdictColours(
+    light="#b3340f",
+    dark="#ff8a66",
+    terminal="red",
+    mark="\u2717",
+    shape="cross",
+    character="\u2717",
+)
+_NOT_COMPARABLE = VerdictColours(
+    light="#5f6570",
+    dark="#a0a6b0",
+    terminal="dim",
+    mark="\u2013",
+    shape="square",
+    character="\u25a1",
+)
 COLOURS: Mapping[Verdict, VerdictColours] = {
     Verdict.HOLDS: _HOLDS,
     Verdict.CONTRADICTED: _CONTRADICTED,

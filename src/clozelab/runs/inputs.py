@@ -14,6 +14,7 @@ from pathlib import Path
 from clozelab.config import MISSING_VALUE, Composed
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
+from clozelab.files.public import public_name
 from clozelab.runs.identity import counting_leaves
 from clozelab.text.plain import ReadOnlyJson, read_json
 
@@ -99,6 +100,8 @@ def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
     watched = {}
     try:
         for path in _named_files(config):
+            if public_name(path) is not None:  # it is compared with what was published
+                continue
             status = path.stat()
             watched[str(path)] = (
                 status.st_size,
@@ -136,7 +139,7 @@ def _named_files(config: Composed) -> Iterator[Path]:
         yield from _files_of_source(source, data_dir)
 
     # an encoder's folder may be called by a plain word
-    encoder = config.get("encoder")
+    encoder = config.values.get("encoder")
     if encoder:
         folder = Path(str(encoder)).expanduser()
         yield from _files_at(str(folder))

@@ -1,4 +1,4 @@
-"""`clozelab list`: the experiments with the runs that are done of each, or the architectures."""
+"""`clozelab list`: the experiments with the runs that are done of each, or what has a name here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
+from clozelab.files.public import EXTRA, PUBLIC_ENCODERS
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
@@ -18,12 +19,14 @@ from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 HELP = """clozelab list [runs_dir=FOLDER]
 clozelab list architectures
 clozelab list corpora
+clozelab list encoders
 
 The experiments that come with the project, and your own: folders with a
 paper.yaml, and experiments of one file, where you stand or in experiments/
 there. For each scale that has runs: how many are done. Or the architectures
 that can be trained: what each is, and the command. Or the corpora that have a
-recipe: licence, size, and how to get them."""
+recipe: licence, size, and how to get them. Or the public encoders that have a
+name here, as in encoder=minilm."""
 INDENT = "  "
 
 
@@ -33,7 +36,10 @@ def main(args: ParsedArgs) -> int:
     if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
     for name in args.names:
-        check_choice("list", name, tuple(GROUPS))
+        check_choice("list", name, (*GROUPS, "encoders"))
+        if name == "encoders":
+            print_encoders()
+            return 0
         print_group(*GROUPS[name])
         return 0
     runs_dir = Path(path_of("runs_dir", args.values))
@@ -52,6 +58,15 @@ def print_group(group: str, describe: Callable[[Path], list[Text]]) -> None:
         texts = describe(path)
         if texts:
             print_entry(path.stem, texts)
+
+
+def print_encoders() -> None:
+    """Print the public encoders, each with the command that installs it or that uses it."""
+    for name, encoder in PUBLIC_ENCODERS.items():
+        command = f"clozelab predict {name} do=embed text=..."
+        if encoder.find() is None:
+            command = f"pip install 'clozelab[{EXTRA}]'"
+        print_entry(name, [Text(encoder.title), Text(command, style="cyan")])
 
 
 def print_entry(name: str, texts: Iterable[Text]) -> None:

@@ -41,6 +41,7 @@ class ContrastTarget(CosineTarget):
         temperature: cosines are divided by it.
         dropout: of the encoder while it trains; None: its own.
         numeric_labels, labels: of the validation file; they have to be numbers.
+        class_weights: None: there are no classes.
     """
 
     learns_from_labels = False
@@ -55,15 +56,16 @@ class ContrastTarget(CosineTarget):
         number_range: Sequence[float] | None,
         labels: Sequence[object] | None,
         positive_label: object,
+        class_weights: object = None,
     ) -> None:
         super().__init__(metrics=metrics, number_range=number_range)
         check_temperature(temperature)
         if not 0 <= (dropout or 0.0) < 1:
             raise ValueError(f"dropout={dropout}: give a number from 0 to below 1")
-        if not numeric_labels:
+        if not numeric_labels or class_weights is not None:
             raise ValueError(
                 "texts that belong together are validated by numbers: take a task with"
-                " numeric_labels"
+                " numeric_labels and without class_weights"
             )
         self.configured_classes = configured_labels(labels)
         self.temperature = temperature
