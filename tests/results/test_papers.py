@@ -39,6 +39,7 @@ WITHOUT_NUMBERS = (
     "ltr_plus_rtl",
     "modernbert_parts",
     "masking_rate",
+    "mined_negatives",
     "minimal_pairs_record",
     "public_encoder",
     "recipes",
