@@ -39,7 +39,6 @@ WITHOUT_NUMBERS = (
     "ltr_plus_rtl",
     "modernbert_parts",
     "masking_rate",
-    "mined_negatives",
     "minimal_pairs_record",
     "public_encoder",
     "recipes",
