@@ -115,8 +115,6 @@ def export_model(
         return copy_adapter(path, required(to))
     if is_adapter(path):
         return merge_adapter(path, required(to), values)
-    if "base" in values:
-        raise ValueError(f"base= is for a folder of peft's, and {name} is none: leave it out")
     record = find_record(path)
     is_checkpoint = values.get("checkpoint") == "true" or is_unfinished(path, record)
     if is_checkpoint and ("dtype" in values or values.get("batch_order") == "true"):
@@ -133,6 +131,8 @@ def export_model(
         source = export_checkpoint(path.resolve(), None)
     else:
         source = find_model(name, from_hub=values.get("hub") == "true")
+    if "base" in values:
+        raise ValueError(f"base= is for a folder of peft's, and {name} is none: leave it out")
     return write_model_of(source, required(to), record, values, files)
 
 
