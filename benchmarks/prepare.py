@@ -328,7 +328,7 @@ def sequences(text: Path, folder: Path, rounds: int, seconds: float) -> list[str
     vocabulary = str(text.parent / "tokenizer" / "vocab.txt")
     settings = TokenizerSettings("wordpiece", VOCABULARY, lowercase=True, vocab_file=vocabulary)
     plan = plan_corpus("text", [CorpusSource("text", str(text))], ".", folder, settings, 0.01)
-    corpus = prepare_corpus(plan, max_unknown_share=0.5)
+    corpus = prepare_corpus(plan, max_unknown_share=0.5).folder
     tokenizer = text.parent / "tokenizer"
     lines = rate_table("sequences/s", rounds, seconds)
     sides = {

@@ -57,6 +57,7 @@ MISSING = (
     r"how to get them: ",  # a recipe's corpus
     r"RUN is no complete fine-tuning",
     r"no pre-training run with a checkpoint",
+    r"RUN has no adapter/",
     r"there is no sbatch here",
     r"'ray', which is not installed",
     r"no model here, expected config\.json",

@@ -326,6 +326,8 @@ class CorpusConfig(Frozen):
     hub: Annotated[bool, NEUTRAL] = False
     # processes that prepare it; None: as many as this process may use cores
     workers: Annotated[Count | None, NEUTRAL] = None
+    # datatrove's instead, as {NAME: its settings}, see corpus/preparation/pipelines.py
+    executor: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
 
 
 @dataclass
@@ -616,7 +618,10 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
-    evaluations_per_epoch: Count = MISSING
+    # whether `seed` draws those, as many of each class (few-shot); else all runs share one draw
+    sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
+    # 0: at the end alone, so that validation selects nothing
+    evaluations_per_epoch: Annotated[int, Field(ge=0)] = MISSING
     # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
     keep_model: Annotated[bool, NEUTRAL] = MISSING
     # validation rows that stand in training are neither warned of nor refused
@@ -646,7 +651,14 @@ class MeasureConfig(Frozen):
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     # None: the task's
-    module: Annotated[Component | None, {"temperature": Added(was=1.0)}] = MISSING
+    module: Annotated[
+        Component | None,
+        {
+            "temperature": Added(was=1.0),
+            "mix": Added(was=False),
+            "description_length": Added(was=False),
+        },
+    ] = MISSING
     data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 

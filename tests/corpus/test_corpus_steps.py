@@ -164,10 +164,10 @@ def test_a_step_of_a_permitted_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 REFUSED: list[tuple[list[Any], str]] = [
     ([], "corpus.steps is empty: list at least one step, as corpus.steps=[clean]"),
-    (["claen"], "corpus.steps.0: there is no step 'claen'; did you mean 'clean'?"),
+    (["claen"], "corpus.steps.0: there is no 'claen'; did you mean 'clean'?"),
     (["clean", {"near_duplicates": {"treshold": 1}}], "did you mean 'threshold'?"),
-    (["clean", 7], "corpus.steps.1 is 7: write a step's name, or {NAME: {KEY: VALUE}}"),
-    ([{"clean": {}, "unicode": {}}], "write a step's name, or {NAME: {KEY: VALUE}}"),
+    (["clean", 7], "corpus.steps.1 is 7: write a name, or {NAME: {KEY: VALUE}}"),
+    ([{"clean": {}, "unicode": {}}], "write a name, or {NAME: {KEY: VALUE}}"),
     ([{"clean": 3}], "corpus.steps.0.clean is 3: write its settings as {KEY: VALUE}"),
     ([{"decontaminate": {"files": ["x"], "data_dir": "."}}], "the stage sets this itself"),
     ([{"near_duplicates": {"threshold": 3}}], "threshold=3 must be between 0.5 and 1"),

@@ -12,7 +12,7 @@ from tests.corpus.test_tokenizer_kinds import KINDS, TRAINING, learnt
 from tests.corpus.test_tokenizers import AWKWARD, ODD_TEXTS
 
 from clozelab.corpus.encoding import Tokenizer
-from clozelab.corpus.fertility import WORD, add_up, count_words
+from clozelab.corpus.fertility import WORD, count_words, total_words
 from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import WordPieceTokenizer
@@ -51,7 +51,7 @@ def test_counts_are_those_of_a_plain_loop(kind: str) -> None:
 
 def test_shards_are_added_up_by_source() -> None:
     shards = [[[0, 5, 9, 1], [1, 2, 2, 0]], [], [[1, 3, 4, 2]]]
-    assert add_up(shards, ["wiki", "books"]) == {
+    assert total_words(shards, ["wiki", "books"]) == {
         "wiki": {"words": 5, "tokens": 9, "unknown_words": 1},
         "books": {"words": 5, "tokens": 6, "unknown_words": 2},
     }

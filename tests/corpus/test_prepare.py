@@ -69,7 +69,7 @@ def run(tmp_path: Path, **changes: Any) -> Path:
         "validation_fraction": 0.2,
     }
     share = changes.pop("max_unknown_share", 0.5)
-    return prepare_corpus(plan_corpus(**(arguments | changes)), share)
+    return prepare_corpus(plan_corpus(**(arguments | changes)), share).folder
 
 
 @pytest.fixture
@@ -90,7 +90,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
-    corpus = PreparedCorpus.open(run(tmp_path), verify="full")
+    corpus = PreparedCorpus.open(run(tmp_path))
+    corpus.require_checksums()
     documents = {}
     for split in (corpus.train, corpus.validation):
         assert split.source_names == ("one", "two")
@@ -232,7 +233,7 @@ def test_a_killed_run_leaves_nothing_taken_for_whole(
             run(tmp_path)
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     folder = run(tmp_path)
-    PreparedCorpus.open(folder, verify="full")
+    PreparedCorpus.open(folder).require_checksums()
     assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
 
 
@@ -241,7 +242,7 @@ def test_two_processes_prepare_once(tmp_path: Path, data: Path) -> None:
     with context.Pool(2) as pool:
         folders = pool.map(run, [tmp_path, tmp_path])
     assert folders[0] == folders[1]
-    PreparedCorpus.open(folders[0], verify="full")
+    PreparedCorpus.open(folders[0]).require_checksums()
 
 
 def test_a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) -> None:
@@ -454,9 +455,7 @@ def test_any_tokenizer_json_prepares_a_corpus(tmp_path: Path, data: Path, kind: 
     config = dict(zip(roles, names, strict=True))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
-    corpus = PreparedCorpus.open(
-        run(tmp_path, vocab_file="theirs/tokenizer.json", lowercase=False), verify="full"
-    )
+    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="theirs/tokenizer.json", lowercase=False))
     tokenizer = corpus.tokenizer
     assert tokenizer.special_tokens == names and tokenizer.mask_id == names.index("<hole>")
     sentences = [line for line in make_text(60).split("\n") if line]
@@ -480,8 +479,7 @@ class RowGroup(TableFile):
     def rows(self, counts: CorpusCounts, advance: Any) -> Rows:
         with parquet.ParquetFile(self.path) as file:
             column = file.read_row_group(self.group, [self.text_field])[self.text_field]
-        for number, text in enumerate(column.to_pylist(), 1):
-            yield number, counts.without_nuls(text)
+        yield from enumerate(column.to_pylist(), 1)
 
 
 class RowGroups(CorpusSource):
@@ -523,27 +521,26 @@ def other_tokenizer(folder: Path) -> None:
     path.write_text(path.read_text().replace('"cat"', '"cta"'))
 
 
-DAMAGES: list[tuple[Callable[[Path], None], str, str]] = [
-    (one_bit_changed, "full", "tokens-00000.bin has changed"),
-    (other_words, "sizes", "vocab.txt has 'cta' where tokenizer.json has 'cat'"),
-    (other_tokenizer, "sizes", "is not the one the shards were made with"),
-    (shutil.rmtree, "sizes", "manifest.json is missing; run the prepare stage"),
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (one_bit_changed, "tokens-00000.bin has changed"),
+    (other_words, "vocab.txt has 'cta' where tokenizer.json has 'cat'"),
+    (other_tokenizer, "is not the one the shards were made with"),
+    (shutil.rmtree, "manifest.json is missing; run the prepare stage"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "verify", "sentence"), DAMAGES)
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGES)
 def test_a_damaged_corpus_does_not_open(
     tmp_path: Path,
     data: Path,
     damage: Callable[[Path], None],
-    verify: str,
     sentence: str,
 ) -> None:
     folder = run(tmp_path)
     PreparedCorpus.open(folder)
     damage(folder)
     with pytest.raises(ValueError, match=sentence):
-        PreparedCorpus.open(folder, **({"verify": "full"} if verify == "full" else {}))
+        PreparedCorpus.open(folder).require_checksums()
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "One document only.", "Twice the same.\n\n" * 2])

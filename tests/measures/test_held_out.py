@@ -17,7 +17,6 @@ from tests.screens import shows
 
 from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
-from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs
@@ -210,9 +209,8 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         "tokenizer": settings,
         "validation_fraction": 0.3,
     }
-    corpus = PreparedCorpus.open(
-        prepare_corpus(plan_corpus(sources=[CorpusSource(**one) for one in SOURCES], **common), 0.5)
-    )
+    plan = plan_corpus(sources=[CorpusSource(**one) for one in SOURCES], **common)
+    corpus = prepare_corpus(plan, 0.5)
 
     def read(words: Any) -> Any:
         inputs = TaskInputs("text", folder, tmp_path, words, 64, corpus=corpus.fingerprint)

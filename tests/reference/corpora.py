@@ -13,6 +13,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors
 
 from clozelab.corpus.files import CorpusSource
-from clozelab.corpus.prepare import plan_corpus, prepare_corpus
+from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.prepare import MakePool, plan_corpus, prepare_corpus
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
@@ -230,7 +232,8 @@ def prepare(
     folder: Path,
     cache: str = "cache",
     steps: Sequence[CorpusStep] = (Clean(),),
-    **options: Any,
+    workers: int = 1,
+    make_pool: MakePool | None = None,
 ) -> Path:
     """Write a corpus's files below `folder` unless they are there, and prepare it."""
     data = folder / "data"
@@ -249,7 +252,9 @@ def prepare(
         validation_fraction=corpus.validation_fraction,
         steps=steps,
     )
-    return prepare_corpus(plan, 1.0, **options)
+    if make_pool is None:
+        make_pool = partial(ShardPool, workers=workers)
+    return prepare_corpus(plan, 1.0, make_pool).folder
 
 
 def facts(prepared: Path) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
 
 # The others differ from these in what is frozen alone.
 RESUMED = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-RESUMED[:3] = list(KINDS)[:3]
+RESUMED[1:3] = list(KINDS)[1:3]
 
 
 @pytest.mark.parametrize("kind", RESUMED)
@@ -210,6 +210,7 @@ def test_adapters_are_refused_where_nobody_could_read_them(
             ["adaptation=frozen", "optimizer.groups=[{pattern: 'classifier.*', frozen: true}]"],
             "no parameter of the model is trained",
         ),
+        (["adaptation=lora", "reinitialise_layers=1"], "fresh weights, which adaptation= or"),
         (["adaptation=lora", "adaptation.adapter=nowhere"], "nowhere/adapter_config.json does not"),
     ],
 )
@@ -224,10 +225,10 @@ def test_what_cannot_be_is_a_sentence(
 def test_a_run_that_adapts_is_another_one() -> None:
     plain = composed("finetune", ["task=sst2"]).recorded
     identities = {str(identity_of(plain))}
-    for kind in KINDS:
-        config = composed("finetune", ["task=sst2", *split(kind)]).recorded
+    for kind in ("freeze=0", LORA):
+        config = composed("finetune", ["task=sst2", kind]).recorded
         identities.add(str(identity_of(config)))
-    assert len(identities) == 1 + len(KINDS)
+    assert len(identities) == 3
 
 
 def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from sklearn.metrics import accuracy_score, f1_score
 from tests.parts import module_of
 from tests.tasks.labelled_files import TOKENIZER
+from torch.nn import functional as F
 
 from clozelab.assembly.task_data import build_task_data
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
@@ -217,7 +218,7 @@ OTHERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def read(name: str, folder: Path) -> FinetuningDataModule:
+def read(name: str, folder: Path, **module: Any) -> FinetuningDataModule:
     if name in SUPERGLUE:
         official, make = SUPERGLUE[name]
         for part in ("train", "val"):
@@ -227,7 +228,9 @@ def read(name: str, folder: Path) -> FinetuningDataModule:
         OTHERS[name](folder)
     plan = TrainingPlan(4, 1.0, 1, None, 1, 0)
     inputs = TaskInputs(name, folder, folder / "cache", TOKENIZER, 64, max_unknown_share=1.0)
-    data = build_task_data(OmegaConf.to_container(task_of(name), resolve=True), inputs, plan)
+    task: Any = OmegaConf.to_container(task_of(name), resolve=True)
+    task["module"] |= module
+    data = build_task_data(task, inputs, plan)
     data.setup()
     return data
 
@@ -344,6 +347,17 @@ def test_spellings_of_submissions(tmp_path: Path) -> None:
         outputs = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
         (lines,) = data.target.prediction_files("T", data.validation, outputs, {}).values()
         assert {json.loads(line)["label"] for line in lines} == spellings
+
+
+def test_right_candidates_may_weigh_more(tmp_path: Path) -> None:
+    data = read("record", tmp_path, class_weights="balanced")
+    labels = torch.from_numpy(data.train.labels)
+    logits = torch.randn(len(labels), 2, generator=torch.Generator().manual_seed(0))
+    weights = len(labels) / (2 * torch.bincount(labels))
+    assert weights[1] > 1.2 * weights[0]
+    each = F.cross_entropy(logits, labels, reduction="none")
+    expected = (each * weights[labels]).sum()
+    torch.testing.assert_close(data.target.loss(logits, {"labels": labels}), expected)
 
 
 @pytest.mark.parametrize("name", ["race", "imdb", "ag_news", "xnli"])

@@ -17,7 +17,7 @@ from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from lightning.pytorch.trainer.connectors.data_connector import warning_cache
 from rich.text import Text
 
-from clozelab.training import runtime
+from clozelab.training import callbacks, runtime
 from clozelab.training.callbacks import SameConfig, TrainingProgress
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import (
@@ -75,6 +75,23 @@ def test_the_steps_and_the_time_left_stay_on_a_terminal_of_80_columns(
         re.search(r"training .* 50/540 \d:\d\d:\d\d \S+ +loss 6.66  mlm_accuracy 25.6%.*…$", line)
         and len(line) <= 80
     )
+
+
+def test_a_log_is_not_quiet_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    trainer: Any = SimpleNamespace(is_global_zero=True, max_steps=90, global_step=0)
+    module: Any = SimpleNamespace(latest_metrics={"train/loss": 6.66}, latest_metrics_step=3)
+    now = 100.0
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now)
+    progress = TrainingProgress(enabled=False)
+    for step in range(1, 7):
+        now += 12
+        trainer.global_step = step
+        progress.on_train_batch_end(trainer, module)
+    lines = [" ".join(record.getMessage().split()) for record in caplog.records]
+    assert lines == ["step 3/90 loss 6.66", "step 6/90"]
 
 
 def test_ddp_on_cpu_builds() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.mixing import check_weights
 from clozelab.corpus.preparation.forecast import SECONDS, CorpusForecast, forecast_source
-from clozelab.corpus.prepare import plan_corpus, prepare_corpus
+from clozelab.corpus.preparation.pool import ShardPool
+from clozelab.corpus.prepare import MakePool, plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
 from clozelab.corpus.steps.step import CorpusStep
@@ -20,22 +22,24 @@ from clozelab.text.plain import JsonObject
 from clozelab.training.host import usable_cores
 
 STEPS = "corpus.steps"
+EXECUTOR = "corpus.executor"
 
 
-def prepared_corpus(
-    cfg: PrepareConfig | PretrainConfig, *, verify: str = "sizes"
-) -> PreparedCorpus:
+def prepared_corpus(cfg: PrepareConfig | PretrainConfig) -> PreparedCorpus:
     """The corpus of `cfg.corpus` and `cfg.tokenizer`, prepared unless it is in the cache.
 
     An embedded one is generated first.
     """
     arguments = _prepare_arguments(cfg)
+    make_pool: MakePool = partial(ShardPool, workers=num_workers(cfg))
+    if cfg.corpus.executor:
+        addresses = {address.rpartition(".")[2]: address for address in allowed()[EXECUTOR]}
+        make_pool = build(EXECUTOR, _named_node(EXECUTOR, cfg.corpus.executor, addresses))
     generate = _generator(cfg)
     if generate is not None:
         generate(output_dir=cfg.data_dir)
     plan = plan_corpus(**arguments)
-    folder = prepare_corpus(plan, cfg.max_unknown_share, num_workers(cfg))
-    corpus = PreparedCorpus.open(folder, verify)
+    corpus = prepare_corpus(plan, cfg.max_unknown_share, make_pool)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
     )
@@ -139,7 +143,7 @@ def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
     addresses = {address.split(".")[-2]: address for address in allowed()[STEPS]}
     steps = []
     for number, entry in enumerate(entries):
-        node = _step_node(f"{STEPS}.{number}", entry, addresses)
+        node = _named_node(f"{STEPS}.{number}", entry, addresses)
         make_step = build(STEPS, node | {"_partial_": True})
         arguments = {}
         if "data_dir" in parameters_of(locate(node["_target_"])):
@@ -148,17 +152,17 @@ def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
     return steps
 
 
-def _step_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObject:
-    """An entry of `corpus.steps` as a node with `_target_`: NAME, {NAME: settings}, or such one."""
+def _named_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObject:
+    """An entry as a node with `_target_`: it is NAME, {NAME: settings}, or such a node."""
     if isinstance(entry, str):
         entry = {entry: {}}
     if isinstance(entry, dict) and "_target_" in entry:
         return entry
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise ValueError(f"{key} is {entry!r}: write a step's name, or {{NAME: {{KEY: VALUE}}}}")
+        raise ValueError(f"{key} is {entry!r}: write a name, or {{NAME: {{KEY: VALUE}}}}")
     ((name, settings),) = entry.items()
     if name not in addresses:
-        raise ValueError(f"{key}: there is no step {name!r}; {hint(str(name), addresses)}")
+        raise ValueError(f"{key}: there is no {name!r}; {hint(str(name), addresses)}")
     if settings is None:
         settings = {}
     if not isinstance(settings, dict):

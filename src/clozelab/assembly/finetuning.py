@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from torch import nn
 
 from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
+from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
@@ -24,6 +26,7 @@ from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.models.fresh import reinitialise_top
@@ -101,17 +104,19 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    check_adaptation(cfg, encoder.config)
     if cfg.reinitialise_layers:
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)
-    with torch.device("meta"):  # refuses what this encoder cannot have
-        factory.adaptation(vars(cfg), Encoder(encoder.config))()
     data.target.check_encoder(encoder.config, data.unit)
+    given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
+    if cfg.initialisation == "pretrained":
+        load_heads(given_heads, folder, cfg.task.name)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
-    module = build_module(cfg, encoder, data)
+    module = build_module(cfg, encoder, data, given_heads)
     top_layer = module.encoder.layer[-1].parameters()
     if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
         raise ValueError(
@@ -140,6 +145,19 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
     factory.check_optimizer(cfg, 1)
+
+
+def check_adaptation(cfg: FinetuneConfig, config: EncoderConfig) -> None:
+    """Refuse what an encoder of this shape cannot have, before a text is read."""
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        factory.adaptation(vars(cfg), encoder)()
+    fresh = nn.ModuleList(encoder.layers()[config.num_hidden_layers - cfg.reinitialise_layers :])
+    if not all(weight.requires_grad for weight in fresh.parameters()):
+        raise ValueError(
+            "reinitialise_layers= gives layers fresh weights, which adaptation= or freeze= would"
+            " leave untrained: leave one of them out"
+        )
 
 
 def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
@@ -414,6 +432,7 @@ def build_data(
         max_train_examples=cfg.max_train_examples,
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
+        sample_seed=cfg.seed if cfg.sample_by_seed else None,
     )
     task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
@@ -430,7 +449,12 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(
+    cfg: FinetuneConfig,
+    encoder: Encoder,
+    data: FinetuningDataModule,
+    given_heads: Mapping[str, nn.Module],
+) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -442,6 +466,7 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
         factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         head=cfg.head,
+        given_heads=given_heads,
         keep_best_weights=keeps_best,
         **of_task,
         **factory.optimization(cfg, data.total_steps, seed),

@@ -90,11 +90,10 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     check_inputs(cfg, objectives)
     factory.check_trackers(cfg)
     steps_to_keep = kept_steps(cfg.keep_encoders, sum(phase.steps for phase in cfg.phases))
+    corpus = prepared_corpus(cfg)
     # One process reads every byte, once a run.
-    verify = "full"
-    if process_rank():
-        verify = "sizes"
-    corpus = prepared_corpus(cfg, verify=verify)
+    if not process_rank():
+        corpus.require_checksums()
     data = make_data(cfg, corpus, objectives)
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")

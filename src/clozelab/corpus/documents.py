@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import sentencex
 
@@ -99,13 +100,21 @@ def split_paragraph(paragraph: str) -> list[str]:
     if len(paragraph) > MAX_PIECE_CHARACTERS:
         pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
     for piece in pieces:
-        for sentence in sentencex.segment(LANGUAGE, piece):
-            if len(sentence) <= LONG_SENTENCE_CHARACTERS:
-                sentences.append(sentence.strip())
-                continue
-            for quoted in _split_quoted(sentence):
-                sentences += _whole_line(quoted)
+        found = sentencex.segment(LANGUAGE, piece)
+        if len(piece) > LONG_SENTENCE_CHARACTERS:
+            found = chain.from_iterable(map(_without_long, found))
+        sentences += [sentence.strip() for sentence in found]
     return lines_with_word(sentences)
+
+
+def _without_long(sentence: str) -> list[str]:
+    """A sentence, or the ones that a long one is cut into."""
+    if len(sentence) <= LONG_SENTENCE_CHARACTERS:
+        return [sentence]
+    sentences = []
+    for quoted in _split_quoted(sentence):
+        sentences += _whole_line(quoted)
+    return sentences
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ A word is what stands between spaces, tabs and line ends. It is unknown if any o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import compress
 
@@ -63,13 +64,15 @@ def _num_words(sentences: Sequence[str]) -> int:
 
 def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
     """How many words of some texts have an unknown token."""
-    words = WORD.findall("\n".join(sentences))
-    ids, lengths = tokenizer.encode_words(words)
-    word_of = np.repeat(np.arange(len(words)), lengths)
-    return len(np.unique(word_of[ids == tokenizer.unk_id]))
+    copies = Counter(WORD.findall("\n".join(sentences)))
+    ids, lengths = tokenizer.encode_words(list(copies))
+    word_of = np.repeat(np.arange(len(copies)), lengths)
+    is_unknown = np.zeros(len(copies), dtype=bool)
+    is_unknown[word_of[ids == tokenizer.unk_id]] = True
+    return sum(compress(copies.values(), is_unknown.tolist()))
 
 
-def add_up(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:
+def total_words(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:
     """Name of a source -> its FIGURES, from those of all shards."""
     totals = np.zeros((len(names), len(FIGURES)), dtype=np.int64)
     for counts in shards:

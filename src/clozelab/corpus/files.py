@@ -77,12 +77,6 @@ class CorpusCounts:
         """Rows and documents that were not used, by reason."""
         return dict(sorted({**self.dropped, **self.bad}.items()))
 
-    def without_nuls(self, text: str) -> str:
-        if "\0" in text:
-            self.removed[NUL_REMOVED] += text.count("\0")
-            text = text.replace("\0", "")
-        return text
-
 
 def content_marks(sources: Iterable[ReadOnlyJson]) -> list[str]:
     """The checksum of each file of a manifest's sources; of others the version."""
@@ -291,7 +285,9 @@ def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
     if isinstance(cell, list) and all(type(number) is int for number in cell):
         return " ".join(map(str, cell))
     if isinstance(cell, str):
-        return counts.without_nuls(cell)
+        if "\0" in cell:
+            counts.removed[NUL_REMOVED] += cell.count("\0")
+        return cell.replace("\0", "")
     if cell is None:
         return ""
     fields = ", ".join(sorted(record)[:MOST_FIELDS])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -53,7 +53,8 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
-        return _texts_of(_files_below(location))
+        files = _existing(_walk(location))
+        return _texts_of({path.relative_to(location).as_posix(): path for path in files})
     # A glob is looked for below data_dir and then from here; an absolute one below its root alone.
     glob = Path(pattern).expanduser()
     bases = [Path(data_dir).expanduser(), Path()]
@@ -62,7 +63,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         glob = glob.relative_to(glob.anchor)
     files = []
     for base in bases:
-        files = _files_of_glob(base, str(glob))
+        files = _existing(base.glob(str(glob)))
         if files:
             break
     names = {path.name for path in files}
@@ -72,22 +73,11 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     return {path.relative_to(base).as_posix(): path for path in files}, 0
 
 
-def _files_of_glob(base: Path, pattern: str) -> list[Path]:
+def _existing(paths: Iterable[Path]) -> list[Path]:
     files = []
-    for path in base.glob(pattern):
+    for path in paths:
         if path.is_file():
             files.append(path)
-        else:
-            _warn_of_broken_link(path)
-    return files
-
-
-def _files_below(folder: Path) -> dict[str, Path]:
-    """All files of a folder, by their paths in it."""
-    files = {}
-    for path in _walk(folder):
-        if path.is_file():
-            files[path.relative_to(folder).as_posix()] = path
         else:
             _warn_of_broken_link(path)
     return files

@@ -14,8 +14,9 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -67,11 +68,19 @@ class CorpusPlan:
     given_tokenizer: Tokenizer | None  # of a vocabulary that is not to be learnt
 
 
-def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1) -> Path:
-    """Prepare a corpus unless the cache has it, and return its folder.
+MakePool = Callable[[Work], ShardPool]
+ONE_PROCESS: MakePool = partial(ShardPool, workers=1)
 
-    It is `cache_dir/corpora/<name>-<hash>`, the same for any number of `workers`, the processes at
-    work. ValueError: a binary or damaged file, too many unusable rows, too little text to hold some
+
+def prepare_corpus(
+    plan: CorpusPlan,
+    max_unknown_share: float,
+    make_pool: MakePool = ONE_PROCESS,
+) -> PreparedCorpus:
+    """Prepare a corpus unless the cache has it, and open it.
+
+    It is `cache_dir/corpora/<name>-<hash>`, the same whatever pool of processes is at work.
+    ValueError: a binary or damaged file, too many unusable rows, too little text to hold some
     out, text without spaces for WordPiece, a vocabulary that leaves more of the text unknown than
     `max_unknown_share`, a cache not writable.
     """
@@ -85,10 +94,10 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
     with exclusive_lock(folder):
         if folder.exists():
             try:
-                PreparedCorpus.open(folder)
+                corpus = PreparedCorpus.open(folder)
                 # of a run that was killed when all was done
                 shutil.rmtree(work_folder, ignore_errors=True)
-                return folder
+                return corpus
             except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
                 shutil.rmtree(folder)
@@ -96,7 +105,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         # what a killed run left; the lock says nobody else writes it
         shutil.rmtree(temporary, ignore_errors=True)
         try:
-            _write_corpus(temporary, work_folder, plan, workers)
+            _write_corpus(temporary, work_folder, plan, make_pool)
         except (RemoteError, EndedProcessError):
             # The next time the store may answer, and memory suffice; what is done is taken up.
             raise
@@ -107,7 +116,7 @@ def prepare_corpus(plan: CorpusPlan, max_unknown_share: float, workers: int = 1)
         # In one step: whoever sees the folder sees it whole.
         temporary.rename(folder)
         shutil.rmtree(work_folder)
-        return folder
+        return PreparedCorpus.open(folder)
 
 
 def plan_corpus(
@@ -176,7 +185,7 @@ def _source_facts(sources: Sequence[CorpusSource], files: Sequence[Shard]) -> li
     return facts
 
 
-def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: int) -> None:
+def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: MakePool) -> None:
     """Write a prepared corpus; a killed preparation's `work_folder` is gone on with."""
     versions = {name: version(name) for name in LIBRARIES}
     key = {
@@ -187,7 +196,7 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, workers: in
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
     stamps = [file.stamp() for file in plan.files]
-    with ShardPool(work, workers) as pool:
+    with make_pool(work) as pool:
         preparation = Preparation(work, pool, plan.files)
         counts = preparation.read_texts()
         if [file.stamp() for file in plan.files] != stamps:

@@ -55,6 +55,8 @@ def _as_u64(value: Ints) -> U64:
 def _step(state: U64, coordinate: Ints) -> U64:
     """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
     # splitmix64: a multiple of the golden ratio for each coordinate, then mixed
+    if isinstance(coordinate, int):
+        return _mix(state + np.uint64((coordinate + 1) * _GOLDEN & _MASK))
     counter = _as_u64(coordinate) + np.uint64(1)
     counter *= np.uint64(_GOLDEN)
     return _mix(state + counter)
@@ -68,6 +70,18 @@ def _stream_key(seed: int, stream: str | int) -> int:
     return int(_mix(_as_u64(first + (stream & _MASK) * _GOLDEN))[0])
 
 
+@lru_cache(maxsize=1024)
+def _epoch_key(seed: int, stream: str | int, epoch: int) -> int:
+    return int(_step(_as_u64(_stream_key(seed, stream)), epoch)[0])
+
+
+def _epoch_state(seed: int, stream: str | int, epoch: Ints) -> U64:
+    """[1], or [B] for as many epochs."""
+    if isinstance(epoch, int):
+        return _as_u64(_epoch_key(seed, stream, epoch))
+    return _step(_as_u64(_stream_key(seed, stream)), epoch)
+
+
 def derive_seed(seed: int, name: str | int) -> int:
     """A seed of its own for a named part (a phase, a split), 63 bits."""
     return _stream_key(seed, name) >> 1
@@ -78,10 +92,7 @@ def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Int
 
     The result is never a 0-d array.
     """
-    state = _as_u64(_stream_key(int(seed), stream))
-    for coordinate in (epoch, index, sub):
-        state = _step(state, coordinate)
-    return state
+    return _step(_step(_epoch_state(int(seed), stream, epoch), index), sub)
 
 
 def uniform01(
@@ -161,8 +172,8 @@ def permute(
     size_b = -(-size // size_a)
     states = []
     for number in range(_ROUNDS):
-        key = _stream_key(int(seed), f"permutation {number}")
-        states.append(np.broadcast_to(_step(_as_u64(key), epoch), position.shape))
+        state = _epoch_state(int(seed), f"permutation {number}", epoch)
+        states.append(np.broadcast_to(state, position.shape))
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
     # Values outside walk on along their cycle, which leads inside at last.
     outside = np.flatnonzero(value >= size)

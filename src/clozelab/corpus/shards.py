@@ -337,11 +337,11 @@ class PreparedCorpus:
         return np.array(ratios)
 
     @classmethod
-    def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
-        """Open a folder; sizes are compared always, checksums with `verify="full"`.
+    def open(cls, folder: str | Path) -> PreparedCorpus:
+        """Open a folder, whose files' sizes are compared.
 
-        ValueError for a missing, changed or damaged file, and where tokenizer and shards do not
-        belong together.
+        ValueError for a missing or damaged file, and where tokenizer and shards do not belong
+        together.
         """
         folder = Path(folder)
         manifest = _read_facts(folder / MANIFEST_FILE)
@@ -350,9 +350,6 @@ class PreparedCorpus:
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
                 f" {FORMAT_VERSION}; {AGAIN}"
             )
-        for name, entry in manifest["files"].items():
-            if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
-                raise ValueError(f"{folder / name} has changed since it was written; {AGAIN}")
         tokenizer = read_tokenizer(folder / "tokenizer")
         train = TokenShards.open(folder / "train")
         validation = TokenShards.open(folder / "validation")
@@ -363,6 +360,12 @@ class PreparedCorpus:
                 f" {AGAIN}"
             )
         return cls(folder, manifest, tokenizer, train, validation)
+
+    def require_checksums(self) -> None:
+        """ValueError for a file that has changed since it was written."""
+        for name, entry in self.manifest["files"].items():
+            if file_sha256(self.folder / name) != entry["sha256"]:
+                raise ValueError(f"{self.folder / name} has changed since it was written; {AGAIN}")
 
 
 def further_steps(settings: JsonObject) -> list[PlainDict]:

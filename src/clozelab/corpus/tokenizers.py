@@ -230,7 +230,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return wordpiece_rules(self._ids, self.lowercase)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        if self.lowercase:
+        if self.lowercase and "Σ" in "".join(texts):
             texts = [_final_sigma(text) for text in texts]
         return super()._cleaned(texts)
 

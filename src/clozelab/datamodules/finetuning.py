@@ -44,7 +44,14 @@ from clozelab.tasks.cache import (
     fingerprint_of,
 )
 from clozelab.tasks.preview import Preview, TaskPreview
-from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
+from clozelab.tasks.sequences import (
+    Ints,
+    Sequences,
+    balanced_subset,
+    bucketed_batches,
+    subset,
+    token_budget_batches,
+)
 from clozelab.tasks.splitting import Fold, HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
@@ -98,6 +105,8 @@ class TrainingPlan:
     max_train_examples: int | None
     seed: int
     num_workers: int
+    # of the draw of the training examples, as many of each class; None: one draw for all runs
+    sample_seed: int | None = None
 
 
 class FinetuningDataModule(LightningDataModule):
@@ -269,7 +278,12 @@ class FinetuningDataModule(LightningDataModule):
         return self._in_use(self.examples(path, role), role)
 
     def _in_use(self, examples: Any, role: str) -> Any:
-        return examples.select(subset(len(examples), self.limit(role)))
+        if role != "training" or self.plan.sample_seed is None:
+            return examples.select(subset(len(examples), self.limit(role)))
+        classes = self.unit.strata(examples, self.target)
+        return examples.select(
+            balanced_subset(len(examples), self.limit(role), self.plan.sample_seed, classes)
+        )
 
     def rows_of(
         self,
@@ -362,7 +376,7 @@ class FinetuningDataModule(LightningDataModule):
         content = {
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
-            "max_examples": self.plan.max_train_examples,
+            "max_examples": self._sample("training"),
         }
         if isinstance(self.held_out, Fold):
             content["fold"] = self.held_out.number
@@ -446,6 +460,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        self.target = self.target.fitted(self.inputs.tokenizer)
         # Training first: it tells the target the classes that all other splits are read with.
         self.train = self._load(self.train_path, "training")
         self.target.check_training(self.train_path, self.train, self.unit.column_key)
@@ -535,6 +550,12 @@ class FinetuningDataModule(LightningDataModule):
             return self.plan.max_train_examples
         return None
 
+    def _sample(self, role: str) -> int | tuple[int | None, int] | None:
+        """Which examples of a split are used, for keys of the cache."""
+        if role != "training" or self.plan.sample_seed is None:
+            return self.limit(role)
+        return self.limit(role), self.plan.sample_seed
+
     def cached(
         self, path: Path, role: str, build: Callable[[Path, str], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
@@ -552,7 +573,7 @@ class FinetuningDataModule(LightningDataModule):
         of_examples = {
             "code": self.inputs.code,
             "names": list(self.target.classes),
-            "max_examples": self.limit(role),
+            "max_examples": self._sample(role),
         }
         # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
@@ -623,11 +644,14 @@ class FinetuningDataModule(LightningDataModule):
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs.
 
-        They are spread evenly inside an epoch, and the last step is always one.
+        They are spread evenly inside an epoch, and the last step is always one; with none an epoch
+        it is the only one.
         """
         # Rounded marks, so that N evaluations an epoch fall on whole steps whatever its length.
         per_epoch = self.plan.evaluations_per_epoch
         steps = {self.total_steps}
+        if not per_epoch:
+            return [self.total_steps]
         for number in range(1, round(self.plan.epochs * per_epoch) + 2):
             step = self.first_steps + round(number * self.steps_per_epoch / per_epoch)
             if self.first_steps < step < self.total_steps:

@@ -24,7 +24,6 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from clozelab.files.atomic import atomic_open
 from clozelab.models.encoder import Bottleneck, Encoder
-from clozelab.models.folders import to_hf_tensors
 from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import TASK_TYPES, FileUpdate, adapter_files, read_adapter
 from clozelab.models.registry import family_for
@@ -106,7 +105,7 @@ def frozen_modules(encoder: Encoder, part: str) -> list[nn.Module]:
     """The modules of a part: `embeddings`, a layer (`3`), layers (`0-3`), or `all but 2`.
 
     `embeddings` is all below layer 0, `all but 2` every layer but the last two. ValueError for
-    another word, for layers that are not there, and for one that shares weights with others.
+    another word, for layers that are not there, and where layers share weights.
     """
     if part == "embeddings":
         below = (encoder.embeddings, encoder.embeddings_project)
@@ -124,17 +123,13 @@ def frozen_modules(encoder: Encoder, part: str) -> list[nn.Module]:
         numbers = range(int(first), int(last or first) + 1)
     if not numbers or numbers[-1] >= depth:
         raise ValueError(f"freeze={part}: the encoder has the layers 0 to {depth - 1}")
-    modules: list[nn.Module] = []
-    for stack in (encoder, encoder.backward_stack):
-        if stack is None:
-            continue
-        layers = encoder.layers(stack)
-        frozen = [layers[number] for number in numbers]
-        others = [layer for number, layer in enumerate(layers) if number not in numbers]
-        if any(layer in others for layer in frozen):
-            raise ValueError(f"freeze={part}: these layers share their weights with other layers")
-        modules += frozen
-    return modules
+    stacks = [encoder.layers()]
+    if encoder.backward_stack is not None:
+        stacks.append(encoder.layers(encoder.backward_stack))
+    frozen = [layers[number] for layers in stacks for number in numbers]
+    if encoder.config.num_hidden_groups < depth:
+        raise ValueError(f"freeze={part}: layers of this encoder share their weights")
+    return frozen
 
 
 @dataclass(frozen=True)
@@ -420,30 +415,21 @@ def save_adapter(folder: Path, encoder: Encoder, heads: Mapping[str, nn.Module],
     if not updates:
         return
     family = family_for(encoder.config)
-    task = next(iter(heads), None)
-    if len(heads) > 1 or task not in TASK_TYPES:
-        task = None
+    task = next(iter(heads), "")
     whole = {}
-    if task is not None:
-        for name, value in to_hf_tensors(encoder, heads).items():
-            is_encoders = name.startswith(family.prefix)
-            if not is_encoders or (name in family.to_hf(_trained_pooler(encoder))):
-                whole[name] = value
+    if len(heads) == 1 and task in TASK_TYPES:
+        state = {f"{task}.{name}": value for name, value in heads[task].state_dict().items()}
+        # A fresh pooler, which was trained with the head.
+        for name, value in encoder.pooler.named_parameters():
+            if value.requires_grad:
+                state[f"encoder.pooler.{name}"] = value
+        whole = family.to_hf(state)
     else:
         updates = {name.removeprefix(family.prefix): value for name, value in updates.items()}
     folder.mkdir(exist_ok=True)
-    for name, content in adapter_files(updates, whole, base=base, task=task).items():
+    for name, content in adapter_files(updates, whole, base, task).items():
         with atomic_open(folder / name) as file:
             file.write(content)
-
-
-def _trained_pooler(encoder: Encoder) -> dict[str, Tensor]:
-    """The weights of a pooler that was trained whole, under the names that a family reads."""
-    weights: dict[str, Tensor] = {}
-    for name, value in encoder.pooler.named_parameters():
-        if value.requires_grad and "parametrizations" not in name:
-            weights[f"encoder.pooler.{name}"] = value
-    return weights
 
 
 def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:

@@ -47,18 +47,11 @@ OFF = (
     "velora_config",
     "monteclora_config",
 )
-# Kind of head -> peft's word for its task.
+# Kind of head -> peft's word for its task, and how the class of such a head ends.
 TASK_TYPES = {
-    "classification": "SEQ_CLS",
-    "choices": "SEQ_CLS",
-    "tags": "TOKEN_CLS",
-    "spans": "QUESTION_ANS",
-}
-# The class that such a word stands for.
-CLASSES = {
-    "SEQ_CLS": "ForSequenceClassification",
-    "TOKEN_CLS": "ForTokenClassification",
-    "QUESTION_ANS": "ForQuestionAnswering",
+    "classification": ("SEQ_CLS", "ForSequenceClassification"),
+    "tags": ("TOKEN_CLS", "ForTokenClassification"),
+    "spans": ("QUESTION_ANS", "ForQuestionAnswering"),
 }
 
 
@@ -81,7 +74,7 @@ class Adapter:
     @property
     def class_suffix(self) -> str:
         """How the class of transformers ends that holds the adapter's head; Model: no head."""
-        return CLASSES.get(str(self.config.get("task_type")), "Model")
+        return dict(TASK_TYPES.values()).get(str(self.config.get("task_type")), "Model")
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -120,29 +113,33 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def adapter_files(
-    updates: Mapping[str, FileUpdate], whole: Mapping[str, Tensor], *, base: str, task: str | None
+    updates: Mapping[str, FileUpdate], whole: Mapping[str, Tensor], base: str, task: str
 ) -> dict[str, bytes]:
     """The files of such a folder: name -> content. The updates have one rank and scaling.
 
-    `base`: what the adapter stands on. `task`: the kind of the head among `whole`; None: no head.
+    `base`: what the adapter stands on. `task`: the kind of the head among `whole`.
     """
     first = next(iter(updates.values()))
     rank = len(first.down)
-    tensors = {PREFIX + name: value for name, value in whole.items()}
+    tensors = {}
+    for name, value in whole.items():
+        tensors[PREFIX + name] = value.detach().cpu().contiguous()
     for name, update in updates.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = update.down
         tensors[f"{PREFIX}{name}.lora_B.weight"] = update.up
-    # A module that peft trains whole is named by its place below the model.
-    modules = sorted({name.rpartition(".")[0] for name in whole})
+    # peft wraps a head as a whole, by the beginning of its name; a pooler stands in the encoder.
+    modules = set()
+    for name in whole:
+        modules.add("pooler" if ".pooler." in name else name.partition(".")[0])
     config: PlainDict = {
         "peft_type": "LORA",
-        "task_type": TASK_TYPES.get(task or "", "FEATURE_EXTRACTION"),
+        "task_type": TASK_TYPES[task][0] if whole else "FEATURE_EXTRACTION",
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": first.scaling * rank,
         "lora_dropout": 0.0,
         "target_modules": sorted(updates),
-        "modules_to_save": modules or None,
+        "modules_to_save": sorted(modules) or None,
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,

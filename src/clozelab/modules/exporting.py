@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import safetensors.torch
-from torch import Tensor, nn
+from torch import nn
 
-from clozelab.models.families.bert import Family
 from clozelab.models.folders import (
     WEIGHTS_FILE,
+    encoder_tensors,
     read_config,
     read_config_dict,
     read_tensors,
@@ -106,37 +106,26 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     adapter = read_adapter(adapter_folder)
     config = read_config_dict(base)
     family = family_for(read_config(base))
-    tensors = with_prefix(family, read_tensors(base))
+    stored = read_tensors(base)
+    tensors = encoder_tensors(stored, family)
     if adapter.whole:
-        outside = tensors_outside_encoder(family, tensors)
-        tensors = {name: value for name, value in tensors.items() if name not in outside}
         config["architectures"] = [family.class_name + adapter.class_suffix]
         for key in ("id2label", "label2id", "num_labels", "problem_type"):
             config.pop(key, None)
+    else:
+        for name in tensors_outside_encoder(family, stored):
+            tensors[name] = stored[name]
     for name, update in adapter.updates.items():
         weight = f"{family.prefix}{name.removeprefix(family.prefix)}.weight"
         if weight not in tensors:
             raise ValueError(f"{adapter_folder}: {base} has no matrix {name}")
         tensors[weight] = tensors[weight].float() + update.scaling * (update.up @ update.down)
-    tensors |= {name: value.contiguous() for name, value in adapter.whole.items()}
+    tensors |= adapter.whole
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
     safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
     for name, content in open_tokenizer(base).files().items():
         (to / name).write_bytes(content)
     return to
-
-
-def with_prefix(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A file's tensors with the family's prefix, which that of an encoder alone has not."""
-    if any(name.startswith(family.prefix) for name in tensors):
-        return dict(tensors)
-    prefixed = {}
-    for name, value in tensors.items():
-        if family.pooler_is_apart and name.startswith("pooler."):
-            prefixed[name] = value
-        elif not family.is_head(name):
-            prefixed[family.prefix + name] = value
-    return prefixed
 
 
 def require_trained_heads(model: Model) -> None:

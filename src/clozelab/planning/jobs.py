@@ -329,7 +329,7 @@ class Arm(Shape):
     @cached_property
     def trained_parameters(self) -> int:
         """Of these, and of what is added to them, what the optimizer has moments of."""
-        if not is_adapted(self.settings):
+        if not adaptation_of(self.settings):
             return self.kept_parameters
         with torch.device("meta"):
             models = build_models(Encoder(self.config), self.of_phases)
@@ -671,7 +671,7 @@ def frozen_weights(config: EncoderConfig, settings: ReadOnlyJson, prefix: str) -
     names = [prefix + name for name in cost.weight_names(config)]
     frozen = frozen_names(names, settings.get("optimizer", {}).get("groups"))
     by_groups = frozenset(name.removeprefix(prefix) for name in frozen)
-    if not is_adapted(settings):
+    if not adaptation_of(settings):
         return by_groups
     with torch.device("meta"):
         encoder = Encoder(config)
@@ -683,10 +683,6 @@ def adaptation_of(settings: ReadOnlyJson) -> PlainDict:
     """What a configuration says of adapting an encoder; empty for one that is trained whole."""
     keys = ("adaptation", "freeze")
     return {key: settings[key] for key in keys if settings.get(key) is not None}
-
-
-def is_adapted(settings: ReadOnlyJson) -> bool:
-    return bool(adaptation_of(settings))
 
 
 def adapt_encoder(encoder: Encoder, settings: ReadOnlyJson) -> None:

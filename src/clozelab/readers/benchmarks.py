@@ -97,7 +97,7 @@ def wsc_rows(record: JsonObject) -> Iterator[Record]:
         end = start + len(written)
         # A text that is spelt otherwise there has as many words.
         if text[start:end].casefold() != written.casefold():
-            end = words[first + len(written.split()) - 1].end()
+            end = words[first:][: len(written.split())][-1].end()
         spans.append((slice(start, end), sign))
     yield record | {"text": mark(text, spans)}
 
@@ -177,15 +177,17 @@ def text_rows(file: Path) -> Iterator[Record]:
     yield {"id": f"{label}/{file.stem}", "text": text, "label": label}
 
 
+OBJECTS = {
+    "copa": copa_rows,
+    "wic": wic_rows,
+    "wsc": wsc_rows,
+    "multirc": multirc_rows,
+    "record": record_rows,
+}
 FOLDERS: dict[str, Callable[..., Table]] = {
     "race": partial(open_folder, pattern="**/*.txt", rows_of=race_rows),
     "text_folders": partial(open_folder, pattern="*/*.txt", rows_of=text_rows),
 }
-LAYOUTS: dict[str, Callable[..., Table]] = {
-    "copa": partial(open_rows_of_objects, rows_of=copa_rows),
-    "wic": partial(open_rows_of_objects, rows_of=wic_rows),
-    "wsc": partial(open_rows_of_objects, rows_of=wsc_rows),
-    "multirc": partial(open_rows_of_objects, rows_of=multirc_rows),
-    "record": partial(open_rows_of_objects, rows_of=record_rows),
-    **FOLDERS,
-}
+LAYOUTS = dict(FOLDERS)
+for name, rows_of_object in OBJECTS.items():
+    LAYOUTS[name] = partial(open_rows_of_objects, rows_of=rows_of_object)

@@ -12,7 +12,7 @@ from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 from clozelab.terminal import Heading, print_table
-from clozelab.text.formatting import duration
+from clozelab.text.formatting import duration, visible
 from clozelab.text.plain import JsonObject
 
 STEPS = (
@@ -21,6 +21,7 @@ STEPS = (
     Heading("characters", is_number=True),
     Heading("what it did", folds=True),
 )
+SHOWN_EXAMPLES = 2  # of each reason; the manifest has five
 FORECASTS = (
     Heading("source"),
     Heading("files", is_number=True),
@@ -36,9 +37,11 @@ def main(cfg: PrepareConfig) -> Path | None:
     if cfg.dry_run:
         print_forecast(cfg)
         return None
+    corpus = corpora.prepared_corpus(cfg)
     # Every byte, once before a sweep: its jobs compare sizes alone.
-    corpus = corpora.prepared_corpus(cfg, verify="full")
+    corpus.require_checksums()
     print_table(STEPS, [step_row(step) for step in corpus.manifest["steps"]])
+    print_examples(corpus.manifest["steps"])
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         sizes = (
             f"{split.num_documents:,} documents, {split.num_sentences:,} sentences,"
@@ -52,6 +55,14 @@ def main(cfg: PrepareConfig) -> Path | None:
         print_words(corpus.manifest["words"])
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder
+
+
+def print_examples(steps: Sequence[JsonObject]) -> None:
+    """Print some of what the steps dropped, for a person to look at."""
+    for step in steps:
+        for reason, texts in step["examples"].items():
+            for text in texts[:SHOWN_EXAMPLES]:
+                print(f"{step['step']}: {reason}: {visible(text)}")
 
 
 def step_row(step: JsonObject) -> Sequence[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from clozelab.metrics.candidates import (
     choice_scores,
     set_scores,
 )
+from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.right_choice import ChoiceTarget
@@ -73,10 +74,17 @@ def index_of(written: str) -> int | str:
 
 
 class CandidateTarget(ClassTarget):
-    """Base of what is predicted of candidates: whether each is right."""
+    """Base of what is predicted of candidates: whether each is right.
 
-    def __init__(self) -> None:
-        super().__init__(labels=["0", "1"])
+    Args:
+        class_weights: what ClassTarget takes; few candidates may be right.
+    """
+
+    of_questions: ClassVar[Sequence[Metric]]  # the scores
+
+    def __init__(self, *, class_weights: Mapping[object, float] | str | None = None) -> None:
+        super().__init__(labels=["0", "1"], class_weights=class_weights)
+        self.metrics = list(self.of_questions)
 
     def majority_score(self, name: str, split: Split) -> float | None:
         return None
@@ -96,9 +104,7 @@ class CandidateTarget(ClassTarget):
 class AnswerSetTarget(CandidateTarget):
     """MultiRC: any number of candidates may be right."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics = SET_METRICS
+    of_questions = SET_METRICS
 
     def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
         questions, _ = self.parts_of(split.ids)
@@ -136,9 +142,7 @@ class AnswerSetTarget(CandidateTarget):
 class AnswerTarget(CandidateTarget):
     """ReCoRD: the candidate that is most probably right answers its question."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics = CHOICE_METRICS
+    of_questions = CHOICE_METRICS
 
     def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
         return choice_scores(*self.parts_of(split.ids), margins(outputs), split.labels)

@@ -31,6 +31,7 @@ from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 log = logging.getLogger(__name__)
+QUIET_SECONDS = 30.0  # between two lines of the log, at most
 
 
 class TrainingInterruptedError(SystemExit):
@@ -261,12 +262,16 @@ class Facts(bars.ProgressColumn):
 
 
 class TrainingProgress(Callback):
-    """A bar with the time left on a terminal; elsewhere one plain line per log interval."""
+    """A bar with the time left on a terminal; elsewhere one plain line per log interval.
+
+    Where that takes longer than QUIET_SECONDS, there are lines without figures between.
+    """
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._bar: bars.Progress | None = None
         self._printed_step = -1
+        self._line_time = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         console = Console(stderr=True)
@@ -296,8 +301,11 @@ class TrainingProgress(Callback):
             facts["facts"] = in_one_line(pl_module.latest_metrics)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step, **facts)
-        elif facts and trainer.is_global_zero:
-            log.info("step %d/%d  %s", step, trainer.max_steps, facts["facts"])
+            return
+        is_quiet = time.monotonic() - self._line_time > QUIET_SECONDS
+        if trainer.is_global_zero and (facts or is_quiet):
+            self._line_time = time.monotonic()
+            log.info("step %d/%d  %s", step, trainer.max_steps, facts.get("facts", ""))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         latest = getattr(pl_module, "latest_validation", {})

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 from tests.corpus.steps.sharded import Lines, run, run_any
 from tests.screens import refuses
 
+from clozelab.corpus.documents import DUPLICATE
 from clozelab.corpus.steps import near_duplicates
 from clozelab.corpus.steps.near_duplicates import (
     NUM_ORDERS,
     REASON,
+    SHOWN_CHARACTERS,
     NearDuplicates,
     similar_to_earlier,
     sketch_of,
@@ -84,10 +87,19 @@ def test_it_keeps_what_all_exact_similarities_keep(seed: int) -> None:
     kept, report = run_any(NearDuplicates(threshold=0.8), documents)
     assert kept == expected
     # Some were planted, and half of a text that is the same is not enough.
-    assert 10 < report.documents[REASON] == len(documents) - len(expected)
+    assert 10 < report.documents.total() == len(documents) - len(expected)
     assert len(expected) == 80
-    assert report.characters[REASON] == num_characters(documents) - num_characters(expected)
+    lost = num_characters(documents) - num_characters(expected)
+    assert report.characters.total() == lost
+    # Copies to the letter are counted apart from similar texts, of which the pairs are shown.
+    texts = Counter("\n".join(lines) for lines in documents)
+    assert 0 < report.documents[DUPLICATE] == (texts - Counter(set(texts))).total()
     assert len(report.examples[REASON]) == MAX_EXAMPLES
+    stays = {" ".join(lines)[:SHOWN_CHARACTERS]: lines for lines in expected}
+    for example in report.examples[REASON]:
+        later, earlier = example.split(" | ")
+        beginning_so = [lines for lines in documents if " ".join(lines).startswith(later)]
+        assert max(jaccard(lines, stays[earlier]) for lines in beginning_so) > 0.8
 
 
 def test_a_lower_threshold_drops_what_a_higher_one_leaves() -> None:
@@ -152,7 +164,7 @@ def test_many_documents_that_share_a_part_are_each_compared_with_few(
     originals = generator.integers(256, size=(50, NUM_ORDERS), dtype=np.uint8)
     originals[:, :4] = 7
     sketches = np.concatenate([originals, originals])
-    expected = list(range(50, 100))
+    expected = {row: row - 50 for row in range(50, 100)}
     assert similar_to_earlier(sketches, 0.8) == expected
     monkeypatch.setattr(near_duplicates, "MAX_COMPARED", 3)
     assert similar_to_earlier(sketches, 0.8) == expected
@@ -166,8 +178,9 @@ def test_of_any_sketches_each_dropped_one_is_like_an_earlier_one_that_stays(
     sketches = np.array(rows, dtype=np.uint8).reshape(-1, NUM_ORDERS)
     dropped = similar_to_earlier(sketches, 0.5)
     for row in dropped:
-        earlier = [other for other in range(row) if other not in dropped]
-        assert max((sketches[other] == sketches[row]).mean() for other in earlier) >= 0.5
+        earlier = dropped[row]
+        assert earlier < row and earlier not in dropped
+        assert (sketches[earlier] == sketches[row]).mean() >= 0.5
 
 
 def test_the_result_does_not_depend_on_the_seed_of_pythons_hashes() -> None:

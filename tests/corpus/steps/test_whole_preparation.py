@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests.corpus.test_prepare import files_of
 
 from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.decontaminate import Decontaminate
@@ -78,7 +80,7 @@ def prepare(data: Path, cache: str, steps: list[CorpusStep], workers: int = 1) -
         validation_fraction=0.1,
         steps=steps,
     )
-    return prepare_corpus(plan, 1.0, workers=workers)
+    return prepare_corpus(plan, 1.0, partial(ShardPool, workers=workers)).folder
 
 
 def all_steps(data: Path) -> list[CorpusStep]:

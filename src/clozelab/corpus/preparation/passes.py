@@ -7,7 +7,7 @@ know all documents begins a pass: the pass before it writes what the step's tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -36,7 +36,7 @@ from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, PlainDict
 
 TOKENS = "tokens"  # the pass of `tokenise`
 
@@ -64,9 +64,9 @@ class Work:
         """The pass that leaves sentences."""
         return pass_name(len(self.passes) - 1)
 
-    def shard_file(self, pass_name: str, shard: int) -> Path:
-        """What a pass made of a shard."""
-        return self.folder / pass_name / f"{shard:06d}.npz"
+    def shard_file(self, name: str, shard: int) -> Path:
+        """What the pass of this name made of a shard."""
+        return self.folder / name / f"{shard:06d}.npz"
 
     def table_file(self, number: int) -> Path:
         """The table of step `number`."""
@@ -81,6 +81,10 @@ class Work:
         return self.folder / "tokenizer"
 
     # These two are read once a process, when all is settled.
+
+    def __getstate__(self) -> PlainDict:
+        """Without the two: each process reads its own."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -118,7 +122,7 @@ def later_pass(work: Work, task: PassTask) -> int:
     facts = read_facts(before)
     documents = unpack_documents(task.shard, read_arrays(before, [TEXT, *DOCUMENT_ARRAYS]))
     _take_steps(work, task, documents, [], facts)
-    before.unlink()
+    before.unlink(missing_ok=True)
     return int(facts["bytes"])
 
 
@@ -195,7 +199,7 @@ def tokenise(work: Work, shard: int) -> int:
     facts["words"] = count_words(work.tokenizer, sentences, ids, lengths, source_of_sentence)
 
     # Of each sentence, its document (numbered over the whole corpus) and its side.
-    first_document = work.settled.num_kept_before(shard)
+    first_document = work.settled.num_kept_before[shard]
     document_of = first_document + np.repeat(np.arange(kept.sum()), num_sentences)
     is_held_out = held_out_sentences(work.settled, arrays)[is_kept]
     has_tokens = lengths > 0
@@ -220,7 +224,7 @@ def tokenise(work: Work, shard: int) -> int:
         tokens[f"{side}.sources"] = sources[in_side]
         tokens[f"{side}.origins"] = origins[in_side]
     write_file(work.shard_file(TOKENS, shard), tokens, facts)
-    path.unlink()
+    path.unlink(missing_ok=True)
     return int(facts["bytes"])
 
 

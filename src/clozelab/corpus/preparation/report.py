@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from clozelab.corpus.fertility import add_up
+from clozelab.corpus.fertility import total_words
 from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.survey import STRETCH_CHARACTERS
@@ -32,9 +32,9 @@ def complete_counts(counts: CorpusCounts, settled: Settled) -> None:
 
     ValueError for a corpus that cannot be split.
     """
-    counts.documents = settled.documents
-    counts.sentences = settled.sentences
-    counts.characters = settled.characters
+    counts.documents = settled.tallies[-1].documents.total()
+    counts.sentences = settled.num_sentences
+    counts.characters = settled.tallies[-1].characters.total()
     for tally in settled.tallies:
         counts.dropped.update(tally.report.documents)
     # One document of several stretches can be divided.
@@ -98,7 +98,7 @@ def of_steps(
     return {
         "steps": [_step_facts(tally, source_names) for tally in settled.tallies],
         "repeated_lines": _repeated_lines(shards, num_tokens),
-        "words": add_up([shard["words"] for shard in shards], source_names),
+        "words": total_words([shard["words"] for shard in shards], source_names),
     }
 
 

@@ -146,6 +146,7 @@ class Preparation:
             for name, content in tokenizer.files().items():
                 (temporary / name).write_bytes(content)
             temporary.rename(folder)
+            vars(self.work)["tokenizer"] = tokenizer  # need not be read in this process
         return self.work.tokenizer
 
     def tokenise(self) -> list[Path]:

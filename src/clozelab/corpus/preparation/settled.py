@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,12 @@ import numpy as np
 from clozelab.corpus.documents import DUPLICATE
 from clozelab.corpus.preparation.shard_files import read_arrays, read_facts, write_file
 from clozelab.corpus.preparation.survey import COLUMNS
-from clozelab.corpus.preparation.tallies import Tally, add_up
+from clozelab.corpus.preparation.tallies import Tally, add_tallies
 from clozelab.corpus.steps.step import Arrays
 
 ALL_HASHES = 2**64
 # of all characters: lines that have more of them are counted
 COUNTED_SHARE = 0.004
-NUMBERS = [name for name in COLUMNS if name != "document_hash"]
 Units = tuple[np.ndarray, np.ndarray]  # hashes uint64 [N] and characters int64 [N]
 
 
@@ -34,9 +34,7 @@ class Settled:
     limits: Mapping[int, int]  # by source: stretches of lower hashes are held out
     sample_limit: int  # blocks of lower hashes are what a vocabulary is learnt from
     lines: Sequence[str]  # that may be frequent
-    documents: int
-    sentences: int
-    characters: int
+    num_sentences: int
     num_stretches: int  # of different text; of several sources the same text counts for each
     tallies: Sequence[Tally]  # of each step, the copies' too
 
@@ -44,9 +42,10 @@ class Settled:
         """Whether each document of a shard is kept, bool."""
         return self.is_kept[self.starts[shard] : self.starts[shard + 1]]
 
-    def num_kept_before(self, shard: int) -> int:
-        """How many documents of earlier shards are kept."""
-        return int(self.is_kept[: self.starts[shard]].sum())
+    @cached_property
+    def num_kept_before(self) -> list[int]:
+        """How many documents of earlier shards are kept, of each shard."""
+        return np.append(0, np.cumsum(self.is_kept))[self.starts].tolist()
 
     def is_held_out(self, sources: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         """Whether each stretch is held out, bool [T]; `sources` and `hashes` are [T]."""
@@ -68,7 +67,7 @@ class Settled:
         """Read what `write` has written."""
         facts = read_facts(path)
         facts["limits"] = dict(facts["limits"])
-        facts["tallies"] = add_up([facts["tallies"]])
+        facts["tallies"] = add_tallies([facts["tallies"]])
         arrays = read_arrays(path, ["is_kept", "starts"])
         return cls(is_kept=arrays["is_kept"], starts=arrays["starts"], **facts)
 
@@ -78,45 +77,43 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
 
     `sample_characters` is how much text a vocabulary is learnt from at most.
     """
-    hashes = [read_arrays(path, ["document_hash"])["document_hash"] for path in paths]
-    starts = np.cumsum([0, *map(len, hashes)])
-    is_kept = first_of_each(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
-    stretches: dict[int, list[Units]] = {}
-    blocks: list[Units] = []
-    num_sentences = 0
-    copies = Tally("duplicates")
-    for shard, path in enumerate(paths):
-        arrays = read_arrays(path, NUMBERS)
-        kept = is_kept[starts[shard] : starts[shard + 1]]
-        blocks.append(_units_of(arrays, "block", kept))
-        for source in np.unique(arrays["document_source"][kept]).tolist():
-            units = _units_of(arrays, "stretch", kept & (arrays["document_source"] == source))
-            stretches.setdefault(source, []).append(units)
-        _tally_copies(copies, arrays, kept)
-        num_sentences += int(arrays["document_sentences"][kept].sum())
-    num_characters = copies.characters.total()
-    of_sources = {source: _joined(units) for source, units in stretches.items()}
-    limits = held_out_limits(of_sources, validation_fraction)
-    limit = sample_limit(*_joined(blocks), sample_characters)
-    lines = _frequent_lines(paths, COUNTED_SHARE * num_characters)
-    num_kept = int(is_kept.sum())
-    num_stretches = sum(len(np.unique(hashes)) for hashes, _ in of_sources.values())
-    tallies = [*add_up(read_facts(path)["tallies"] for path in paths), copies]
-    sizes = (num_kept, num_sentences, num_characters, num_stretches)
-    return Settled(is_kept, starts, limits, limit, lines, *sizes, tallies)
+    shards = [read_arrays(path, COLUMNS) for path in paths]
+    starts = np.cumsum([0, *(len(shard["document_hash"]) for shard in shards)])
+    columns: dict[str, np.ndarray] = {}
+    for name, kind in COLUMNS.items():
+        columns[name] = np.concatenate([np.empty(0, kind), *(shard[name] for shard in shards)])
+    is_kept = first_of_each(columns["document_hash"])
+    stretches = {}
+    for source in np.unique(columns["document_source"][is_kept]).tolist():
+        is_here = is_kept & (columns["document_source"] == source)
+        stretches[source] = _units_of(columns, "stretch", is_here)
+    copies = _tally_copies(columns, is_kept)
+    counted = COUNTED_SHARE * copies.characters.total()
+    return Settled(
+        is_kept=is_kept,
+        starts=starts,
+        limits=held_out_limits(stretches, validation_fraction),
+        sample_limit=sample_limit(*_units_of(columns, "block", is_kept), sample_characters),
+        lines=_frequent_lines(paths, counted),
+        num_sentences=int(columns["document_sentences"][is_kept].sum()),
+        num_stretches=sum(len(np.unique(hashes)) for hashes, _ in stretches.values()),
+        tallies=[*add_tallies(read_facts(path)["tallies"] for path in paths), copies],
+    )
 
 
-def _tally_copies(tally: Tally, arrays: Arrays, kept: np.ndarray) -> None:
-    """Count the documents of a shard that are kept, and those that are copies of earlier ones."""
+def _tally_copies(arrays: Arrays, is_kept: np.ndarray) -> Tally:
+    """The documents that are kept, and those that are copies of earlier ones."""
+    tally = Tally("duplicates")
     characters = arrays["document_characters"]
     for source in np.unique(arrays["document_source"]).tolist():
-        is_here = kept & (arrays["document_source"] == source)
+        is_here = is_kept & (arrays["document_source"] == source)
         tally.documents[source] += int(is_here.sum())
         tally.characters[source] += int(characters[is_here].sum())
-    num_copies = int((~kept).sum())
+    num_copies = int((~is_kept).sum())
     if num_copies:
         tally.report.documents[DUPLICATE] += num_copies
-        tally.report.characters[DUPLICATE] += int(characters[~kept].sum())
+        tally.report.characters[DUPLICATE] += int(characters[~is_kept].sum())
+    return tally
 
 
 def _frequent_lines(paths: Sequence[Path], min_characters: float) -> list[str]:
@@ -128,15 +125,9 @@ def _frequent_lines(paths: Sequence[Path], min_characters: float) -> list[str]:
 
 
 def _units_of(arrays: Arrays, unit: str, is_chosen: np.ndarray) -> Units:
-    """The stretches or blocks of a shard's chosen documents."""
+    """The stretches or blocks of the chosen documents."""
     chosen = np.repeat(is_chosen, arrays[f"{unit}_counts"])
     return arrays[f"{unit}_hash"][chosen], arrays[f"{unit}_characters"][chosen]
-
-
-def _joined(parts: Sequence[Units]) -> Units:
-    hashes = [np.empty(0, dtype=np.uint64), *(part[0] for part in parts)]
-    characters = [np.empty(0, dtype=np.int64), *(part[1] for part in parts)]
-    return np.concatenate(hashes), np.concatenate(characters)
 
 
 def first_of_each(hashes: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ class Tally:
         self.report.add(StepReport(**counters, examples=report["examples"]))
 
 
-def add_up(shards: Iterable[Sequence[JsonObject]]) -> list[Tally]:
+def add_tallies(shards: Iterable[Sequence[JsonObject]]) -> list[Tally]:
     """The tallies of all shards, each of which has the same steps in order."""
     totals: list[Tally] = []
     for tallies in shards:

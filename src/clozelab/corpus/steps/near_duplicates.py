@@ -16,10 +16,16 @@ from itertools import chain
 
 import numpy as np
 
-from clozelab.corpus.documents import hash_of
+from clozelab.corpus.documents import DUPLICATE, hash_of
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.settings import check_count, check_range
-from clozelab.corpus.steps.step import Arrays, Document, StepReport, SurveyStep
+from clozelab.corpus.steps.step import (
+    MAX_EXAMPLES,
+    Arrays,
+    Document,
+    StepReport,
+    SurveyStep,
+)
 
 NUM_ORDERS = 128
 BAND = np.uint32  # four bytes that agree make two documents candidates
@@ -29,6 +35,7 @@ MAX_COMPARED = 1000
 MIN_THRESHOLD = 0.5  # below, LSH would miss more than one pair of ten
 BLOCK = 2**14  # runs at a time: [NUM_ORDERS, BLOCK] of uint32 are 8 MB
 REASON = "near duplicate of an earlier document"
+SHOWN_CHARACTERS = 70  # of each of two documents
 
 
 def _constants(name: str) -> np.ndarray:
@@ -60,21 +67,49 @@ class NearDuplicates(SurveyStep):
         self.ngram = ngram
 
     def survey(self, documents: Iterable[Document]) -> Arrays:
-        """Keys [D] int64 and sketches [D, NUM_ORDERS] uint8 of the documents."""
+        """Of the documents.
+
+        Keys [D] int64, hashes of the texts [D] uint64, their beginnings [D] as bytes, and sketches
+        [D, NUM_ORDERS] uint8.
+        """
         keys = []
+        texts = []
+        beginnings = []
         sketches = [np.empty((0, NUM_ORDERS), dtype=np.uint8)]
         for document in documents:
-            hashes = ngram_hashes(words_of("\n".join(document.lines)), self.ngram)
+            text = "\n".join(document.lines)
+            hashes = ngram_hashes(words_of(text), self.ngram)
             if len(hashes):
                 keys.append(document.key)
+                texts.append(hash_of(text))
+                beginnings.append(_beginning(document.lines).encode(errors="replace"))
                 sketches.append(sketch_of(hashes)[np.newaxis])
-        return {"keys": np.array(keys, dtype=np.int64), "sketches": np.concatenate(sketches)}
+        return {
+            "keys": np.array(keys, dtype=np.int64),
+            "texts": np.array(texts, dtype=np.uint64),
+            "beginnings": np.array(beginnings, dtype=np.bytes_),
+            "sketches": np.concatenate(sketches),
+        }
 
     def settle(self, surveys: Sequence[Arrays]) -> Arrays:
-        """The sorted keys [D] int64 of the documents that are dropped."""
+        """Sorted keys [D] int64 of the documents that are dropped, and what the report says.
+
+        `is_copy` [D]: whether an earlier document is the same to the letter. `earlier`: beginnings
+        of the documents that the first near duplicates are similar to.
+        """
         keys = np.concatenate([survey["keys"] for survey in surveys])
+        texts = np.concatenate([survey["texts"] for survey in surveys])
         sketches = np.concatenate([survey["sketches"] for survey in surveys])
-        return {"dropped": np.sort(keys[similar_to_earlier(sketches, self.threshold)])}
+        similar = similar_to_earlier(sketches, self.threshold)
+        rows = np.array(list(similar), dtype=np.int64)
+        _, first = np.unique(texts, return_index=True)
+        is_copy = ~np.isin(rows, first)
+        ends = np.cumsum([len(survey["keys"]) for survey in surveys])
+        earlier = []
+        for row in rows[~is_copy][:MAX_EXAMPLES].tolist():
+            shard = int(np.searchsorted(ends, similar[row], side="right"))
+            earlier.append(surveys[shard]["beginnings"][similar[row] - ends[shard]])
+        return {"dropped": keys[rows], "is_copy": is_copy, "earlier": np.array(earlier)}
 
     def apply(
         self, documents: Iterable[Document], table: Arrays, report: StepReport
@@ -83,10 +118,20 @@ class NearDuplicates(SurveyStep):
         dropped = table["dropped"]
         for document in documents:
             place = np.searchsorted(dropped, document.key)
-            if place < len(dropped) and dropped[place] == document.key:
-                report.drop(document, REASON)
-            else:
+            if place == len(dropped) or dropped[place] != document.key:
                 yield document
+            elif table["is_copy"][place]:
+                report.drop(document, DUPLICATE)
+            else:
+                number = np.count_nonzero(~table["is_copy"][:place])
+                examples = []
+                for earlier in table["earlier"][number : number + 1].tolist():
+                    examples = [f"{_beginning(document.lines)} | {earlier.decode()}"]
+                report.drop(document, REASON, examples)
+
+
+def _beginning(lines: Sequence[str]) -> str:
+    return " ".join(lines)[:SHOWN_CHARACTERS]
 
 
 def sketch_of(hashes: np.ndarray) -> np.ndarray:
@@ -99,26 +144,27 @@ def sketch_of(hashes: np.ndarray) -> np.ndarray:
     return (first * _MIX >> np.uint32(24)).astype(np.uint8)
 
 
-def similar_to_earlier(sketches: np.ndarray, threshold: float) -> list[int]:
-    """Rows of the documents that are similar to an earlier one that is not among them."""
+def similar_to_earlier(sketches: np.ndarray, threshold: float) -> dict[int, int]:
+    """Row of each document that is similar to an earlier one that stays -> the row of that one."""
     bands = np.ascontiguousarray(sketches).view(BAND)
     is_shared = _shared_bands(bands)
     # number and value of a band -> rows of the documents that stay and have it
     kept: dict[int, list[int]] = {}
-    dropped = []
+    similar = {}
     for row in np.flatnonzero(is_shared.any(axis=1)).tolist():
         shared = np.flatnonzero(is_shared[row])
         names = shared << 32 | bands[row, shared]
         buckets = [kept.setdefault(name, []) for name in names.tolist()]
         candidates = sorted(set(chain.from_iterable(buckets)))
         agreement = (sketches[candidates] == sketches[row]).mean(axis=1)
-        if (agreement >= threshold).any():
-            dropped.append(row)
+        is_similar = agreement >= threshold
+        if is_similar.any():
+            similar[row] = candidates[int(is_similar.argmax())]
             continue
         for bucket in buckets:
             if len(bucket) < MAX_COMPARED:
                 bucket.append(row)
-    return dropped
+    return similar
 
 
 def _shared_bands(bands: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ class RepeatedLines(SurveyStep):
             distinct = frozenset(dropped)
             lines = [line for line in document.lines if line not in distinct]
             if lines:
-                report.drop_lines(dropped, REASON)
+                report.drop_lines(dropped, REASON, dropped)
                 yield replace(document, lines=lines)
             else:
                 report.drop(document, NOTHING_LEFT)

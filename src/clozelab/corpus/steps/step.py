@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Document:
     lines: Sequence[str]
     has_sentences: bool = False  # whether its lines are sentences already
 
-    @property
+    @cached_property
     def num_characters(self) -> int:
         return sum(map(len, self.lines))
 
@@ -64,15 +65,15 @@ class StepReport:
     changed: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
-    def drop(self, document: Document, reason: str) -> None:
-        """Count a document that is dropped."""
+    def drop(self, document: Document, reason: str, examples: Sequence[str] = ()) -> None:
+        """Count a document that is dropped; it is the example unless others are given."""
         self.documents[reason] += 1
-        self._count(document.lines, reason)
+        self._count(document.lines, reason, examples)
 
-    def drop_lines(self, lines: Sequence[str], reason: str) -> None:
+    def drop_lines(self, lines: Sequence[str], reason: str, examples: Sequence[str] = ()) -> None:
         """Count a document that stays, and the lines that it lost."""
         self.changed[reason] += 1
-        self._count(lines, reason)
+        self._count(lines, reason, examples)
 
     def show(self, reason: str, text: str) -> None:
         """Keep the beginning of a text as an example, unless it is there or there are enough."""
@@ -90,9 +91,12 @@ class StepReport:
             for text in texts:
                 self.show(reason, text)
 
-    def _count(self, lines: Sequence[str], reason: str) -> None:
+    def _count(self, lines: Sequence[str], reason: str, examples: Sequence[str]) -> None:
         self.characters[reason] += sum(map(len, lines))
-        self.show(reason, " ".join(lines))
+        if not examples:
+            examples = [" ".join(lines)]
+        for text in examples:
+            self.show(reason, text)
 
 
 class CorpusStep(ABC):
