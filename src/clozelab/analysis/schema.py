@@ -480,8 +480,10 @@ def _claim_class(entry: object) -> str:
     if isinstance(entry, BaseClaim):
         return type(entry).__name__
     fields = entry if isinstance(entry, dict) else {}
-    otherwise = ContrastClaim if fields.get("against") else OrderClaim
-    if fields.get("points") and otherwise is OrderClaim:
+    otherwise: type[BaseClaim] = OrderClaim
+    if fields.get("against"):
+        otherwise = ContrastClaim
+    elif fields.get("points"):
         otherwise = SuperiorityClaim
     return DIRECTIONS.get(str(fields.get("direction")), otherwise).__name__
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +67,10 @@ class Given:
     values: dict[str, str] = field(default_factory=dict)  # input -> what stands for `${inputs.X}`
     checksums: dict[str, str] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
+
+
+Look = Callable[[Given, str, str, Mapping[str, str]], None]
+"""Looks at one input: adds to what is given, by its name, what is said and the other words."""
 
 
 def fill(verb: str, words: Sequence[str]) -> list[str]:
@@ -141,7 +145,13 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
             raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
 
     given = Given()
-    looks = {"number": _number, "file": _file, "tasks": _tasks, "corpus": _corpus, "model": _model}
+    looks: dict[str, Look] = {
+        "number": _number,
+        "file": _file,
+        "tasks": _tasks,
+        "corpus": _corpus,
+        "model": _model,
+    }
     for kind, look in looks.items():
         for key, spec in form.inputs.items():
             value = said.get(key, spec.default)
@@ -364,7 +374,7 @@ class _Filling:
             kept = {key: child for key, child in node.items() if self._is_kept(child)}
             return {key: self.of(child) for key, child in kept.items() if key != "needs"}
         if isinstance(node, list):
-            entries = []
+            entries: list[Json] = []
             for child in filter(self._is_kept, node):
                 entries += map(self.of, self._each(child))
             return entries

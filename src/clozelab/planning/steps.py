@@ -132,7 +132,7 @@ def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
     """The text and the vocabulary that an experiment itself names, as overrides for prepare."""
     said = inline_configs(pretrain.folder or Path()).get(pretrain.config_name, {})
     settings = pretrain.sweep.master
-    if "sources" in (said.get("corpus") or {}):
+    if "sources" in str(said.get("corpus")):
         sources = []
         for source in settings.get("corpus.sources"):
             name, path = hydra_text(source["name"]), hydra_text(str(source["path"]))
