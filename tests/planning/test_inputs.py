@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -183,8 +184,9 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
         vocab_size=len(set(vocabulary)), intermediate_size=32, max_position_embeddings=64, **shape
     )
     transformers.BertModel(config).save_pretrained("tiny")
-    sentence = " ".join(words)
-    Path("long.txt").write_text("\n\n".join([f"{sentence}\n{sentence}"] * 60))
+    draw = random.Random(1)
+    sentences = [" ".join(draw.choices(words, k=20)) for _ in range(200)]
+    Path("long.txt").write_text("\n\n".join(sentences))
     rows = [f"{words[number % 26]} {number % 2}" for number in range(40)]
     lines = [f"{row},{'even' if number % 2 else 'odd'}\n" for number, row in enumerate(rows)]
     Path("parity.csv").write_text("text,label\n" + "".join(lines))
