@@ -106,6 +106,53 @@ def test_all_schemes_say_the_same() -> None:
         assert to_iob2(tags.split()) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC"]
 
 
+def written(rng: random.Random, scheme: str, length: int) -> tuple[list[str], list[Entity]]:
+    """A valid sequence of a scheme, and the entities that it was made of."""
+    tags: list[str] = []
+    made = []
+    while len(tags) < length:
+        name, size = rng.choice([*TYPES, ""]), min(rng.randint(1, 3), length - len(tags))
+        if not name:
+            tags += ["O"] * size
+            continue
+        touches = bool(tags) and tags[-1].endswith(name)
+        made.append(Entity(name, len(tags), len(tags) + size))
+        # marks of a single word, and of the first, inner and last words
+        single, first, inner, last = {
+            "IOB1": ("B" if touches else "I", "B" if touches else "I", "I", "I"),
+            "IOB2": ("B", "B", "I", "I"),
+            "IOE2": ("E", "I", "I", "E"),
+            "IOBES": ("S", "B", "I", "E"),
+            "BILOU": ("U", "B", "I", "L"),
+        }[scheme]
+        marks = [single] if size == 1 else [first, *[inner] * (size - 2), last]
+        tags += [f"{mark}-{name}" for mark in marks]
+    return tags, made
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE2", "IOBES", "BILOU"])
+def test_each_scheme_equals_seqevals_strict_reading(scheme: str) -> None:
+    """Valid files are the entities that were written, and score as by the scheme's own rules."""
+    from seqeval import scheme as schemes
+    from seqeval.metrics import f1_score
+
+    rng = random.Random(scheme)
+    for _ in range(100):
+        gold, made = written(rng, scheme, 8)
+        predicted, _ = written(rng, scheme, 8)
+        assert entities(gold) == made == entities(to_iob2(gold))
+        strict = {"mode": "strict", "scheme": getattr(schemes, scheme), "zero_division": 0}
+        expected = f1_score([gold, gold], [predicted, gold], **strict)
+        ours = entity_scores([predicted, gold], [gold, gold])["f1"]
+        assert ours == pytest.approx(expected, abs=1e-12), (gold, predicted)
+
+
+@pytest.mark.parametrize("tag", ["B-PER|B-ORG", "B-PER|O", "O|I-ORG"])
+def test_entities_inside_of_others_are_refused(tag: str) -> None:
+    with pytest.raises(ValueError, match="inside of others: keep one layer"):
+        scheme_of([["O", "B-A|B"], [tag]])
+
+
 def test_a_right_word_is_no_right_entity() -> None:
     scores = entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "B-LOC"]])
     assert scores == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "accuracy": pytest.approx(2 / 3)}

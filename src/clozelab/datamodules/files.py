@@ -36,16 +36,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
+def require_file(
+    data_dir: str | Path, relative: str, how_to_get: str, *, is_folder: bool = False
+) -> Path:
     """`data_dir/relative`; where nothing is there, `relative` from where one stands.
 
-    The ValueError names the missing file, the expected layout and where the file comes from.
+    With `is_folder` it is a folder of files. The ValueError names the missing file, the expected
+    layout and where the file comes from.
     """
     path = resolve_path(relative, data_dir)
-    if path.is_file():
+    noun = "file"
+    is_there = path.is_file()
+    if is_folder:
+        noun = "folder"
+        is_there = path.is_dir()
+    if is_there:
         return path
     raise ValueError(
-        f"benchmark file not found: {path}\n  expected layout: data_dir/{relative} (data_dir is"
+        f"benchmark {noun} not found: {path}\n  expected layout: data_dir/{relative} (data_dir is"
         f" {Path(data_dir).absolute()}; set data_dir=FOLDER)\n  how to get it:"
         f" {' '.join(how_to_get.split())}"
     )

@@ -145,7 +145,12 @@ class FinetuningDataModule(LightningDataModule):
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before
         # anything is read.
-        self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
+        self.require = partial(
+            files.require_file,
+            inputs.data_dir,
+            how_to_get=how_to_get,
+            is_folder=unit.reads_folders,
+        )
         self.asked_seq_length = max_seq_length
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens

@@ -16,7 +16,10 @@ def digest(value: object) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
+    """Hex sha256 of a file's bytes; of a folder, of the names and bytes of all files in it."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return digest({file.relative_to(path).as_posix(): file_sha256(file) for file in files})
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -35,6 +35,9 @@ _PREFIXES = "BIES"
 # no hyphen, nor a lone prefix, nor one with another mark behind it
 PLAIN_TYPE = re.compile(r"(?![BIESLUM]([_.:/].*)?$)\w[^-]*")
 
+# two layers of tags in one cell, as sets with entities inside of others have them
+NESTED = re.compile(r"\|(O$|[BIESLUM]-)")
+
 
 class Entity(NamedTuple):
     type: str
@@ -49,6 +52,8 @@ def split_tag(tag: str) -> tuple[str, str]:
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
+    if NESTED.search(tag):
+        raise ValueError(f"{tag!r} marks entities inside of others: keep one layer of tags")
     prefix, _, name = tag.partition("-")
     prefix = _SAME_PREFIX.get(prefix, prefix)
     if len(prefix) != 1 or prefix not in _PREFIXES or not name:

@@ -1,7 +1,8 @@
 """Tables on disk: csv, tsv, jsonl, Parquet and Arrow, streamed in constant memory.
 
 A format is a function that opens a file of it (delimited.py, objects.py, columnar.py), and an entry
-in FORMATS. csv, tsv and jsonl may be packed (readers/lines.py).
+in FORMATS. csv, tsv and jsonl may be packed (readers/lines.py). A task may also name a layout of
+benchmarks.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from clozelab.readers.benchmarks import LAYOUTS
 from clozelab.readers.columnar import open_columnar
 from clozelab.readers.delimited import open_delimited
 from clozelab.readers.lines import file_suffix
@@ -57,7 +59,9 @@ def open_table(
     the columns of a csv or tsv file whose first line does not name all of `required`. ValueError
     for an unknown format, an empty or binary file, and one that is not of its format.
     """
-    check_choice("file_format", file_format, ("auto", *FORMATS))
+    check_choice("file_format", file_format, ("auto", *FORMATS, *LAYOUTS))
+    if file_format in LAYOUTS:
+        return LAYOUTS[file_format](path)
     if file_format == "auto":
         file_format = table_format(path) or "tsv"
         if file_suffix(path) == ".json":

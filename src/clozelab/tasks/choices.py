@@ -22,6 +22,7 @@ from pathlib import Path
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.readers.benchmarks import FOLDERS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.sequences import (
@@ -119,6 +120,7 @@ class ChoiceUnit(Unit[TextExamples]):
         self.layout = ChoiceFormat(
             context_column, start_column, list(ending_columns), label_column, columns, file_format
         )
+        self.reads_folders = file_format in FOLDERS
         self.published_train_examples = published_train_examples
         self.folds = folds
         self.held_out_fold = held_out_fold

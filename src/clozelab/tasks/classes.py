@@ -176,6 +176,10 @@ class ClassTarget(KnownClasses):
             scores["f1"] = glue.f1_binary(predictions == positive, labels == positive)
         return scores
 
+    def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
+        """The scores of a split's outputs [N, num_outputs]."""
+        return self.score(self.metrics, self.predict(outputs), split.labels)
+
     def predict(self, outputs: np.ndarray) -> NDArray[np.int64]:
         """[N, num_outputs] -> the class of each example."""
         return outputs.argmax(axis=1)
@@ -198,7 +202,7 @@ class ClassTarget(KnownClasses):
                 }
             )
         return Outcome(
-            self.score(self.metrics, predicted, split.labels),
+            self.scores_of(outputs, split),
             records,
             is_collapsed=glue.is_collapsed(predicted, split.labels),
         )

@@ -282,7 +282,15 @@ class PassageUnit(Unit[SquadExamples]):
     grouping = "questions of one passage stay together"
     settings: WindowSettings  # once `fitted`
 
-    def __init__(self, *, with_unanswerable: bool, doc_stride: int, max_query_length: int) -> None:
+    def __init__(
+        self,
+        *,
+        with_unanswerable: bool,
+        doc_stride: int,
+        max_query_length: int,
+        max_unusable: float = MAX_UNUSABLE_FRACTION,
+    ) -> None:
+        self.max_unusable = max_unusable
         self.with_unanswerable = with_unanswerable
         self.expects_unanswerable = with_unanswerable
         self.doc_stride = doc_stride
@@ -353,7 +361,7 @@ class PassageUnit(Unit[SquadExamples]):
         if not self.with_unanswerable:
             unusable += examples.counts["question_without_answer"]
             advice = "this task needs SQuAD 1.1, where every question has one"
-        if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
+        if unusable > self.max_unusable * (len(examples) + unusable):
             raise ValueError(
                 f"{path}: {unusable} questions have no answer inside their passage"
                 f" ({dict(examples.counts)}); {advice}"

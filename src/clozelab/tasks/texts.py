@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.encoder import SENTENCE_POOLINGS, Encoder, last_of_directions
 from clozelab.models.layout import Layout
+from clozelab.readers.benchmarks import FOLDERS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, CLASSES
@@ -123,6 +124,7 @@ class TextUnit(Unit[TextExamples]):
         if columns:
             columns = list(columns)
         self.layout = TableFormat(text_columns, label_column, id_column, columns, file_format)
+        self.reads_folders = file_format in FOLDERS
         self.test_layout = replace(self.layout, id_column=test_id_column)
         self.pairs = pairs
         self._check_columns(text_columns)

@@ -159,6 +159,7 @@ class Unit(ABC, Generic[E]):
     index_key: ClassVar[str] = "example_index"  # what of a batch numbers a model's outputs
     aligned: bool = False  # text number i of every part, and label i, are of example i
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
+    reads_folders: bool = False  # what its data name are folders of files
     has_folds = False  # it tells training from validation itself
     # whether a training batch holds examples of similar length
     groups_by_length = True

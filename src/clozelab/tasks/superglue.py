@@ -1,0 +1,173 @@
+"""What the tasks of SuperGLUE predict: classes, choices and candidates, with its files to submit.
+
+A *candidate* is a row of its own: an answer to a question, with the label 1 where it is right and 0
+where not. Its id names question and candidate, `12/Rome`. A candidate is trained on by itself;
+scores are of questions.
+
+Letters: N candidates of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from clozelab.metrics.candidates import (
+    CHOICE_METRICS,
+    SET_METRICS,
+    best_candidates,
+    choice_scores,
+    set_scores,
+)
+from clozelab.tasks.baselines import BAG, Scores, guess_classes, text_pairs
+from clozelab.tasks.classes import ClassTarget
+from clozelab.tasks.right_choice import ChoiceTarget
+from clozelab.tasks.target import Files, Outcome, json_lines
+from clozelab.tasks.unit import Split
+from clozelab.text.plain import Json, JsonObject
+
+FREQUENT_CANDIDATE = "most frequent candidate"
+
+
+class SubmittedClass(ClassTarget):
+    """A class, which a submission names in its own way.
+
+    Args:
+        submitted: what a submission calls the classes, in their order; None: as the files do.
+        classes: what ClassTarget takes.
+    """
+
+    def __init__(self, *, submitted: Sequence[str] | None = None, **classes: Any) -> None:
+        self.submitted = submitted
+        super().__init__(**classes)
+
+    def prediction_files(
+        self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        names = self.classes if self.submitted is None else self.submitted
+        answers = [names[number] for number in self.predict(outputs)]
+        return submission(name, zip(split.ids, answers, strict=True))
+
+
+class SubmittedChoice(ChoiceTarget):
+    """The number of the right choice, from 0."""
+
+    def prediction_files(
+        self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        return submission(name, zip(split.ids, self.predict(outputs).tolist(), strict=True))
+
+
+def submission(name: str, answers: Iterable[tuple[str, Json]]) -> Files:
+    """The file of a test set from (id of an example, answer)."""
+    records = [{"idx": index_of(example), "label": answer} for example, answer in answers]
+    return {f"{name}.jsonl": json_lines(records)}
+
+
+def index_of(written: str) -> int | str:
+    """An id as the files have it: nearly always a number."""
+    return int(written) if written.isdecimal() else written
+
+
+class CandidateTarget(ClassTarget):
+    """Base of what is predicted of candidates: whether each is right."""
+
+    def __init__(self) -> None:
+        super().__init__(labels=["0", "1"])
+
+    def majority_score(self, name: str, split: Split) -> float | None:
+        return None
+
+    @staticmethod
+    def parts_of(ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The question [N] and the candidate [N] that each id names."""
+        questions = []
+        candidates = []
+        for written in ids:
+            question, _, candidate = written.partition("/")
+            questions.append(question)
+            candidates.append(candidate)
+        return questions, candidates
+
+
+class AnswerSetTarget(CandidateTarget):
+    """MultiRC: any number of candidates may be right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = SET_METRICS
+
+    def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
+        questions, _ = self.parts_of(split.ids)
+        return set_scores(questions, self.predict(outputs), split.labels)
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """Bag of words."""
+        examples = validation[""]
+        guesses = guess_classes(
+            text_pairs(train.texts), self.encode(train.labels), text_pairs(examples.texts), 2
+        )
+        questions, _ = self.parts_of(examples.ids)
+        return {BAG: set_scores(questions, guesses, self.encode(examples.labels))}
+
+    def prediction_files(
+        self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        """A passage a line, with its questions and the label of each of their answers."""
+        passages: dict[str, dict[str, list[JsonObject]]] = {}
+        for place, answer, label in zip(
+            *self.parts_of(split.ids), self.predict(outputs).tolist(), strict=True
+        ):
+            passage, _, question = place.partition("-")
+            answers = passages.setdefault(passage, {}).setdefault(question, [])
+            answers.append({"idx": index_of(answer), "label": label})
+        records = []
+        for passage, of_passage in passages.items():
+            questions = []
+            for question, answers in of_passage.items():
+                questions.append({"idx": index_of(question), "answers": answers})
+            records.append({"idx": index_of(passage), "passage": {"questions": questions}})
+        return {f"{name}.jsonl": json_lines(records)}
+
+
+class AnswerTarget(CandidateTarget):
+    """ReCoRD: the candidate that is most probably right answers its question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = CHOICE_METRICS
+
+    def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
+        return choice_scores(*self.parts_of(split.ids), margins(outputs), split.labels)
+
+    def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
+        # Few candidates are right, so "none" for each of them is no collapse: their order counts.
+        return replace(super().evaluate(outputs, split), is_collapsed=False)
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """The candidate that its passage names most often."""
+        examples = validation[""]
+        questions, candidates = self.parts_of(examples.ids)
+        counts = []
+        for candidate, (passage, _) in zip(candidates, examples.texts, strict=True):
+            counts.append(passage.count(candidate))
+        labels = self.encode(examples.labels)
+        scores = choice_scores(questions, candidates, np.array(counts), labels)
+        return {FREQUENT_CANDIDATE: scores}
+
+    def prediction_files(
+        self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        questions, candidates = self.parts_of(split.ids)
+        best = best_candidates(questions, margins(outputs))
+        return submission(
+            name, ((question, candidates[number]) for question, number in best.items())
+        )
+
+
+def margins(outputs: np.ndarray) -> np.ndarray:
+    """[N, 2] -> [N]: how much rather a candidate is right."""
+    return outputs[:, 1] - outputs[:, 0]
