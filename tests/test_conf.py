@@ -34,6 +34,8 @@ MUST_SAY = {
     "corpus=text": ("corpus.sources.0.path=my/texts",),
     "task=own": ("task.data.train_file=reviews.csv",),
     "task@measure.task=own": ("measure.task.data.train_file=reviews.csv",),
+    "task=pairs": ("task.data.train_file=pairs.csv",),
+    "measure=retrieval": ("measure.data.folder=scifact",),
     "measure=minimal_pairs": ("measure.data.files=pairs.jsonl",),
     "measure=labelled": ("measure.task.data.validation_file=more.tsv",),
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.base import TrainingModule
     from clozelab.modules.finetuning import FineTuning
+    from clozelab.modules.mteb import Encoder
     from clozelab.modules.predictor import Predictor, load
     from clozelab.modules.pretraining import PretrainingModule
     from clozelab.report.render import Report
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorpusDataModule",
+    "Encoder",
     "FineTuning",
     "FinetuningDataModule",
     "Predictor",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 _PLACES = {
     "CorpusDataModule": "datamodules.corpus",
+    "Encoder": "modules.mteb",
     "FinetuningDataModule": "datamodules.finetuning",
     "FineTuning": "modules.finetuning",
     "PretrainingModule": "modules.pretraining",

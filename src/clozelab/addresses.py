@@ -55,6 +55,7 @@ OF_TASK_MODULE = frozenset(
         "head",
         "validation",
         "metric",
+        "given_heads",
         "keep_best_weights",
         "log_interval_steps",
         "optimizer_factory",

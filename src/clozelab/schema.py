@@ -423,6 +423,10 @@ class TrainingConfig(StageConfig):
         },
     ] = MISSING
     schedule: Component = MISSING
+    # what is trained of a given encoder, or added to it (models/adaptation.py); None: all of it
+    adaptation: Annotated[Component | None, Added(was=None)] = None
+    # of adaptation=full, what is not trained: embeddings, 3, 0-3, all but 2, or a list of such
+    freeze: Annotated[Any, Added(was=None), AfterValidator(nothing_empty)] = None
     # name -> one of Lightning's
     callbacks: Annotated[Component | None, Meaning("protocol", "callbacks")] = None
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
@@ -561,9 +565,11 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "positive_label": Added(was=None),
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
+    "validation_folds": Added(was=None),
     "how_to_get": NEUTRAL,
     "evaluation_tokens": LAYOUT,
 }
+CLASS_WEIGHTS = Added(was=None)
 # Test files are read only where they are to be predicted.
 TEST = Meaning("protocol", "predict_test")
 PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
@@ -587,7 +593,7 @@ class TaskConfig(Frozen):
     target: Component = MISSING  # what is predicted of them
     # settings that the unit, the target, and data or module take by their names
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
-    module: dict[str, Any] = MISSING
+    module: Annotated[dict[str, Any], {"class_weights": CLASS_WEIGHTS}] = MISSING
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
@@ -608,7 +614,10 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
-    evaluations_per_epoch: Count = MISSING
+    # whether `seed` draws those, as many of each class (few-shot); else all runs share one draw
+    sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
+    # 0: at the end alone, so that validation selects nothing
+    evaluations_per_epoch: Annotated[int, Field(ge=0)] = MISSING
     # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
     keep_model: Annotated[bool, NEUTRAL] = MISSING
     # validation rows that stand in training are neither warned of nor refused
@@ -630,13 +639,22 @@ class MeasureConfig(Frozen):
     # the task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure
     # has its own
     task: Annotated[
-        Component | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        Component | None,
+        {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}
+        | {"module.class_weights": CLASS_WEIGHTS},
     ] = MISSING
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
     # a fine-tuned model's name of a class -> what the file calls it
     label_names: Annotated[Any, Meaning("protocol", "measure.label_names")] = None
     # None: the task's
-    module: Annotated[Component | None, {"temperature": Added(was=1.0)}] = MISSING
+    module: Annotated[
+        Component | None,
+        {
+            "temperature": Added(was=1.0),
+            "mix": Added(was=False),
+            "description_length": Added(was=False),
+        },
+    ] = MISSING
     data: Annotated[Component | None, PARTS_OF_DATA] = MISSING  # None: the task's
 
 

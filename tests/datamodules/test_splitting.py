@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clozelab.tasks.splitting import (
+    Fold,
     HeldOut,
     Overlap,
     pair_groups,
@@ -121,3 +122,35 @@ def test_numbers_are_held_out_by_tenths() -> None:
     assert np.bincount(tenths).tolist() == [100] * 10
     held_out = HeldOut(0.1, seed=1).stratified([str(value) for value in values], tenths)
     assert np.bincount(tenths[held_out]).tolist() == [10] * 10
+
+
+def test_folds_are_those_of_a_stratified_k_fold() -> None:
+    """Every row is validated once; classes have scikit-learn's counts in every fold."""
+    model_selection = pytest.importorskip("sklearn.model_selection")
+    _, labels = rows(1003)
+    texts = [f"text {number}" for number in range(len(labels))]
+    folds = [Fold(5, 1, number).stratified(texts, labels) for number in range(5)]
+    assert (np.sum(folds, axis=0) == 1).all()
+    counts = np.array([np.bincount(labels[fold], minlength=4) for fold in folds])
+    oracle = model_selection.StratifiedKFold(5, shuffle=True, random_state=0)
+    expected = [np.bincount(labels[part], minlength=4) for _, part in oracle.split(labels, labels)]
+    assert (np.sort(counts, axis=0) == np.sort(expected, axis=0)).all()
+    assert np.ptp(counts.sum(axis=1)) <= 1, "whole folds are of one size, too"
+    # a function of seed and row, whatever the order
+    order = np.random.default_rng(0).permutation(len(texts))
+    again = Fold(5, 1, 3).stratified([texts[i] for i in order], labels[order])
+    assert (again == folds[3][order]).all()
+    assert np.mean(Fold(5, 2, 3).stratified(texts, labels) == folds[3]) < 0.9
+
+
+def test_rows_of_one_text_share_a_fold() -> None:
+    texts, labels = rows(2000)
+    folds = [Fold(4, 1, number).stratified(texts, labels) for number in range(4)]
+    seen = [{texts[i] for i in np.flatnonzero(fold)} for fold in folds]
+    assert sum(map(len, seen)) == len(set(texts))
+    assert np.ptp([fold.sum() for fold in folds]) <= 5
+    assert sorted(
+        fold.sum() for fold in (Fold(3, 1, i).drawn(list("abcdefg")) for i in range(3))
+    ) == [2, 2, 3]
+    with pytest.raises(ValueError, match="validation_folds=1: give 2 or more"):
+        Fold(1, 1, 0)

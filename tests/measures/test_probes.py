@@ -24,6 +24,8 @@ from clozelab.modules.measures import (
     CONVERGED,
     control_labels,
     logistic_regression,
+    mix_weights,
+    online_code_length,
 )
 from clozelab.modules.model import write_model
 from clozelab.runs.find import find
@@ -47,6 +49,67 @@ def test_the_regression_is_scikit_learns(num_classes: int) -> None:
     assert gradient < CONVERGED
     _, early = logistic_regression(x, labels, num_classes, strength=0.3, max_iterations=2)
     assert early > CONVERGED
+
+
+def labelled_states(num: int = 400, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(num, 5))
+    return x, (2 * x @ rng.normal(size=(5, classes)) + rng.gumbel(size=(num, classes))).argmax(1)
+
+
+def test_a_code_length_is_that_of_a_plain_loop() -> None:
+    """One label after the other, by scikit-learn's probabilities."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, labels = labelled_states()
+    order = np.random.default_rng(0).permutation(400)
+    bits, start = 0.0, 0
+    for end in (1, 2, 3, 6, 13, 25, 50, 100, 200, 400):  # 0.1 % to 100 %; 0.4 and 0.8 are 0 and 1
+        seen = order[:start]
+        has_classes = len(set(labels[seen])) > 1
+        probe = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=9999)
+        if has_classes:
+            probe.fit(x[seen], labels[seen])
+        for number in order[start:end]:
+            found = dict.fromkeys(labels[seen].tolist(), 1.0)
+            if has_classes:
+                (of_classes,) = probe.predict_proba(x[[number]])
+                found = dict(zip(probe.classes_.tolist(), of_classes, strict=True))
+            bits -= np.log2((start * found.get(int(labels[number]), 0.0) + 1) / (start + 3))
+        start = end
+    solver = {"strength": 1.0, "max_iterations": 2000}
+    found_bits = online_code_length(x, labels, 3, **solver)
+    assert found_bits == pytest.approx(bits / 400, rel=1e-5)
+    # negative control: labels that the states do not tell cost what they cost without states
+    shuffled = np.random.default_rng(2).permutation(labels)
+    assert online_code_length(x, shuffled, 3, **solver) > np.log2(3) > 1.3 * bits / 400
+
+
+def test_a_mix_is_the_best_probe_of_a_weighted_sum() -> None:
+    """With the learnt shares scikit-learn has the same classifier, with others a worse one."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, labels = labelled_states()
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=(3, *x.shape))
+    layers = np.stack([noise[0], x + 0.5 * noise[1], x + 0.8 * noise[2]], axis=1)
+    weights, gradient = logistic_regression(layers, labels, 3, strength=1.0, max_iterations=2000)
+    shares = mix_weights(weights, 3)
+    assert gradient < CONVERGED and shares.sum() == pytest.approx(1.0)
+    assert shares[1] > shares[2] > shares[0] >= 0.0
+
+    def fitted(shares: np.ndarray) -> tuple[float, np.ndarray]:
+        mixed = np.einsum("nch,c->nh", layers, shares)
+        probe = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=9999).fit(mixed, labels)
+        log_probs = probe.predict_log_proba(mixed)
+        loss = -log_probs[np.arange(400), labels].sum() + 0.5 * np.square(probe.coef_).sum()
+        return loss, log_probs
+
+    loss, expected = fitted(shares)
+    scores = layers.reshape(400, -1) @ weights[:-1] + weights[-1]
+    found = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    assert np.abs(found - expected).max() < 1e-3
+    for other in ([0.1, -0.1, 0.0], [0.0, -0.1, 0.1], [0.0, 0.02, -0.02]):
+        moved = np.clip(shares + other, 0.0, 1.0)
+        assert fitted(moved / moved.sum())[0] > loss
 
 
 def test_a_control_label_is_a_words_own() -> None:
@@ -145,6 +208,27 @@ def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[
     assert np.mean([row["prediction"] == row["label"] for row in rows]) * 100 == pytest.approx(
         values["accuracy"]
     )
+
+
+def test_a_mix_and_a_code_length_beside_the_layers(
+    tagged: list[str], evaluate: Callable[..., Path]
+) -> None:
+    tagged += ["measure.max_train_examples=40", "measure.module.max_iterations=25"]
+    (plain,) = find(evaluate(*tagged)).evaluate
+    further = ["measure.module.mix=true", "measure.module.description_length=true"]
+    (record,) = find(evaluate(*tagged, *further, name="more")).evaluate
+    values = {key.removeprefix("validation/"): one for key, one in record.values.items()}
+    for layer in range(3):
+        for metric in ("accuracy", "selectivity"):
+            key = f"validation/{metric}/layer_{layer}"
+            assert record.values[key] == plain.values[key]
+        assert 0.0 < values[f"bits/layer_{layer}"] < np.log2(4)  # less than without states
+    assert values["accuracy/mix"] > 6 / 7 * 100 - 0.5
+    assert sum(values[f"mix_weight/layer_{layer}"] for layer in range(3)) == pytest.approx(100.0)
+    assert values["bits"] in [
+        values[f"bits/{name}"] for name in ("layer_0", "layer_1", "layer_2", "mix")
+    ]
+    assert record.scores["validation/bits"].unit == "bits"
 
 
 def test_a_probe_of_texts_and_its_floor(

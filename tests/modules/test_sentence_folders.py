@@ -286,7 +286,9 @@ def test_what_changes_no_vector_is_named(write: Any, caplog: pytest.LogCaptureFi
     settings = {"similarity_fn_name": "dot", "prompts": {"query": "q: ", "document": ""}, "new": 1}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     with caplog.at_level("WARNING"):
-        assert sentence_vectors(folder) == SentenceVectors()
+        vectors = sentence_vectors(folder)
+        assert vectors == SentenceVectors(prompts={"query": "q: "})
+        vectors.warn_of_prompts(folder)
     text = "\n".join(record.getMessage() for record in caplog.records)
     assert "has prompts (query), which are not put before a text" in text
     assert "compares vectors by dot (similarity_fn_name)" in text

@@ -27,8 +27,8 @@ from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.jobs import (
-    ADAM_COPIES,
     FLOAT_BYTES,
+    MOMENTS,
     NBEST_BYTES,
     PREDICTION_BYTES,
     RECORD_BYTES,
@@ -86,6 +86,21 @@ def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
     base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
     arm = replace(next(arm for arm in demo if arm.name == "mlm_nsp"), config=base)
     assert arm.trained_parameters == 110_106_428  # transformers' BertForPreTraining
+
+
+def test_an_adapted_arm_has_moments_of_what_is_trained(demo: list[Arm]) -> None:
+    arm = next(arm for arm in demo if arm.name == "mlm")
+    lora = {"_target_": "clozelab.models.adaptation.LoRA", "rank": 4}
+    adapted = replace(arm, settings={**arm.settings, "adaptation": lora})
+    hidden, head = 128, arm.trained_parameters - arm.parameters
+    # Query and value of each layer have two matrices of 4 rows.
+    updates = arm.config.num_hidden_layers * 2 * 2 * 4 * hidden
+    assert adapted.trained_parameters == head + updates
+    weights = arm.checkpoint_bytes // (1 + MOMENTS)
+    assert adapted.checkpoint_bytes == weights + 4 * MOMENTS * (head + updates)
+    # Frozen matrices have no gradient; below the lowest trained layer nothing has.
+    frozen = replace(arm, settings={**arm.settings, "freeze": ["embeddings", "0"]})
+    assert frozen.flops < arm.flops > adapted.flops
 
 
 def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
@@ -289,7 +304,7 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     kept = 5  # encoders on the way, beside the last one
     assert all(
-        arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes
+        arm.result_bytes == (3 + (kept + 1) / (1 + MOMENTS)) * arm.checkpoint_bytes
         for arm in found.arms
     )
     validation = Sample(1000, 1.0, 50.0, 10.0)

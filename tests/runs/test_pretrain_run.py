@@ -160,6 +160,7 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
         "mfu",
         "unigram_loss",
         "parameters",
+        "trained_parameters",
         "precision",
     ):
         assert facts[key], key

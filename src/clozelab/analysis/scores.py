@@ -69,6 +69,8 @@ class DataColumn:
     positive_label: str | None = None
     # the share of the training file that was held out to be scored on; None: another file
     held_out: float | None = None
+    # the parts of the training file of which each run is scored on another one
+    folds: int | None = None
     # that a score is over, where known
     num_examples: int | None = None
     # that an F1 of entities is over; None for other scores

@@ -62,6 +62,7 @@ def build_module(
     ceiling = matmul_ceiling(hardware.precision, hardware.device)
     module: PretrainingModule = build_with_hparams(
         PretrainingModule,
+        factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         objectives=objectives,
         **optimization,

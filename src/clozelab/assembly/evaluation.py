@@ -8,16 +8,14 @@ and official scorer. The latter has no module of its own: `measure.module` is nu
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-from torch import Tensor, nn
-
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
+from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
 from clozelab.assembly.together import (
     average_predictions,
@@ -32,7 +30,6 @@ from clozelab.metrics.metric import metric_of
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path
-from clozelab.models.registry import family_for
 from clozelab.modules.finetuning import FineTuning, write_results
 from clozelab.modules.measures import Measurement
 from clozelab.modules.model import (
@@ -42,10 +39,8 @@ from clozelab.modules.model import (
     named_labels,
     open_tokenizer,
     renamed_labels,
-    task_of,
     with_pooling,
 )
-from clozelab.modules.sentence_folders import passes_sigmoid
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
@@ -61,8 +56,6 @@ from clozelab.training.trainer import Hardware, build_trainer
 log = logging.getLogger(__name__)
 DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
 ScoringModule: TypeAlias = Measurement | FineTuning
-# Where heads come from, but for those of tasks.
-MAKERS = {"lm": "pre-training"}
 RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "num_entities", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
 TRAINING_ARGUMENTS = (
@@ -257,6 +250,7 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
         max_positions=longest,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
+        seed=cfg.seed,
     )
     # What the encoder itself has seen, and how it predicts, only a measure asks.
     return replace(
@@ -415,18 +409,14 @@ def build_module(
         module = _build_task_module(cfg, task, folder, encoder, data)
         heads = module.heads()
     else:
-        family = family_for(encoder.config)
         # With fresh weights (initialisation=random) the heads are of the same seed.
-        generator = torch.Generator().manual_seed(cfg.pretrain_seed)
-        heads = {}
-        stored = folders.read_tensors(folder)
-        for kind in locate(settings["_target_"]).needs:
-            heads[kind] = family.head(kind, encoder, generator=generator, stored=stored)
-        module = build("measure.module", settings)(
+        kinds = locate(settings["_target_"]).needs
+        heads = fresh_heads(kinds, encoder, folder, cfg.pretrain_seed)
+        module = build("measure.module", with_pooling(settings, folder))(
             encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric
         )
     if cfg.initialisation == "pretrained":
-        _load_heads(heads, folder, cfg.measure.name)
+        load_heads(heads, folder, cfg.measure.name)
     return module
 
 
@@ -450,41 +440,7 @@ def _build_task_module(
     return FineTuning(
         encoder=encoder,
         head=provenance.get("head", "linear"),
+        given_heads=pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed),
         **task_module_arguments(task, data),
         **of_training,
     )
-
-
-def _load_heads(heads: Mapping[str, nn.Module], folder: Path, measure_name: str) -> None:
-    stored = folders.read_tensors(folder)
-    family = family_for(folders.read_config(folder))
-    if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
-        raise ValueError(
-            f"{folder} has no trained lm head, which {measure_name} needs: train"
-            f" one first (clozelab pretrain objective=mlm encoder={folder})"
-        )
-    config = folders.read_config_dict(folder)
-    names = named_labels(config, config_path(folder))
-    for head_name, head in heads.items():
-        if passes_sigmoid(folder, task_of(head_name, config, names)):
-            head.output_activation = nn.Sigmoid()
-        if head_name == "bilstm":
-            _require_all_layers(head, stored, folder)
-        try:
-            folders.load_head(folder, head_name, head, stored)
-            if head_name == "lm":
-                family.require_masks(config)
-        except ValueError as problem:
-            maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
-            remedy = f"{measure_name} scores a model's predictions: give it a folder of a {maker}"
-            raise ValueError(f"{problem}; {remedy}") from problem
-
-
-def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:
-    """ValueError where a folder has more layers of a BiLSTM than the measure's task."""
-    num_stored = sum(name.startswith("bilstm.") for name in stored)
-    if num_stored > len(lstm.state_dict()):
-        raise ValueError(
-            f"{folder} has a BiLSTM of more layers than measure.task.module.bilstm_num_layers"
-            " has: give their number"
-        )

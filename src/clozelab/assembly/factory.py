@@ -6,10 +6,11 @@ before a run folder is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,17 @@ from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
+from clozelab.models.adaptation import adapt
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
+from clozelab.models.encoder import Encoder
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
@@ -282,6 +285,18 @@ def standalone_trainer(
         loggers=[],
         folder=Path(cfg.run_dir),
     )
+
+
+def adaptation(settings: PlainMapping, encoder: Encoder) -> Callable[[], str]:
+    """What adapts an encoder, once its heads stand on it.
+
+    As `adaptation` and `freeze` of a stage's settings say; it returns a line for the log.
+    """
+    kind = None
+    if settings.get("adaptation") is not None:
+        kind = build("adaptation", settings["adaptation"])
+    has_fresh_pooler = not encoder.has_trained_pooler
+    return partial(adapt, encoder, kind, settings.get("freeze"), has_fresh_pooler=has_fresh_pooler)
 
 
 def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:

@@ -11,10 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
+from torch import nn
 
-from clozelab.addresses import build_parts, check_targets
+from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import factory, task_data
+from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
@@ -22,6 +25,8 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, Tr
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK
+from clozelab.models.adaptation import save_adapter
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.models.fresh import reinitialise_top
@@ -99,15 +104,19 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     if with_test_files:
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    check_adaptation(cfg, encoder.config)
     if cfg.reinitialise_layers:
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)
     data.target.check_encoder(encoder.config, data.unit)
+    given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
+    if cfg.initialisation == "pretrained":
+        load_heads(given_heads, folder, cfg.task.name)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
     # An encoder is adapted once: whatever trains it takes this module.
-    module = build_module(cfg, encoder, data)
+    module = build_module(cfg, encoder, data, given_heads)
     top_layer = module.encoder.layer[-1].parameters()
     if cfg.reinitialise_layers and not any(value.requires_grad for value in top_layer):
         raise ValueError(
@@ -138,6 +147,19 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     factory.check_optimizer(cfg, 1)
 
 
+def check_adaptation(cfg: FinetuneConfig, config: EncoderConfig) -> None:
+    """Refuse what an encoder of this shape cannot have, before a text is read."""
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        factory.adaptation(vars(cfg), encoder)()
+    fresh = nn.ModuleList(encoder.layers()[config.num_hidden_layers - cfg.reinitialise_layers :])
+    if not all(weight.requires_grad for weight in fresh.parameters()):
+        raise ValueError(
+            "reinitialise_layers= gives layers fresh weights, which adaptation= or freeze= would"
+            " leave untrained: leave one of them out"
+        )
+
+
 def extra_splits(cfg: FinetuneConfig) -> Sequence[str]:
     """The names of a task's further validation splits."""
     return list(cfg.task.data.get("extra_validation_files") or ())
@@ -164,6 +186,8 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
         cfg.epochs,
         cfg.global_batch_size,
     )
+    if cfg.adaptation is not None:
+        warn_of_learning_rate(cfg)
     if not is_given(folder, cfg.scale.name):
         return
     # The recipe of a scale was made for the encoders that are pre-trained at that scale.
@@ -193,6 +217,17 @@ def log_recipe(cfg: FinetuneConfig, folder: Path, total_steps: int) -> None:
             cfg.learning_rate,
             math.ceil(cfg.epochs * FEW_STEPS / total_steps),
             FEW_STEPS,
+        )
+
+
+def warn_of_learning_rate(cfg: FinetuneConfig) -> None:
+    """Warn of a learning rate that is far from those of the adaptation's paper."""
+    rates = build("adaptation", cfg.adaptation).learning_rates
+    if rates is not None and not rates[0] / 2 <= cfg.learning_rate <= rates[1] * 2:
+        log.warning(
+            "learning_rate=%g is for training all weights; this adaptation usually takes %g to %g",
+            cfg.learning_rate,
+            *rates,
         )
 
 
@@ -334,6 +369,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
             folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
         )
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
+        save_adapter(run.dir / "adapter", module.encoder, module.heads(), str(job.encoder_folder))
     run.complete(
         results,
         data=job.data.facts,
@@ -387,6 +423,7 @@ def build_data(
         encoder=source,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
+        seed=cfg.seed,
     )
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
@@ -395,6 +432,7 @@ def build_data(
         max_train_examples=cfg.max_train_examples,
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
+        sample_seed=cfg.seed if cfg.sample_by_seed else None,
     )
     task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
@@ -411,7 +449,12 @@ def draw_seed(cfg: FinetuneConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
+def build_module(
+    cfg: FinetuneConfig,
+    encoder: Encoder,
+    data: FinetuningDataModule,
+    given_heads: Mapping[str, nn.Module],
+) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
@@ -420,8 +463,10 @@ def build_module(cfg: FinetuneConfig, encoder: Encoder, data: FinetuningDataModu
     of_task = task_data.task_module_arguments(vars(cfg.task), data)
     return build_with_hparams(
         FineTuning,
+        factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         head=cfg.head,
+        given_heads=given_heads,
         keep_best_weights=keeps_best,
         **of_task,
         **factory.optimization(cfg, data.total_steps, seed),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clozelab.assembly import factory, finetuning
+from clozelab.assembly.heads import pretraining_heads
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.models import folders
 from clozelab.modules.finetuning import Evaluation, FineTuning
@@ -95,7 +96,9 @@ def load_module(
     cfg: FinetuneConfig, model_folder: Path, scores_path: Path, data: FinetuningDataModule
 ) -> FineTuning:
     """A run's module with its trained weights and its best scores."""
-    module = finetuning.build_module(cfg, folders.load_encoder(model_folder), data)
+    encoder = folders.load_encoder(model_folder)
+    heads = pretraining_heads(data.target, encoder, model_folder, cfg.pretrain_seed)
+    module = finetuning.build_module(cfg, encoder, data, heads)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = read_json(scores_path)["scores"]

@@ -38,6 +38,7 @@ from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
+from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE
@@ -165,6 +166,8 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
             "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
             " them"
         )
+    if cfg.adaptation is not None:
+        check_adaptation(cfg, hardware)
     # A given encoder brings its own shape, whatever the configuration says of a model.
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
@@ -178,6 +181,26 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
     # The constructor refuses sizes and parts that do not fit together.
     EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     factory.check_optimizer(cfg, total_steps(phases))
+
+
+def check_adaptation(cfg: PretrainConfig, hardware: Hardware) -> None:
+    """Refuse what does not go together with an `adaptation` of the encoder."""
+    if cfg.encoder is None:
+        raise ValueError(
+            "adaptation= leaves most of an encoder as it is, so it needs a trained one: say"
+            " encoder=FOLDER"
+        )
+    if hardware.strategy == "fsdp" or hardware.precision == "bf16-true":
+        raise ValueError(
+            "adaptation= does not work with trainer=fsdp, nor with trainer.precision=bf16-true,"
+            " which rounds small updates away"
+        )
+    for objective in build_objectives(cfg):
+        if objective.token.trains_beside:
+            raise ValueError(
+                "adaptation= is for an objective that trains the encoder alone;"
+                f" {objective.token.name} also trains a {objective.token.trains_beside[0]}"
+            )
 
 
 def read_folders(cfg: PretrainConfig, objectives: Sequence[Objective]) -> dict[str, Path]:
@@ -221,6 +244,7 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     # Which objectives and parts fit together, the constructors know.
     with torch.device("meta"):
         models = build_models(Encoder(student), list(dict.fromkeys(objectives)))
+        factory.adaptation(vars(cfg), models["encoder"].encoder)()
     # Named as a PretrainingModule names what it trains.
     names = []
     for model_name, model in models.items():
@@ -321,6 +345,8 @@ def train(job: PretrainingJob, run: Run) -> None:
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
             save()
+            if cfg.adaptation is not None:
+                save_adapter(run.dir / "adapter", module.model.encoder, {}, str(cfg.encoder))
             facts = module.facts()
             summarise(loggers, facts)
             run.content.scores = published_scores(job.objectives, facts)

@@ -103,8 +103,11 @@ def content_of(
 
     folder = predictor.model.folder
     precision = predictor.precision
+    pooling = options.get("pooling")
+    vectors = sentence_vectors(folder, None if pooling is None else str(pooling))
+    prompt = vectors.prompt(str(options["prompt"]))
     content: PlainDict = {
-        "options": dict(options),
+        "options": {name: value for name, value in options.items() if name != "prompt"},
         "model": encoder_fingerprint(folder),
         "precision": precision,
         "code": code_version(["clozelab.modules.predictor.Predictor"]),
@@ -116,10 +119,11 @@ def content_of(
     if model_path.is_file():
         content["weights"] = file_sha256(model_path)
     # A folder whose vectors are not computed here has its encoder's own.
-    if "pooling" not in options:
-        vectors = sentence_vectors(folder)
+    if pooling is None:
         content["pooling"] = vectors.pooling
         # Without the key where all columns are kept: so vectors of older versions are found again.
         if vectors.size is not None:
             content["columns_kept"] = vectors.size
+    if prompt:
+        content["prompt"] = prompt
     return content

@@ -64,6 +64,8 @@ def check_labels(task: Task) -> Iterator[Finding]:
         check = _numbers
     elif task.preview.label_names is not None:
         check = _names
+    elif task.preview.expects_unanswerable is None:
+        check = _no_labels
     cases, figure = check(task)
     for text in task.preview.warnings:
         cases.append(Case(True, WARNING, text, "mend the file, or know that it is read so"))
@@ -171,6 +173,11 @@ def _numbers(task: Task) -> tuple[list[Case], str]:
         ]
         figures.append(f"{split} {least:g} to {most:g}")
     return cases, ", ".join(figures)
+
+
+def _no_labels(task: Task) -> tuple[list[Case], str]:
+    """Of pairs that belong together."""
+    return [], f"{task.preview.train.num_examples} pairs without labels"
 
 
 def _answers(task: Task) -> tuple[list[Case], str]:

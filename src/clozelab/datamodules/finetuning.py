@@ -44,8 +44,15 @@ from clozelab.tasks.cache import (
     fingerprint_of,
 )
 from clozelab.tasks.preview import Preview, TaskPreview
-from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, subset, token_budget_batches
-from clozelab.tasks.splitting import HeldOut, Overlap
+from clozelab.tasks.sequences import (
+    Ints,
+    Sequences,
+    balanced_subset,
+    bucketed_batches,
+    subset,
+    token_budget_batches,
+)
+from clozelab.tasks.splitting import Fold, HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit
 from clozelab.text.plain import PlainDict
@@ -85,6 +92,7 @@ class TaskInputs:
     label_names: Sequence[str] | None = None
     corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
     predicts_next: bool = False  # EncoderConfig's
+    seed: int = 0  # of the run: says which of `validation_folds` is its own
 
 
 @dataclass(frozen=True)
@@ -97,13 +105,16 @@ class TrainingPlan:
     max_train_examples: int | None
     seed: int
     num_workers: int
+    # of the draw of the training examples, as many of each class; None: one draw for all runs
+    sample_seed: int | None = None
 
 
 class FinetuningDataModule(LightningDataModule):
     """Labelled examples of any unit and target: read, cached, held out, and made batches of.
 
     Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
-    file `validation_fraction` of the training file is held out, drawn by `validation_seed`.
+    file `validation_fraction` of the training file is held out, drawn by `validation_seed`; or one
+    of `validation_folds`, the one of the run's seed.
     `max_seq_length` is cut to what the encoder takes, evaluation batches are cut to
     `evaluation_tokens`. After `setup` the target knows its classes.
 
@@ -138,6 +149,7 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: int,
         extra_validation_files: Mapping[str, str] | None = None,
         train_extra: list[str] | None = None,
+        validation_folds: int | None = None,
     ) -> None:
         super().__init__()
         unit.check_target(target)
@@ -158,10 +170,18 @@ class FinetuningDataModule(LightningDataModule):
         if train_file is None:
             raise ValueError("task.data.train_file is null: name the file to train on")
         self.train_path = self.require(train_file)
-        self.held_out: HeldOut | None = None
+        self.held_out: HeldOut | Fold | None = None
         if validation_file is None:
             self.held_out = HeldOut(validation_fraction, validation_seed)
+            if validation_folds is not None:
+                number = inputs.seed % max(1, validation_folds)
+                self.held_out = Fold(validation_folds, validation_seed, number)
             self.validation_path = self.train_path
+        elif validation_folds is not None:
+            raise ValueError(
+                f"task.data.validation_folds={validation_folds} is for a task without a validation"
+                f" file, and this one has {validation_file}: leave one of them out"
+            )
         else:
             self.validation_path = self.require(validation_file)
         # None where the task's format knows no such files
@@ -226,10 +246,13 @@ class FinetuningDataModule(LightningDataModule):
         Where it is equal, runs of different encoders are comparable.
         """
         checksums = [file_sha256(path) for path in (self.train_path, self.validation_path)]
-        return fingerprint_of({"files": checksums, **self.reading, **self._holding_out})
+        held_out = self._holding_out
+        for split in held_out.values():
+            split.pop("number", None)  # every fold is of the same data
+        return fingerprint_of({"files": checksums, **self.reading, **held_out})
 
     @property
-    def _holding_out(self) -> PlainDict:
+    def _holding_out(self) -> dict[str, PlainDict]:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
@@ -255,7 +278,12 @@ class FinetuningDataModule(LightningDataModule):
         return self._in_use(self.examples(path, role), role)
 
     def _in_use(self, examples: Any, role: str) -> Any:
-        return examples.select(subset(len(examples), self.limit(role)))
+        if role != "training" or self.plan.sample_seed is None:
+            return examples.select(subset(len(examples), self.limit(role)))
+        classes = self.unit.strata(examples, self.target)
+        return examples.select(
+            balanced_subset(len(examples), self.limit(role), self.plan.sample_seed, classes)
+        )
 
     def rows_of(
         self,
@@ -280,8 +308,8 @@ class FinetuningDataModule(LightningDataModule):
         if not len(rows):
             raise ValueError(
                 f"{path}: none of its {len(groups)} rows is left for {role} with"
-                f" task.data.validation_fraction={self.held_out.fraction:g}, since"
-                f" {self.unit.grouping}: take another fraction, or name a task.data.validation_file"
+                f" {self.held_out.setting}, since {self.unit.grouping}: take another number, or"
+                " name a task.data.validation_file"
             )
         return rows.tolist()
 
@@ -348,8 +376,10 @@ class FinetuningDataModule(LightningDataModule):
         content = {
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
-            "max_examples": self.plan.max_train_examples,
+            "max_examples": self._sample("training"),
         }
+        if isinstance(self.held_out, Fold):
+            content["fold"] = self.held_out.number
         key = content_key(content)
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
         facts = cached_folder(folder, lambda _: {"scores": self.compute_baselines()})
@@ -405,10 +435,10 @@ class FinetuningDataModule(LightningDataModule):
         train = self.train
         if self.held_out is not None:
             log.info(
-                "%s has no validation file: %g of the rows of %s are held out (validation_seed=%d);"
+                "%s has no validation file: %s of the rows of %s are held out (validation_seed=%d);"
                 " %s",
                 self.inputs.name,
-                self.held_out.fraction,
+                self.held_out.share,
                 self.train_path,
                 self.held_out.seed,
                 self.unit.grouping,
@@ -430,6 +460,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
+        self.target = self.target.fitted(self.inputs.tokenizer)
         # Training first: it tells the target the classes that all other splits are read with.
         self.train = self._load(self.train_path, "training")
         self.target.check_training(self.train_path, self.train, self.unit.column_key)
@@ -519,6 +550,12 @@ class FinetuningDataModule(LightningDataModule):
             return self.plan.max_train_examples
         return None
 
+    def _sample(self, role: str) -> int | tuple[int | None, int] | None:
+        """Which examples of a split are used, for keys of the cache."""
+        if role != "training" or self.plan.sample_seed is None:
+            return self.limit(role)
+        return self.limit(role), self.plan.sample_seed
+
     def cached(
         self, path: Path, role: str, build: Callable[[Path, str], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
@@ -536,7 +573,7 @@ class FinetuningDataModule(LightningDataModule):
         of_examples = {
             "code": self.inputs.code,
             "names": list(self.target.classes),
-            "max_examples": self.limit(role),
+            "max_examples": self._sample(role),
         }
         # Any other value of these would give other arrays, so it has another folder of the cache.
         key = content_key(of_file | of_examples | self._holding_out | self.tokenization)
@@ -607,11 +644,14 @@ class FinetuningDataModule(LightningDataModule):
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs.
 
-        They are spread evenly inside an epoch, and the last step is always one.
+        They are spread evenly inside an epoch, and the last step is always one; with none an epoch
+        it is the only one.
         """
         # Rounded marks, so that N evaluations an epoch fall on whole steps whatever its length.
         per_epoch = self.plan.evaluations_per_epoch
         steps = {self.total_steps}
+        if not per_epoch:
+            return [self.total_steps]
         for number in range(1, round(self.plan.epochs * per_epoch) + 2):
             step = self.first_steps + round(number * self.steps_per_epoch / per_epoch)
             if self.first_steps < step < self.total_steps:

@@ -9,35 +9,36 @@ where the table leaves no doubt. `task@measure.task=FILE` is the same for an eva
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from clozelab.corpus.paths import resolve_path
-from clozelab.datamodules.columns import choose_columns
+from clozelab.datamodules.columns import FIRST_NAMES, choose_columns
 from clozelab.files.public import PUBLIC_ENCODERS
 from clozelab.launch.overrides import OWN_TASK
 from clozelab.metrics.glue import is_number
-from clozelab.readers.cells import cell_text, is_missing
 from clozelab.readers.lines import file_suffix
-from clozelab.readers.records import DamagedRow, Table, check_columns
+from clozelab.readers.records import Table, check_columns
 from clozelab.readers.tables import open_table, table_format
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, hydra_text
+from clozelab.text.plain import JsonObject
 
 COLUMN_WORDS = ("text_column", "label_column")
-GROUPS = {"task": "task", "task@measure.task": "measure.task"}
+PLACES = {"task": "task", "task@measure.task": "measure.task"}
 """How a task is chosen -> where its settings stand."""
 LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
 ID_NAMES = ("id", "idx", "index")
 MOST_CLASSES = 20
 """More different whole numbers than that are numbers to be predicted, not classes."""
-ENOUGH_STEPS = 100
-EPOCHS = (3, 25)
-"""At least and at most: of a small file as many as make ENOUGH_STEPS, in batches of BATCH_SIZE."""
-BATCH_SIZE = 32  # conf/task/format/texts.yaml's
+ENOUGH_ROWS = 3200
+"""To go through: 100 steps of 32. Of a file of fewer rows epochs make them, up to MOST_EPOCHS."""
+LEAST_EPOCHS = 3
+MOST_EPOCHS = 25
 
 
 def task_settings(
@@ -65,15 +66,17 @@ def task_settings(
         raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
     table = open_table(path)
     texts, label = _columns(table, text_columns, label_column)
-    labels = _labels(table, label)
-    if numeric_labels is None:
-        numeric_labels = _are_numbers(set(labels))
+    # What is no label is refused, with its line, when the examples are read.
+    labels = [str(row.record.get(label)) for row in table.placed_rows()]
+    distinct = set(labels)
+    if numeric_labels is None and all(map(is_number, distinct)):
+        are_whole = all(float(number).is_integer() for number in distinct)
+        numeric_labels = not are_whole or len(distinct) > MOST_CLASSES
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
+    epochs = math.ceil(ENOUGH_ROWS / max(1, len(labels)))
 
-    least, most = EPOCHS
-    enough = math.ceil(ENOUGH_STEPS * BATCH_SIZE / len(labels))
     # A benchmark's name would put this file's scores beside published ones.
     end = path.name.lower().rindex(file_suffix(path))
     name = re.sub(r"[^\w.-]+", "_", path.name[:end])
@@ -83,167 +86,94 @@ def task_settings(
         "name": name,
         "title": path.name,
         "metric": f"validation/{metrics[0]}",
-        "epochs": min(max(least, enough), most),
+        "epochs": min(max(LEAST_EPOCHS, epochs), MOST_EPOCHS),
         "module": {"metrics": metrics},
         "data": {
             "train_file": file,
             "text_columns": texts,
             "label_column": label,
-            "numeric_labels": numeric_labels,
+            "numeric_labels": bool(numeric_labels),
         },
     }
 
 
 def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
     """The columns of texts and label; ValueError where one is missing, or might be another."""
-    named = [*texts, *filter(None, [label])]
-    check_columns(table.columns, named, table.path)
-    free = [name for name in table.columns if name not in named and name.lower() not in ID_NAMES]
+    others = [name for name in table.columns if name.lower() not in ID_NAMES and name not in texts]
     if label is None:
-        labels = [name for name in free if name.lower() in LABEL_NAMES]
-        # Of a text and one other column, that one is the label.
-        if not labels and texts:
-            labels = free
-        if not labels and len(free) == 2:
-            labels = [name for name in free if name.lower() not in ("text", "sentence")]
+        labels = [name for name in others if name.lower() in LABEL_NAMES]
+        if not labels:
+            labels = [name for name in others if name.lower() not in FIRST_NAMES]
         if len(labels) == 1:
             label = labels[0]
-            free.remove(label)
     if label is not None and not texts:
-        try:
-            texts = list(choose_columns(free, "classify").values())
-        except ValueError:  # its sentence knows nothing of labels
-            texts = []
+        with suppress(ValueError):  # its sentence knows nothing of labels
+            texts = list(choose_columns([n for n in others if n != label], "classify").values())
     if label is None or not texts:
         raise ValueError(
             f"{table.path} has the columns {', '.join(table.columns)}, and it is open which of them"
             " hold text and label: add text_column=COLUMN (of pairs FIRST,SECOND) and"
             " label_column=COLUMN"
         )
+    check_columns(table.columns, [*texts, label], table.path)
     return list(texts), label
-
-
-def _labels(table: Table, column: str) -> list[str]:
-    """The labels of a table as they are written; what is none is refused when it is read."""
-    labels = []
-    for _, record in table.rows([column]):
-        if isinstance(record, DamagedRow) or is_missing(record.get(column)):
-            continue
-        label = record[column]
-        labels.append(str(label) if isinstance(label, list | dict) else cell_text(label))
-    if not labels:
-        raise ValueError(f"{table.path} has no row with a label in its column {column!r}")
-    return labels
-
-
-def _are_numbers(distinct: Collection[str]) -> bool:
-    """Whether labels are numbers to be predicted."""
-    if not all(map(is_number, distinct)):
-        return False
-    has_fractions = any(not float(label).is_integer() for label in distinct)
-    return has_fractions or len(distinct) > MOST_CLASSES
 
 
 # The words of a command line
 
 
-def has_own_task(overrides: Iterable[str]) -> bool:
-    """Whether a task is chosen by a file; ValueError where it is one of several tasks."""
-    return any(_file_of(word) is not None for word in overrides)
+def with_own_task(
+    config_name: str | None, overrides: Sequence[str], data_dir_of: Callable[[list[str]], str]
+) -> list[str]:
+    """Return overrides in which `task=FILE` and its columns are spelt out.
 
+    A public encoder is a row of its name where nothing else is said.
 
-def _file_of(word: str) -> str | None:
-    """The file that a choice of a task names."""
-    group, _, value = word.partition("=")
-    if group not in GROUPS:
-        return None
-    is_quoted = value[:1] in ("'", '"')
-    value = value.strip("'\"")
-    names = [value] if is_quoted else value.split(",")
-    if not any(table_format(Path(name)) for name in names):
-        return None
-    if len(names) > 1:
-        raise ValueError(
-            f"{word}: a file is the only task of a command; for several of them write each a YAML,"
-            " as docs/own-text.md shows"
-        )
-    return value
+    Args:
+        data_dir_of: gives the data_dir of a configuration by its overrides.
 
-
-def with_usual_names(config_name: str | None, overrides: Sequence[str]) -> list[str]:
-    """Return a verb's own overrides with what nobody has to say beside the names in them.
-
-    A public encoder is a row of its name, and a task of one's own is of the scale for that.
+    Raises:
+        ValueError: as of `task_settings`; or the file is one of several tasks.
     """
     words = list(overrides)
     given = values_of(words)
-    # An experiment, which has a configuration of its own, says both.
-    if config_name not in ("finetune", "evaluate"):
-        return words
-    encoder = given.get("encoder")
-    if encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
-        words.append(f"row={encoder}")
-    if "scale" not in given and has_own_task(words):
-        words.append("scale=own")
-    return words
-
-
-def with_own_format(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with `task=own` for `task=FILE`, and without the words about columns."""
-    words = []
-    for word in overrides:
-        if _file_of(word) is not None:
-            words.append(f"{key_of(word)}={OWN_TASK}")
-        elif key_of(word) not in COLUMN_WORDS:
-            words.append(word)
-    return words
-
-
-def with_own_task(overrides: Sequence[str], data_dir: str) -> list[str]:
-    """Return overrides in which `task=FILE` and its columns are spelt out.
-
-    ValueError as of `task_settings`.
-    """
-    given = values_of(overrides)
-    words = []
-    for word in overrides:
-        file = _file_of(word)
-        if file is None:
+    # An experiment has a configuration of its own, and says its rows and its scale.
+    is_plain = config_name in ("finetune", "evaluate")
+    if is_plain and not {"row", "encoder_arm"} & given.keys():
+        words += [f"row={name}" for name in PUBLIC_ENCODERS if name == given.get("encoder")]
+    for choice, place in PLACES.items():
+        file = given.get(choice, "").strip("'\"")
+        if not any(table_format(Path(name)) for name in file.split(",")):
             continue
-        place = GROUPS[key_of(word)]
-        texts = given.get("text_column", given.get(f"{place}.data.text_columns", ""))
-        label = given.get("label_column", given.get(f"{place}.data.label_column", ""))
+        if "," in file:
+            raise ValueError(
+                f"{choice}={file}: a file is the only task of a command; for several of them write"
+                " each a YAML, as docs/own-text.md shows"
+            )
+        texts, label = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
         numeric = given.get(f"{place}.data.numeric_labels")
+        words = [word for word in words if key_of(word) not in (choice, *COLUMN_WORDS)]
+        words.append(f"{choice}={OWN_TASK}")
+        if is_plain and "scale" not in given:
+            words.append("scale=own")
         settings = task_settings(
             file,
-            data_dir,
-            text_columns=[_unquoted(name) for name in texts.strip("[]").split(",") if name],
-            label_column=_unquoted(label) or None,
-            numeric_labels=None if numeric is None else numeric.lower() == "true",
+            data_dir_of(words),
+            text_columns=[name for name in texts.split(",") if name],
+            label_column=label or None,
+            numeric_labels=None if numeric is None else numeric == "true",
         )
-        words += _as_words(settings, place)
-    # What the user says of a key comes behind, and counts.
-    return [*words, *with_own_format(overrides)]
-
-
-def _unquoted(name: str) -> str:
-    return name.strip(" '\"")
+        # What the user says of a key comes behind, and counts.
+        words = [*_as_words(settings, place), *words]
+    return words
 
 
 def _as_words(settings: JsonObject, place: str) -> list[str]:
-    """Settings as overrides in Hydra's grammar."""
+    """Settings as overrides; Hydra's grammar reads what JSON writes."""
     words = []
     for key, value in settings.items():
         if isinstance(value, dict):
             words += _as_words(value, f"{place}.{key}")
         else:
-            words.append(f"{place}.{key}={_hydra_value(value)}")
+            words.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
     return words
-
-
-def _hydra_value(value: Json) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(hydra_text, value))}]"
-    if isinstance(value, str):
-        return hydra_text(value)
-    return str(value).lower()

@@ -32,7 +32,7 @@ from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
-from clozelab.launch.own_task import has_own_task, with_own_format, with_own_task, with_usual_names
+from clozelab.launch.own_task import with_own_task
 from clozelab.launch.own_text import (
     NO_CORPUS,
     has_own_text,
@@ -79,12 +79,13 @@ class GatedLoader(hydra_compat.CheckingLoader):
         self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
     ) -> DictConfig:
         """Compose; ValueError for what must not be run, and for a text beside another one."""
-        overrides = with_usual_names(config_name, overrides)
-        if has_own_task(overrides):
-            # where the file is looked for, the other words say
-            others = with_own_format(without_own_text(overrides))
-            composed = super().load_configuration(config_name, others, *args, **options)
-            overrides = with_own_task(overrides, composed.data_dir)
+
+        def data_dir_of(words: list[str]) -> str:
+            others = without_own_text(words)
+            composed = GatedLoader.load_configuration(self, config_name, others, *args, **options)
+            return str(composed.data_dir)
+
+        overrides = with_own_task(config_name, overrides, data_dir_of)
         if not has_own_text(overrides):
             return super().load_configuration(config_name, overrides, *args, **options)
         try:

@@ -7,5 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-AnswerKind = Literal["labels", "numbers", "sets of labels", "tags", "words' numbers", "spans"]
+AnswerKind = Literal[
+    "labels", "numbers", "sets of labels", "tags", "words' numbers", "spans", "ranks"
+]
 WORD_NUMBERS: Final = "words' numbers"

@@ -23,6 +23,12 @@ from clozelab.text.plain import PlainDict, PlainMapping
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Of all modules: a strange folder's config.json names some, and must run nothing else.
 PART_PACKAGE = "clozelab.models."
+AT_LEAST_ZERO = (
+    "type_vocab_size",
+    "task_type_vocab_size",
+    "attention_adapter",
+    "feed_forward_adapter",
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,9 @@ class EncoderConfig:
     # 2: one stack of layers reads from left to right, another one from right to left
     num_directions: int = 1
     use_bias: bool = True  # of the matrices of layers and pooler, and before the vocabulary
+    # widths of adapters (models/adaptation.py) in the two halves of each layer; 0: none
+    attention_adapter: int = 0
+    feed_forward_adapter: int = 0
 
     def __post_init__(self) -> None:
         for name in DEFAULT_MODULES:
@@ -153,7 +162,7 @@ class EncoderConfig:
         """ValueError for a number out of its range, or a choice that does not exist."""
         for name in AT_LEAST_ONE:
             self._require(name, getattr(self, name) >= 1, "it must be at least 1")
-        for name in ("type_vocab_size", "task_type_vocab_size"):
+        for name in AT_LEAST_ZERO:
             self._require(name, getattr(self, name) >= 0, "it must be at least 0")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             is_prob = 0.0 <= getattr(self, name) < 1.0

@@ -64,21 +64,43 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(size, config.layer_norm_eps)
 
 
-class ResidualOutput(nn.Module):
-    """How both halves of a layer end: dense, dropout, add the residual.
+class Bottleneck(nn.Module):
+    """An adapter: x plus a narrow layer of x, which is close to zero at first.
 
-    A norm follows where that comes last.
+    Source: Houlsby et al. 2019, whose matrices begin with a deviation of 0.01.
     """
 
-    def __init__(self, input_size: int, config: EncoderConfig, norm_last: bool) -> None:
+    def __init__(self, config: EncoderConfig, size: int) -> None:
+        super().__init__()
+        self.down = Linear(config.hidden_size, size)
+        self.activation = activation("gelu")
+        self.up = Linear(size, config.hidden_size)
+        for matrix in (self.down, self.up):
+            matrix.init_scale = 0.01 / config.initializer_range
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, H] -> [T, H]."""
+        return x + self.up(self.activation(self.down(x)))
+
+
+class ResidualOutput(nn.Module):
+    """How both halves of a layer end: dense, dropout, an adapter if there is one, the residual.
+
+    A norm follows where that comes last. `adapter_size` 0: no adapter.
+    """
+
+    def __init__(
+        self, input_size: int, config: EncoderConfig, norm_last: bool, adapter_size: int = 0
+    ) -> None:
         super().__init__()
         self.dense = Linear(input_size, config.hidden_size, config.use_bias)
         self.LayerNorm = layer_norm(config) if norm_last else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.adapter = Bottleneck(config, adapter_size) if adapter_size else nn.Identity()
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """[T, input size], [T, H] -> [T, H]."""
-        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+        return self.LayerNorm(self.adapter(self.dropout(self.dense(x))) + residual)
 
 
 class SelfAttention(nn.Module):
@@ -93,7 +115,9 @@ class SelfAttention(nn.Module):
         if isinstance(config.attention.build(config), LongAttention):
             self.qkv_global = Linear(config.hidden_size, 3 * config.hidden_size, config.use_bias)
             freeze(self.qkv_global.parameters())
-        self.output = ResidualOutput(config.hidden_size, config, norm_last)
+        self.output = ResidualOutput(
+            config.hidden_size, config, norm_last, config.attention_adapter
+        )
 
     def forward(
         self,
@@ -188,7 +212,9 @@ class PostNorm(Block):
         super().__init__()
         self.attention = SelfAttention(config, norm_last=True)
         self.intermediate = Intermediate(config, gated)
-        self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
+        self.output = ResidualOutput(
+            config.intermediate_size, config, True, config.feed_forward_adapter
+        )
 
     def forward(
         self, hidden: Tensor, inputs: AttentionInputs, queries: Tensor | None = None
@@ -224,7 +250,9 @@ class PreNorm(Block):
         self.feed_forward_norm = layer_norm(config)
         self.attention = SelfAttention(config, norm_last=False)
         self.intermediate = Intermediate(config, gated)
-        self.output = ResidualOutput(config.intermediate_size, config, norm_last=False)
+        self.output = ResidualOutput(
+            config.intermediate_size, config, False, config.feed_forward_adapter
+        )
         # The matrices that end the two halves of a layer.
         if scaled_outputs:
             for half in (self.attention, self):

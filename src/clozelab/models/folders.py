@@ -166,7 +166,7 @@ def load_encoder(
     family = family_for(encoder.config)
     if stored is None:
         stored = read_tensors(folder)
-    tensors = _without_heads(stored, family)
+    tensors = encoder_tensors(stored, family)
     if not tensors:
         raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
     for name in HARMLESS:
@@ -206,7 +206,7 @@ def has_untrained_pooler(values: ReadOnlyJson) -> bool:
     return is_single and objective.get("pair", "") is None
 
 
-def _without_heads(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+def encoder_tensors(stored: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """The encoder's tensors of a file, with the family's prefix."""
     # A file of an encoder alone has bare names; beside heads, the encoder's have its prefix.
     has_prefix = any(name.startswith(family.prefix) for name in stored)

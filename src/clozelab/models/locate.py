@@ -12,6 +12,7 @@ from pathlib import Path
 from clozelab.files.public import encoder_folder
 
 CONFIG_FILE = "config.json"
+ADAPTER = "adapter_config.json"
 GOOGLE_CONFIG_FILE = "bert_config.json"
 
 
@@ -31,8 +32,11 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
     if from_hub and not path.is_dir():
         return _fetch_from_hub(name)
     advice = ""
-    if (path / "adapter_config.json").is_file():
-        advice = "; it holds an adapter alone, which is merged into its model first (peft)"
+    if is_adapter(path):
+        advice = (
+            "; it holds an adapter alone: clozelab export FOLDER base=ENCODER to=MERGED merges it,"
+            " and adaptation=lora adaptation.adapter=FOLDER trains it further"
+        )
     elif (path / "modules.json").is_file():
         advice = "; modules.json there names no encoder in the folder itself, which alone is read"
     elif not path.is_dir():
@@ -41,6 +45,11 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
         f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a"
         f" fine-tuning run) or encoder/ (a pre-training run){advice}"
     )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft's, and no model."""
+    return (folder / ADAPTER).is_file() and not config_path(folder).is_file()
 
 
 def _fetch_from_hub(name: str) -> Path:

@@ -159,7 +159,9 @@ class SegmentedPostNorm(Block):
         self.attention = SegmentedAttention(config)
         self.intermediate = Intermediate(config, gated=False)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
+        self.output = ResidualOutput(
+            config.intermediate_size, config, True, config.feed_forward_adapter
+        )
 
     @classmethod
     def build_final_norm(cls, config: EncoderConfig) -> nn.Module:

@@ -38,10 +38,17 @@ def train_what_is_read(encoder: Any, *, reads_pooler: bool) -> None:
 
 
 def log_trained(model: nn.Module) -> None:
-    """Log how many of a model's parameters are trained; one that is shared counts once."""
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    trained = [value.numel() for value in model.parameters() if value.requires_grad]
-    log.info("%s of %s parameters are trained", f"{sum(trained):,}", f"{sum(sizes):,}")
+    """Log how many of a model's parameters are trained; ValueError for none."""
+    trained = trained_count(model)
+    if not trained:
+        raise ValueError("no parameter of the model is trained: freeze less of it")
+    total = sum(parameter.numel() for parameter in model.parameters())
+    log.info("%s of %s parameters are trained", f"{trained:,}", f"{total:,}")
+
+
+def trained_count(model: nn.Module) -> int:
+    """How many parameters of a model are trained; one that is shared counts once."""
+    return sum(value.numel() for value in model.parameters() if value.requires_grad)
 
 
 def frozen_weights(model: nn.Module) -> frozenset[str]:

@@ -60,12 +60,14 @@ TEXT_KEYS = ("text", "pair", "question")
 CONSTANT_ROLES = ("pair", "question")
 """Roles whose one text the command line may give for every row of a file."""
 MODEL_KEYS = ("device", "precision", "label_names")
-OPTION_KEYS = ("top_k", "layer", "stride", "pooling")
+OPTION_KEYS = ("top_k", "layer", "stride", "pooling", "prompt", "size")
+WORD_OPTIONS = ("pooling", "prompt")
+"""OPTION_KEYS that are no whole numbers."""
 OPTIONS = {
     "fill": ("top_k",),
     "answer": ("top_k",),
     "classify": ("stride",),
-    "embed": ("pooling", "layer", "stride"),
+    "embed": ("pooling", "layer", "stride", "prompt", "size"),
 }
 """Act -> the OPTION_KEYS that it takes."""
 ROWS_AT_ONCE = 2048
@@ -142,10 +144,10 @@ def parse_options(act: str, values: PlainMapping) -> JsonObject:
         if key not in values:
             continue
         value = str(values[key])
-        is_valid = key == "pooling" or value.lstrip("-").isdecimal()
+        is_valid = key in WORD_OPTIONS or value.lstrip("-").isdecimal()
         if key not in OPTIONS.get(act, ()) or not is_valid:
             raise ValueError(f"{key}={value} is nothing for do={act}, or no whole number")
-        if key == "pooling":
+        if key in WORD_OPTIONS:
             options[key] = value
         else:
             options[key] = int(value)

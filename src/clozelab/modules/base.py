@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.models.trained import freeze, log_trained
-from clozelab.optim.groups import frozen_by_groups
+from clozelab.optim.groups import frozen_by_groups, refuse_frozen_groups
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
@@ -285,14 +285,24 @@ class TrainingModule(LightningModule):
         self.latest_validation = dict(checkpoint["latest_validation"])
 
 
-def build_with_hparams(factory: Callable[..., M], **arguments: object) -> M:
+def build_with_hparams(
+    factory: Callable[..., M], adapt: Callable[[], str] | None = None, **arguments: object
+) -> M:
     """Builds a module, by its class or a `partial` of it, that keeps its arguments.
 
-    It is adapted once, before a strategy wraps it: what the optimizer's groups call frozen is so.
+    It is adapted once, before a strategy wraps it: by `adapt`, which comes behind all draws of
+    fresh weights, and by what the optimizer's groups call frozen. ValueError where a group names
+    what `adapt` has frozen, and where nothing is left to train.
     """
     module = factory(**arguments)
-    settings = getattr(module.optimizer_factory, "keywords", {})
-    freeze(frozen_by_groups(module, settings.get("groups")))
+    untrained = [weight for weight in module.parameters() if not weight.requires_grad]
+    if adapt is not None:
+        adapted = adapt()
+        if adapted:
+            log.info("%s", adapted)
+    groups = getattr(module.optimizer_factory, "keywords", {}).get("groups")
+    refuse_frozen_groups(module, groups, set(untrained))
+    freeze(frozen_by_groups(module, groups))
     log_trained(module)
     module.arguments = {**getattr(factory, "keywords", {}), **arguments}
     return module

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import safetensors.torch
 from torch import nn
 
-from clozelab.models.folders import refuse_foreign
+from clozelab.models.folders import (
+    WEIGHTS_FILE,
+    encoder_tensors,
+    read_config,
+    read_config_dict,
+    read_tensors,
+    refuse_foreign,
+)
+from clozelab.models.leftovers import tensors_outside_encoder
+from clozelab.models.locate import CONFIG_FILE
+from clozelab.models.peft_folders import read_adapter
 from clozelab.models.registry import family_for
 from clozelab.modules.model import (
     PROBLEM_TYPES,
     Model,
     has_pooler,
+    open_tokenizer,
     sentence_vectors,
     write_model,
 )
@@ -27,8 +40,16 @@ from clozelab.modules.sentence_folders import (
 from clozelab.text.plain import PlainDict
 
 
-def model_to_export(model: Model, *, has_head: bool) -> Model:
-    """The model with its head, or its encoder alone; ValueError for a head without weights."""
+def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
+    """The model with its head, or its encoder alone.
+
+    ValueError for a head without weights, and for adapters in a `form` that cannot have them.
+    """
+    if model.encoder.config.feed_forward_adapter and form != "onnx":
+        raise ValueError(
+            f"{model.folder} has adapters (adaptation=adapters), which no class of {form} has and"
+            " no weight can take up: our verbs read the folder, and format=onnx holds them"
+        )
     if has_head:
         require_trained_heads(model)
         return model
@@ -74,6 +95,37 @@ def write(
         extra_files=files,
         dtype=dtype,
     )
+
+
+def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
+    """Write a model and an adapter of peft's for it as one model; returns the folder `to`.
+
+    What the adapter has trained whole, such as a classifier, takes the place of the model's heads.
+    ValueError where the two do not belong together.
+    """
+    adapter = read_adapter(adapter_folder)
+    config = read_config_dict(base)
+    family = family_for(read_config(base))
+    stored = read_tensors(base)
+    tensors = encoder_tensors(stored, family)
+    if adapter.whole:
+        config["architectures"] = [family.class_name + adapter.class_suffix]
+        for key in ("id2label", "label2id", "num_labels", "problem_type"):
+            config.pop(key, None)
+    else:
+        for name in tensors_outside_encoder(family, stored):
+            tensors[name] = stored[name]
+    for name, update in adapter.updates.items():
+        weight = f"{family.prefix}{name.removeprefix(family.prefix)}.weight"
+        if weight not in tensors:
+            raise ValueError(f"{adapter_folder}: {base} has no matrix {name}")
+        tensors[weight] = tensors[weight].float() + update.scaling * (update.up @ update.down)
+    tensors |= adapter.whole
+    (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
+    safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
+    for name, content in open_tokenizer(base).files().items():
+        (to / name).write_bytes(content)
+    return to
 
 
 def require_trained_heads(model: Model) -> None:

@@ -29,7 +29,7 @@ from clozelab.models.families.bert import POOLED_KINDS
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
-from clozelab.models.trained import train_what_is_read
+from clozelab.models.trained import train_what_is_read, trained_count
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
@@ -53,11 +53,14 @@ OF_ONE_TASK = (
     "positive_label",
     "pooling",
     "texts_per_example",
+    "template",
+    "words",
     "features",
     "document_context",
     "long_documents",
     "window_stride",
     "window_pooling",
+    "prompts",
 )
 
 
@@ -92,6 +95,7 @@ class FineTuning(TrainingModule):
         bilstm_...: only for that head; its size is a direction's, None: the encoder's.
         metric: key of the score that selects the best checkpoint, one of the target's.
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
+        given_heads: kind -> an output layer of the target's that is there already.
         base: what TrainingModule takes.
     """
 
@@ -108,6 +112,7 @@ class FineTuning(TrainingModule):
         bilstm_dropout_prob: float,
         metric: str,
         keep_best_weights: bool,
+        given_heads: Mapping[str, nn.Module] | None = None,
         **base: Any,
     ) -> None:
         super().__init__(**base)
@@ -144,21 +149,23 @@ class FineTuning(TrainingModule):
         # Of the validation that is running.
         self._collected: list[BatchValues] = []
         self._validated: dict[str, Tensor] | None = None  # the weights that a validation is of
-        self._attach_head()
+        self._attach_head(given_heads or {})
         for name, module in unit_modules.items():
             self.add_module(name, module)
         target.prepare_encoder(encoder)
 
-    def _attach_head(self) -> None:
+    def _attach_head(self, given_heads: Mapping[str, nn.Module]) -> None:
         """Adds the output layer; what neither it nor anything else reads is not trained."""
         reads_pooler = False
         for head_kind in self.target.head_kinds:
-            head = family_for(self.encoder.config).head(
-                head_kind,
-                self.encoder,
-                num_labels=self.target.num_outputs,
-                input_size=self.head_input_size,
-            )
+            head = given_heads.get(head_kind)
+            if head is None:
+                head = family_for(self.encoder.config).head(
+                    head_kind,
+                    self.encoder,
+                    num_labels=self.target.num_outputs,
+                    input_size=self.head_input_size,
+                )
             reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
             reads_pooler = head_kind in POOLED_KINDS and not reads_states
             self.encoder.has_trained_pooler |= reads_pooler
@@ -390,11 +397,10 @@ class FineTuning(TrainingModule):
         speed = None
         if work.total_seconds:
             speed = work.total_tokens / work.total_seconds
-        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
         facts = {
             "steps": self.trainer.global_step,
             "tokens": work.total_tokens,
-            "parameters": sum(parameter.numel() for parameter in trainable),
+            "parameters": trained_count(self),
             "tokens_per_second": speed,
         }
         return facts | self.require_best().scores
@@ -543,9 +549,10 @@ def save_model(
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}
     if "pooling" in config_to_save:
-        files = sentence_files(
-            SentenceVectors(config_to_save["pooling"]), module.encoder.config, max_length
+        vectors = SentenceVectors(
+            config_to_save["pooling"], prompts=config_to_save.get("prompts", {})
         )
+        files = sentence_files(vectors, module.encoder.config, max_length)
     write_model(
         folder,
         module.encoder,

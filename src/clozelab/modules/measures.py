@@ -16,11 +16,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from scipy.special import softmax
 from torch import Tensor, nn
 
 from clozelab.metrics.metric import Metric
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DAMAGED_WEIGHT = "a weight in its folder is damaged; export or download it anew"
+MIX = "mix"
+# Where the blocks of an online code end, as shares of the examples: those of Voita and Titov.
+CODE_BLOCKS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 CONVERGED = 1e-4  # largest entry of the mean loss's gradient at an optimum, as scikit-learn asks
 
 
@@ -176,12 +182,31 @@ class Probe(Measurement):
     task as well (Hewitt and Liang 2019): each word has one label, drawn at random. Selectivity is
     what a probe does better on the task than on that: how much it reads off the states, and not
     learns by heart. `strength` is the `C` of scikit-learn.
+
+    Args:
+        mix: also probe a weighted sum of the layers, whose weights are learnt with the classifier
+            (Tenney et al. 2019): the score `accuracy/mix`, and each layer's `mix_weight`.
+        description_length: also score how short a probe can say the training labels, `bits` a
+            label (`online_code_length`).
     """
 
-    metrics = tuple(map(Metric.share, ("accuracy", "control_accuracy", "selectivity")))
+    metrics = (
+        *map(Metric.share, ("accuracy", "control_accuracy", "selectivity")),
+        replace(Metric.share("mix_weight"), higher_is_better=None),
+        Metric("bits", unit="bits", higher_is_better=False),
+    )
 
-    def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
+    def __init__(
+        self,
+        *,
+        strength: float,
+        max_iterations: int,
+        mix: bool = False,
+        description_length: bool = False,
+        **measurement: Any,
+    ) -> None:
         super().__init__(**measurement)
+        self.description_length = description_length
         self.solver: JsonObject = {"strength": strength, "max_iterations": max_iterations}
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
@@ -208,6 +233,9 @@ class Probe(Measurement):
         self.names = [f"layer_{number}" for number in range(num_states)]
         if not is_of_words:
             self.names.append("pooled")
+        self.num_layers = num_states
+        if mix:
+            self.names.append(MIX)
         self.gradients: list[float] = []  # the largest entry at the end of each regression
 
     def val_dataloader(self) -> Iterable[Batch]:
@@ -247,16 +275,28 @@ class Probe(Measurement):
         scores: dict[str, float] = {}
         predictions: dict[str, np.ndarray] = {}
         # A classifier for each state, and one more on the control task of words.
+        mix_scores: dict[str, float] = {}
         for number, name in enumerate(self.names):
-            x, x_validation = _standardised(train[:, number], validation[:, number])
-            predictions[name] = self._fit_and_predict(x, train_labels, x_validation)
+            part: int | slice = number
+            if name == MIX:  # of the layers, without the pooled state
+                part = slice(self.num_layers)
+            x, x_validation = _standardised(train[:, part], validation[:, part])
+            weights = self._fit(x, train_labels)
+            predictions[name] = _predict(x_validation, weights)
             accuracy = float((predictions[name] == validation_labels).mean())
             scores[f"accuracy/{name}"] = accuracy
+            if self.description_length:
+                scores[f"bits/{name}"] = online_code_length(
+                    x, train_labels, len(self.label_names), **self.solver
+                )
             if controls:
-                guesses = self._fit_and_predict(x, controls[0], x_validation)
+                guesses = _predict(x_validation, self._fit(x, controls[0]))
                 control_accuracy = float((guesses == controls[1]).mean())
                 scores[f"control_accuracy/{name}"] = control_accuracy
                 scores[f"selectivity/{name}"] = accuracy - control_accuracy
+            if name == MIX:
+                for layer, share in enumerate(mix_weights(weights, self.num_layers)):
+                    mix_scores[f"mix_weight/layer_{layer}"] = float(share)
         self._warn_of_unfinished()
         # The scores of the best state stand in front, without its name.
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
@@ -271,7 +311,8 @@ class Probe(Measurement):
             names = {"prediction": self.label_names[answer], "label": self.label_names[label]}
             records.append({"id": str(index)} | names)
         is_collapsed = len(np.unique(predictions[best])) == 1
-        return Evaluation(0, best_scores | scores, records, is_collapsed=is_collapsed)
+        every_score = best_scores | scores | mix_scores
+        return Evaluation(0, every_score, records, is_collapsed=is_collapsed)
 
     def _split_states(
         self, collected: Sequence[tuple[int, Tensor, Tensor]], number: int
@@ -280,13 +321,11 @@ class Probe(Measurement):
         outputs = [(index, values) for split, index, values in collected if split == number]
         return in_order(outputs, len(self.labels[number]))
 
-    def _fit_and_predict(
-        self, train: np.ndarray, labels: np.ndarray, validation: np.ndarray
-    ) -> np.ndarray:
-        """The classes of validation states, by a classifier that is fitted to the training ones."""
+    def _fit(self, train: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The weights of a classifier that is fitted to the training states."""
         weights, gradient = logistic_regression(train, labels, len(self.label_names), **self.solver)
         self.gradients.append(gradient)
-        return (validation @ weights[:-1] + weights[-1]).argmax(axis=1)
+        return weights
 
     def _warn_of_unfinished(self) -> None:
         unfinished = [size for size in self.gradients if size > CONVERGED]
@@ -301,8 +340,50 @@ class Probe(Measurement):
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))
 
 
+def _predict(states: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The classes [N] of states [N, ...], by the weights of `logistic_regression`."""
+    return (states.reshape(len(states), -1) @ weights[:-1] + weights[-1]).argmax(axis=1)
+
+
+def mix_weights(weights: np.ndarray, num_layers: int) -> np.ndarray:
+    """[C]: each layer's share in the mix that `logistic_regression` has learnt; they sum to 1."""
+    # Every layer's weights are the same ones, times its share.
+    sizes = np.linalg.norm(weights[:-1].reshape(num_layers, -1), axis=1)
+    return sizes / sizes.sum()
+
+
+def online_code_length(x: np.ndarray, labels: np.ndarray, num_classes: int, **solver: Any) -> float:
+    """Bits a label that tell the labels [N] to who has the states [N, ...] (Voita and Titov 2020).
+
+    The labels are sent in blocks, each by a probe that is fitted to all blocks before it, the first
+    one with log2(classes) bits a label. So a probe that needs many examples costs more than one
+    that needs few, though both end with the same accuracy.
+
+    Unusual: a class has (n p + 1) / (n + classes), where p is its probability by a probe of n
+    examples, which gives 0 to a class that these lack.
+    """
+    num_labels = len(labels)
+    order = np.random.default_rng(0).permutation(num_labels)
+    x = x[order]
+    labels = labels[order]
+    ends = sorted({max(1, round(share * num_labels)) for share in CODE_BLOCKS})
+    bits = ends[0] * np.log2(num_classes)
+    for start, end in pairwise(ends):
+        classes, told_labels = np.unique(labels[:start], return_inverse=True)
+        probs = np.zeros((end - start, num_classes))
+        probs[:, classes] = 1.0
+        if len(classes) > 1:
+            weights, _ = logistic_regression(x[:start], told_labels, len(classes), **solver)
+            states = x[start:end].reshape(end - start, -1)
+            logits = (states @ weights[:-1] + weights[-1]).astype(np.float64)
+            probs[:, classes] = softmax(logits, axis=1)
+        shares = probs[np.arange(end - start), labels[start:end]]
+        bits -= np.log2((start * shares + 1.0) / (start + num_classes)).sum()
+    return float(bits / num_labels)
+
+
 def _standardised(train: np.ndarray, validation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both with the mean and the standard deviation of the training states taken out; [N, H]."""
+    """Both with the mean and the standard deviation of the training states taken out; [N, ...]."""
     mean = train.mean(0)
     deviation = train.std(0)
     scale = np.where(deviation > 0, deviation, 1.0).astype("f4")
@@ -328,6 +409,10 @@ def logistic_regression(
     the scores. The same as scikit-learn's LogisticRegression(C=strength), whose penalty leaves the
     added row alone, and counts two classes as one difference. ValueError where only one class
     occurs.
+
+    Of states of several layers [N, C, H] a weighted mean is classified, by a softmax of one number
+    a layer that is learnt as well. The weights are then [C * H + 1, classes], with the layers'
+    shares in them.
     """
     if len(np.unique(labels)) < 2:
         raise ValueError(
@@ -336,12 +421,15 @@ def logistic_regression(
     with torch.inference_mode(False), torch.enable_grad():
         states = torch.from_numpy(x)
         classes = torch.from_numpy(labels)
-        weights = torch.zeros(x.shape[1] + 1, num_classes, dtype=states.dtype, requires_grad=True)
+        weights = torch.zeros(x.shape[-1] + 1, num_classes, dtype=states.dtype, requires_grad=True)
+        shares = torch.zeros(x.shape[1], dtype=states.dtype, requires_grad=True)
+        has_layers = x.ndim == 3
+        parameters = [weights, shares] if has_layers else [weights]
         # scikit-learn penalises the difference d of two classes' weights: d^2 / 2 is the sum of
         # both squares, as w1 = -w0 here.
         penalty = (1.0 if num_classes == 2 else 0.5) / (strength * len(x))
         solver = torch.optim.LBFGS(
-            [weights],
+            parameters,
             max_iter=max_iterations,
             tolerance_grad=1e-7,
             tolerance_change=1e-12,
@@ -350,7 +438,10 @@ def logistic_regression(
 
         def loss() -> Tensor:
             solver.zero_grad()
-            mean = nn.functional.cross_entropy(states @ weights[:-1] + weights[-1], classes)
+            read = states
+            if has_layers:
+                read = torch.einsum("nch,c->nh", states, shares.softmax(0))
+            mean = nn.functional.cross_entropy(read @ weights[:-1] + weights[-1], classes)
             value = mean + penalty * weights[:-1].square().sum()
             value.backward()
             return value
@@ -358,4 +449,9 @@ def logistic_regression(
         solver.step(loss)
         loss()
     assert weights.grad is not None
-    return weights.detach().numpy(), float(weights.grad.abs().max())
+    gradient = float(weights.grad.abs().max())
+    fitted = weights.detach()
+    if has_layers:
+        mixed = torch.kron(shares.detach().softmax(0)[:, None], fitted[:-1])
+        fitted = torch.cat([mixed, fitted[-1:]])
+    return fitted.numpy(), gradient

@@ -38,9 +38,11 @@ from clozelab.models.leftovers import (
 from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.sentence_folders import (
+    PROMPTS,
     SentenceVectors,
     longest_text,
     passes_sigmoid,
+    read_prompts,
     read_sentence_vectors,
 )
 from clozelab.text.did_you_mean import hint
@@ -218,23 +220,35 @@ def has_pooler(model: Model) -> bool:
     return reads_pooler and "pooler" not in model.untrained
 
 
-def sentence_vectors(folder: Path) -> SentenceVectors:
-    """How a text's vector is made: as sentence-transformers' files say, as trained, else a mean."""
+def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVectors:
+    """How a text's vector is made: as sentence-transformers' files say, as trained, else a mean.
+
+    With a named `pooling` of whole vectors, whatever else the files say; prompts are the folder's.
+    """
+    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    prompts = read_prompts(folder) or provenance.get("prompts", {})
+    if pooling is not None:
+        return SentenceVectors(pooling, prompts=prompts)
     vectors = read_sentence_vectors(folder)
     if vectors is not None:
         return vectors
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
-    return SentenceVectors(str(provenance.get("pooling", "mean")))
+    return SentenceVectors(str(provenance.get("pooling", "mean")), prompts=prompts)
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
     """A module's settings, in which the pooling `auto` is that of the folder's vectors.
 
-    ValueError for vectors of which some columns alone are kept.
+    So are the `prompts` null. ValueError for vectors of which some columns alone are kept.
     """
+    reads_prompts = "prompts" in settings
+    if reads_prompts and settings["prompts"] is None:
+        prompts = sentence_vectors(folder, "mean")
+        settings = {**settings, "prompts": {name: prompts.prompt(name) for name in PROMPTS}}
     if settings.get("pooling") != "auto":
         return settings
     vectors = sentence_vectors(folder)
+    if not reads_prompts:
+        vectors.warn_of_prompts(folder)
     if vectors.size is not None:
         raise ValueError(
             f"{folder}: only the first {vectors.size} columns of a vector are kept (truncate_dim),"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
@@ -48,7 +49,6 @@ from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
-from clozelab.modules.sentence_folders import SentenceVectors
 from clozelab.modules.token_heads import (
     Words,
     best_answer,
@@ -203,6 +203,8 @@ class Predictor(ModelRunner):
         layer: int | None = None,
         stride: int | None = None,
         *,
+        prompt: str | None = None,
+        size: int | None = None,
         columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
@@ -215,9 +217,13 @@ class Predictor(ModelRunner):
                 may also say that their length is 1, and how many columns are kept), else the mean.
             layer: 0 is what goes into the first layer, -1 the last one's output.
             stride: see `classify`.
+            prompt: name of the model's prompt that is written before each text: query, document.
+            size: how many leading numbers of a vector are kept (`sizes` of a retrieval task).
         """
         given = self._read(texts, "embed", columns)
-        vectors = self.embed_each(given, pooling, layer, stride, errors=errors)
+        vectors = self.embed_each(
+            given, pooling, layer, stride, prompt=prompt, size=size, errors=errors
+        )
         if given.is_single:
             return vectors[0]
         if given.table is not None:
@@ -241,18 +247,26 @@ class Predictor(ModelRunner):
         layer: int | None = None,
         stride: int | None = None,
         *,
+        prompt: str | None = None,
+        size: int | None = None,
         errors: str = "mark",
     ) -> list[Any]:
         """As `embed`, in a list: float32 [H] of each text, or `Unanswered` with the reason."""
-        recipe = SentenceVectors(pooling or "mean")
-        if pooling is None:
-            recipe = sentence_vectors(self.model.folder)
+        recipe = sentence_vectors(self.model.folder, pooling)
         pooling = recipe.pooling
         self._check_pooling(pooling, layer)
+        width = self.encoder.config.output_size
+        if size is not None and not 1 <= _whole_number("size", size) <= width:
+            raise ValueError(f"size={size}: a vector has {width} numbers, so give 1 to {width}")
         if isinstance(texts, Texts):
             given = texts
         else:
             given = read_texts(texts, "embed")
+        if prompt is None:
+            recipe.warn_of_prompts(self.model.folder)
+        else:
+            before = recipe.prompt(prompt)
+            given = replace(given, items=[_behind(before, item) for item in given.items])
         encoded = self._encode(given, errors, stride=stride, reads_empty=True)
 
         def pool(hidden: Tensor, batch: Batch) -> BatchValues:
@@ -271,7 +285,7 @@ class Predictor(ModelRunner):
         values = pool_windows(windows, encoded.window_offsets)
         if recipe.normalized:
             values = F.normalize(torch.from_numpy(values), dim=1).numpy()
-        return self._merged(encoded.reasons, [vector[: recipe.size] for vector in values])
+        return self._merged(encoded.reasons, [vector[: size or recipe.size] for vector in values])
 
     def score(
         self,
@@ -635,6 +649,15 @@ def _refuse(reasons: Sequence[str | None], given: Texts, errors: str, noun: str 
     for number, reason in enumerate(reasons, 1):
         if reason is not None:
             raise UnreadableText(number, reason, noun)
+
+
+def _behind(prompt: str, item: Any) -> Any:
+    """A text behind a prompt; of a pair the first text, and what cannot be read as it is."""
+    if isinstance(item, str):
+        return prompt + item
+    if isinstance(item, tuple):
+        return (prompt + item[0], *item[1:])
+    return item
 
 
 def _readable(given: Texts, reasons: Sequence[str | None]) -> list[Any]:

@@ -30,7 +30,7 @@ from clozelab.models.cost import frozen_flops_per_token, parameter_count
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.heads import VocabularyHead
-from clozelab.models.trained import frozen_weights, train_what_is_read
+from clozelab.models.trained import frozen_weights, train_what_is_read, trained_count
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
@@ -461,6 +461,7 @@ class PretrainingModule(TrainingModule):
             "matmul_ceiling": self.matmul_ceiling,
         }
         facts["parameters"] = parameter_count(self.model.encoder.config)
+        facts["trained_parameters"] = trained_count(self)
         if self.throughput.total_seconds:
             facts["steps"] = self.trainer.global_step
             facts["world_size"] = self.world_size

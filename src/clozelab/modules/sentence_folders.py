@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clozelab.corpus.folder_tokenizers import read_tokenizer
@@ -67,6 +67,9 @@ KNOWN_LIBRARY_KEYS = {
     "truncate_dim",
 }
 KNOWN_POOLING_KEYS = {"embedding_dimension", "include_prompt", "word_embedding_dimension"}
+PROMPTS = ("query", "document")
+# Names of a document's prompt, as encode_document of sentence-transformers looks for it.
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 # Places of config.json that name a cross-encoder's activation.
 ACTIVATION_KEYS = ("sentence_transformers", "sbert_ce_default_activation_function")
 
@@ -75,12 +78,40 @@ ACTIVATION_KEYS = ("sentence_transformers", "sbert_ce_default_activation_functio
 class SentenceVectors:
     """How a text's vector is made: one of SENTENCE_POOLINGS, and whether its length is made 1.
 
-    Of what comes of that, the first `size` columns are kept; None: all.
+    Of what comes of that, the first `size` columns are kept; None: all. `prompts`: name -> what may
+    be written before a text.
     """
 
     pooling: str = "mean"
     normalized: bool = False
     size: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+    def prompt(self, name: str) -> str:
+        """What is written before a text: nothing of a query or document without a prompt.
+
+        ValueError for another name that is not among the prompts.
+        """
+        names = DOCUMENT_PROMPTS if name == "document" else (name,)
+        for known in names:
+            if known in self.prompts:
+                return self.prompts[known]
+        if name not in PROMPTS:
+            raise ValueError(
+                f"prompt={name}: the model's folder has"
+                f" {', '.join(self.prompts) or 'no prompts'}; query and document are always known"
+            )
+        return ""
+
+    def warn_of_prompts(self, folder: Path) -> None:
+        """Warn where texts are read as they are, and were read behind prompts in training."""
+        if self.prompts:
+            log.warning(
+                "%s has prompts (%s), which are not put before a text unless one is named: say"
+                " prompt=NAME, or write it before your texts",
+                folder / LIBRARY_FILE,
+                ", ".join(self.prompts),
+            )
 
 
 def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
@@ -103,7 +134,14 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
             " is not what this encoder is read by; say pooling= to take the encoder's own"
         )
     is_normalized = "Normalize" in names
-    return SentenceVectors(pooling, is_normalized, _kept_columns(folder, is_normalized))
+    size = _kept_columns(folder, is_normalized)
+    return SentenceVectors(pooling, is_normalized, size, read_prompts(folder))
+
+
+def read_prompts(folder: Path) -> dict[str, str]:
+    """Name -> what may be written before a text, as sentence-transformers' files say."""
+    prompts = _library_settings(folder).get("prompts") or {}
+    return {name: str(prompt) for name, prompt in prompts.items() if prompt}
 
 
 def _modules(folder: Path) -> list[JsonObject]:
@@ -191,7 +229,7 @@ def _whole_number(path: Path, settings: PlainMapping, key: str) -> int | None:
 
 
 def _refuse_changed_texts(folder: Path, settings: PlainMapping) -> None:
-    """ValueError where the library changes each text; a warning for prompts that one may name."""
+    """ValueError where the library changes each text."""
     library = _library_settings(folder)
     lower_cases = settings.get("do_lower_case")
     # A tokenizer that lower-cases anyway makes the same pieces of both texts.
@@ -207,14 +245,6 @@ def _refuse_changed_texts(folder: Path, settings: PlainMapping) -> None:
                 f"{folder}: sentence-transformers changes each text before it is read ({key}"
                 f" {value}), and clozelab does not; change your texts so, and set it to null"
             )
-    prompts = [name for name, prompt in (library.get("prompts") or {}).items() if prompt]
-    if prompts:
-        log.warning(
-            "%s has prompts (%s), which are not put before a text, as encode() of"
-            " sentence-transformers does not unless one is named: write them before your texts",
-            folder / LIBRARY_FILE,
-            ", ".join(prompts),
-        )
 
 
 def _library_settings(folder: Path) -> JsonObject:
@@ -368,10 +398,15 @@ def sentence_files(
         address = f"{PACKAGE}.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": address})
     modes = {key: vectors.pooling == mode for key, mode in OLDER_KEYS.items()}
+    library: PlainDict = {}
+    if vectors.size:
+        library["truncate_dim"] = vectors.size
+    if any(vectors.prompts.values()):
+        library["prompts"] = dict(vectors.prompts)
     contents: PlainMapping = {
         MODULES_FILE: modules,
         "1_Pooling/config.json": {"word_embedding_dimension": config.output_size, **modes},
-        LIBRARY_FILE: {"truncate_dim": vectors.size} if vectors.size else {},
+        LIBRARY_FILE: library,
         TRANSFORMER_FILE: {"max_seq_length": max_length, "do_lower_case": False},
     }
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

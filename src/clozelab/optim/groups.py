@@ -114,6 +114,27 @@ def frozen_by_groups(model: nn.Module, nodes: GroupNodes) -> list[nn.Parameter]:
     return frozen
 
 
+def refuse_frozen_groups(
+    model: nn.Module, nodes: GroupNodes, untrained: Container[nn.Parameter]
+) -> None:
+    """ValueError for a group that would train only what freeze= or adaptation= has frozen.
+
+    `untrained`: what was frozen before these, for nothing reads it.
+    """
+    trained: dict[ParameterGroup, bool] = {}
+    named = dict(model.named_parameters())
+    for name, group in match_groups(named, nodes).items():
+        weight = named[name]
+        is_open = group.frozen or weight.requires_grad or weight in untrained
+        trained[group] = trained.get(group, False) or is_open
+    for group, is_trained in trained.items():
+        if not is_trained:
+            raise ValueError(
+                f"optimizer.groups: {group.pattern!r} fits only weights that freeze= or adaptation="
+                " leaves as they are; leave the group out"
+            )
+
+
 def frozen_names(names: Iterable[str], nodes: GroupNodes) -> list[str]:
     """Which of some names are frozen; a pattern that fits none of them is of other parameters."""
     frozen = []

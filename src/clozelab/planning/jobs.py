@@ -19,13 +19,14 @@ import numpy as np
 import torch
 
 from clozelab.addresses import build_parts
+from clozelab.assembly import factory
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.metrics.metric import metric_of
-from clozelab.models import cost
+from clozelab.models import cost, trained
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
@@ -35,7 +36,7 @@ from clozelab.tasks.preview import Preview
 from clozelab.tasks.target import metrics_of
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
-ADAM_COPIES = 3  # weights and two moments in a checkpoint
+MOMENTS = 2  # of each trained weight, in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
@@ -320,10 +321,22 @@ class Arm(Shape):
         return cost.parameter_count(self.config)
 
     @cached_property
-    def trained_parameters(self) -> int:
+    def kept_parameters(self) -> int:
         """Of all models with their heads, each counted once; built without memory."""
         with torch.device("meta"):
             return cost.trained_parameters(build_models(Encoder(self.config), self.of_phases))
+
+    @cached_property
+    def trained_parameters(self) -> int:
+        """Of these, and of what is added to them, what the optimizer has moments of."""
+        if not adaptation_of(self.settings):
+            return self.kept_parameters
+        with torch.device("meta"):
+            models = build_models(Encoder(self.config), self.of_phases)
+            encoder = models["encoder"].encoder
+            adapt_encoder(encoder, self.settings)
+        frozen = [weight for weight in encoder.parameters() if not weight.requires_grad]
+        return cost.trained_parameters(models) - sum(weight.numel() for weight in frozen)
 
     @property
     def of_phases(self) -> Sequence[Objective]:
@@ -368,11 +381,11 @@ class Arm(Shape):
     def encoder_bytes(self) -> int:
         """Of the encoders with their heads that a run keeps, the last one among them."""
         num_encoders = 1 + len(self.settings.get("keep_encoders", ()))
-        return num_encoders * FLOAT_BYTES * self.trained_parameters
+        return num_encoders * FLOAT_BYTES * self.kept_parameters
 
     @property
     def checkpoint_bytes(self) -> int:
-        return ADAM_COPIES * FLOAT_BYTES * self.trained_parameters
+        return FLOAT_BYTES * (self.kept_parameters + MOMENTS * self.trained_parameters)
 
     @property
     def result_bytes(self) -> int:
@@ -403,6 +416,7 @@ class Arm(Shape):
                 "hardware": self.hardware(),
                 "optimizer": self.settings["optimizer"],
                 "schedule": self.settings["schedule"],
+                **adaptation_of(self.settings),
             }
             title = f"pre-training {self.name}, instances of {phase['seq_length']} tokens"
             yield Request(question, title, tokens, tokens * flops)
@@ -632,6 +646,7 @@ class TaskJob(Shape):
             "hardware": hardware,
             "optimizer": self.settings["optimizer"],
             "schedule": self.settings["schedule"],
+            **adaptation_of(self.settings),
         }
         if self.features is None:
             question |= {"kind": "finetune", "head": self.head}
@@ -655,7 +670,25 @@ def frozen_weights(config: EncoderConfig, settings: ReadOnlyJson, prefix: str) -
     """The encoder's weights that `optimizer.groups` freezes; a module has them at `prefix`."""
     names = [prefix + name for name in cost.weight_names(config)]
     frozen = frozen_names(names, settings.get("optimizer", {}).get("groups"))
-    return frozenset(name.removeprefix(prefix) for name in frozen)
+    by_groups = frozenset(name.removeprefix(prefix) for name in frozen)
+    if not adaptation_of(settings):
+        return by_groups
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        adapt_encoder(encoder, settings)
+    return by_groups | trained.frozen_weights(encoder)
+
+
+def adaptation_of(settings: ReadOnlyJson) -> PlainDict:
+    """What a configuration says of adapting an encoder; empty for one that is trained whole."""
+    keys = ("adaptation", "freeze")
+    return {key: settings[key] for key in keys if settings.get(key) is not None}
+
+
+def adapt_encoder(encoder: Encoder, settings: ReadOnlyJson) -> None:
+    """Adapt an encoder as settings say; its pooler counts as one of given weights."""
+    encoder.has_trained_pooler = True
+    factory.adaptation(settings, encoder)()
 
 
 def forward_request(

@@ -198,6 +198,9 @@ def measure_job(
         reading = _of_task(measure, samples, is_probe=is_probe)
         if is_probe and samples.train is not None and reading is not None:
             states = _fitted_states(measure, samples.train, encoder.num_hidden_layers)
+    # An online code has a probe for each block: together they read the examples once more.
+    if is_probe and measure["module"].get("description_length"):
+        states *= 2
     return MeasureJob(
         measure=str(measure["name"]),
         encoder=encoder,

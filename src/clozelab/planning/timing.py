@@ -46,7 +46,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Request, Speed, synthetic_corpus
+from clozelab.planning.jobs import Request, Speed, adapt_encoder, synthetic_corpus
 from clozelab.runs.record import write_json
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
@@ -356,6 +356,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         matmul_ceiling=0.0,
         **_training_options(request, phase["steps"]),
     )
+    adapt_encoder(module.model.encoder, request)
     module.choose_graphs(hardware.cuda_graphs)
     if hardware.compiles_pretraining:
         module.model.compile_parts(whole=hardware.compile == "whole")
@@ -469,6 +470,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         keep_best_weights=False,
         **_training_options(request, MADE_UP_STEPS),
     )
+    adapt_encoder(encoder, request)
     return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
 
 

@@ -575,6 +575,8 @@ def _heading(column: DataColumn, table: ResultTable) -> ColumnHeading:
         examples = f"{column.num_examples:,} examples"
     if column.held_out is not None:
         examples += f", {100 * column.held_out:g} % of the training file"
+    if column.folds is not None:
+        examples += f" in each of {column.folds} folds: the interval is over folds and draws"
     has_ours = has_results or not column.is_paper or not has_numbers
     return ColumnHeading(
         name=name,

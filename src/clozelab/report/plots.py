@@ -1,9 +1,9 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
 The claims as a forest plot, the table as dots with intervals, scores against the encoder's size,
-learning curves, and scores of encoders kept along pre-training. A colour means a pre-trained
-encoder, the same one in every picture; a given encoder has the text's, and what has no pre-training
-is grey. The forest plot has the verdicts' colours.
+learning curves, scores of encoders kept along pre-training, and of layers. A colour means a
+pre-trained encoder, the same one in every picture; a given encoder has the text's, and what has no
+pre-training is grey. The forest plot has the verdicts' colours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import Final
+from typing import Any, Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -32,10 +32,11 @@ from clozelab.analysis.multiplicity import fallback_procedure
 from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import PERCENT, Row
 from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
-from clozelab.analysis.statistics import SIGNIFICANCE, Estimate
+from clozelab.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
 from clozelab.report.forest import Forest, ForestGroup, ForestLine
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.report.verdict_styles import COLOURS
+from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
 from clozelab.text.formatting import DASH, count_noun, with_direction
@@ -138,6 +139,14 @@ def _row_colour(table: ResultTable, row: Row) -> str:
         if known.arm is not None:
             arms.append(known.arm)
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
+
+
+def _panels(number: int) -> tuple[Figure, Any]:
+    """A figure with at least so many panels, and the grid of their axes."""
+    across = min(PANELS_ACROSS, number)
+    down = math.ceil(number / PANELS_ACROSS)
+    size = (WIDTH, 0.9 + 2.9 * down)
+    return plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
 
 
 _entry = partial(Line2D, [], [])
@@ -417,10 +426,7 @@ def draw_sizes(table: ResultTable) -> Picture | None:
     columns = table.with_results
     if not rows or not columns:
         return None
-    across = min(PANELS_ACROSS, len(columns))
-    down = math.ceil(len(columns) / PANELS_ACROSS)
-    size = (WIDTH, 0.9 + 2.9 * down)
-    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    figure, grid = _panels(len(columns))
     sizes = encoder_sizes(table)
     x_positions = _places_by_size(rows, sizes)
     styles = {}
@@ -712,3 +718,48 @@ def _line_entries(
         )
     rows = chain.from_iterable(line.series.rows.values() for line in lines)
     return entries + _common_entries(columns, list(rows), table)
+
+
+# -- scores of layers ------------------------------------------------------------------------------
+
+
+def draw_layers(table: ResultTable) -> Picture | None:
+    """Draw a measure's score of each layer with intervals, a line a row; None without any."""
+    panels: list[tuple[DataColumn, dict[str, dict[int, Estimate]]]] = []
+    for column in table.with_results:
+        lines = {row: _layer_estimates(table, row, column) for row in table.rows}
+        if any(lines.values()):
+            panels.append((column, lines))
+    if not panels:
+        return None
+    figure, grid = _panels(len(panels))
+    entries = {}
+    for axes, (column, lines) in zip(grid.flat, panels, strict=False):
+        for index, row in enumerate(table.experiment.rows):
+            look = {"color": _row_colour(table, row), "marker": MARKERS[index % len(MARKERS)]}
+            estimates = lines[row.name]
+            if estimates:
+                means = [of_layer.mean for of_layer in estimates.values()]
+                reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
+                axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
+                entries[row.name] = _entry(label=row.label, **look)
+        _finish_panel(axes, column)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_xlabel("layer (0: the embeddings)")
+        axes.set_ylabel(with_direction(column.unit, falls=column.falls))
+    return _saved(figure, list(entries.values()), 4)
+
+
+def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[int, Estimate]:
+    """Layer -> the mean over a row's runs of its score by the column's metric, METRIC/layer_N."""
+    scores: dict[int, dict[Seeds, float]] = {}
+    for run in table.runs_on(row, column.task):
+        for key, value in run.values.items():
+            metric, _, layer = key.rpartition("/layer_")
+            if metric == column.metric:
+                scores.setdefault(int(layer), {})[seeds_of(run)] = value
+    of_one_encoder = table.experiment.row(row).fixed_encoder
+    estimates = {}
+    for number, of_runs in sorted(scores.items()):
+        estimates[number] = estimate(of_runs, of_one_encoder=of_one_encoder)
+    return estimates

@@ -39,6 +39,7 @@ from clozelab.report.plots import (
     Picture,
     draw_curves,
     draw_forest,
+    draw_layers,
     draw_lines,
     draw_sizes,
     draw_table,
@@ -123,7 +124,13 @@ _SPECIAL = {
     "\u2013": "--",
     "\u2192": r"$\to$",
 }
-DRAWINGS = {"table": draw_table, "points": draw_lines, "sizes": draw_sizes, "curves": draw_curves}
+DRAWINGS = {
+    "table": draw_table,
+    "points": draw_lines,
+    "layers": draw_layers,
+    "sizes": draw_sizes,
+    "curves": draw_curves,
+}
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,7 @@ def _data_column(
         trained_on=_training_share(run),
         positive_label=positive_label,
         held_out=held_out.get("fraction"),
+        folds=held_out.get("folds"),
     )
 
 

@@ -29,7 +29,7 @@ KINDS = {
 }
 UNFINISHED = ("failed", "interrupted", KILLED)
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
-CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings")
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings", "mined")
 
 
 @dataclass

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clozelab.files.atomic import refuse_to_replace
-from clozelab.models.locate import find_model
+from clozelab.models.locate import ADAPTER, find_model, is_adapter
 from clozelab.runs.find import find_record, is_unfinished
-from clozelab.runs.record import read_record
+from clozelab.runs.record import Record, read_record
 from clozelab.terminal import SWITCH, ParsedArgs, verb
+from clozelab.text.plain import read_json
 
-FORMATS = ("transformers", "onnx", "sentence_transformers")
+FORMATS = ("transformers", "onnx", "sentence_transformers", "peft")
 CHOICES = {
     "format": FORMATS,
     "pooling": ("auto", "mean", "cls"),
@@ -23,8 +26,8 @@ CHOICES = {
 }
 HELP = """\
 clozelab export MODEL ... [to=FOLDER]
-        [format=transformers|onnx|sentence_transformers] [head=false]
-        [dtype=float16] [batch_order=true]
+        [format=transformers|onnx|sentence_transformers|peft] [head=false]
+        [dtype=float16] [batch_order=true] [base=ENCODER]
 
 Writes a model for use elsewhere: config.json, model.safetensors, the
 tokenizer's files, and a card (README.md) with data, recipe, seeds, scores, cost
@@ -40,6 +43,10 @@ in to=FOLDER: ARM-seed-1 and so on.
                                 length (pip install 'clozelab[export]')
   format=sentence_transformers  the encoder, and pooling=mean or pooling=cls of
                                 its last layer (as it was trained, else mean)
+  format=peft                   of a run with adaptation=lora: what was trained
+                                alone, for PeftModel.from_pretrained
+  base=ENCODER                  MODEL is a folder of peft's: merged into this
+                                model (without base=, into the one it names)
   dtype=float16                 weights of half the size, for a release; or
                                 bfloat16
   batch_order=true              and batch_order.safetensors: which instances each
@@ -58,7 +65,7 @@ in to=FOLDER: ARM-seed-1 and so on.
                                                         bert_model.ckpt.*"""
 
 
-@verb("export", HELP, names=(1, None), keys=("to",), choices=CHOICES)
+@verb("export", HELP, names=(1, None), keys=("to", "base"), choices=CHOICES)
 def main(args: ParsedArgs) -> int:
     """Write the folder, or one of each model, and print where it is; returns the exit status."""
     to = None
@@ -104,6 +111,12 @@ def export_model(
     """Write one model by the verb's `values`, with what order_files made; returns its folder."""
     path = Path(name)
     form = values.get("format", FORMATS[0])
+    if form == "peft":
+        return copy_adapter(path, required(to))
+    if is_adapter(path):
+        return merge_adapter(path, required(to), values)
+    if "base" in values:
+        raise ValueError(f"base= is for a folder of peft's, and {name} is none: leave it out")
     record = find_record(path)
     is_checkpoint = values.get("checkpoint") == "true" or is_unfinished(path, record)
     if is_checkpoint and ("dtype" in values or values.get("batch_order") == "true"):
@@ -120,19 +133,57 @@ def export_model(
         source = export_checkpoint(path.resolve(), None)
     else:
         source = find_model(name, from_hub=values.get("hub") == "true")
-    if to is None:
-        raise ValueError("export: say where the model goes, to=FOLDER")
+    return write_model_of(source, required(to), record, values, files)
+
+
+def write_model_of(
+    source: Path,
+    to: Path,
+    record: Record | None,
+    values: Mapping[str, str],
+    files: Mapping[str, str | bytes],
+) -> Path:
+    """Write the model of a folder as the verb's `values` say; returns where it is."""
     from clozelab.modules.exporting import model_to_export, write
     from clozelab.modules.model import read_model
     from clozelab.report.model_card import model_card
 
+    form = values.get("format", FORMATS[0])
     has_head = values.get("head") != "false" and form != "sentence_transformers"
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
-    model = model_to_export(read_model(source), has_head=has_head)
+    model = model_to_export(read_model(source), has_head=has_head, form=form)
     files = {**files, "README.md": model_card(model, record, to.name, form, dtype)}
     write(to, model, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
+
+
+def required(to: Path | None) -> Path:
+    """The folder that was given; ValueError for none."""
+    if to is None:
+        raise ValueError("export: say where the model goes, to=FOLDER")
+    return to
+
+
+def copy_adapter(run: Path, to: Path) -> Path:
+    """Copy what a run with adaptation=lora has trained; returns where it is."""
+    adapter = run / "adapter"
+    if not is_adapter(adapter):
+        raise ValueError(
+            f"{run} has no adapter/: format=peft is for a complete run with adaptation=lora"
+        )
+    shutil.copytree(adapter, to)
+    return to.resolve()
+
+
+def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
+    """Merge a folder of peft's into its base, and write that model; returns where it is."""
+    from clozelab.modules.exporting import write_merged
+
+    with tempfile.TemporaryDirectory() as temporary:
+        base = values.get("base") or str(read_json(adapter / ADAPTER)["base_model_name_or_path"])
+        merged = write_merged(adapter, find_model(base), Path(temporary))
+        return write_model_of(merged, to, None, values, {})
 
 
 def order_files(name: str, values: Mapping[str, str]) -> dict[str, bytes]:

@@ -49,7 +49,8 @@ the mask token is filled, and do= says what else.
                  empty text; other acts mark it
   top_k=N        of masks (5) and answers (1)
   pooling=KIND   of embeddings: mean, cls, last4 (as the model was trained for
-                 it, else mean); layer=N: not the last
+                 it, else mean); layer=N: not the last; prompt=query|document:
+                 the model's, before each text; size=N: the first N numbers
   stride=N       classify and embed longer texts in windows N tokens apart
   label_names=   other names of the model's labels: 'label_names={LABEL_0:
                  negative, LABEL_1: positive}'

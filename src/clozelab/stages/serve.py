@@ -17,7 +17,7 @@ are as for `predict`.
 
   POST /predict   {"text": "a film to remember"}, or {"records": [{"text": ...},
                   ...]}: objects with text, pair, question, words, passages; do,
-                  top_k, pooling, layer, stride beside them. Answers
+                  top_k, pooling, layer, stride, prompt, size beside them. Answers
                   {"predictions": [...]} in their order; {"error": "..."} stands
                   for a record that cannot be read ("errors": "raise" beside
                   them refuses the request instead)

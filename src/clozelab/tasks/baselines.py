@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,8 @@ from scipy.special import softmax
 BAG = "bag of words"
 OVERLAP = "longest overlap"
 TAGS = "most frequent tag"
+BM25 = "BM25"
+RANDOM = "random order"
 WORD = re.compile(r"\w+|[^\w\s]")  # what BERT's basic tokeniser makes of plain text, nearly
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
@@ -37,6 +39,9 @@ MOMENTUM = 0.9
 DECAY = 1e-4
 # lsqr squares it: a ridge penalty of 10
 RIDGE = 10.0**0.5
+# of BM25, as Lucene has them
+K1 = 1.2
+B = 0.75
 LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
 Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
@@ -132,6 +137,29 @@ def overlap(first: str, second: str) -> float:
     first_words = set(words_of(first))
     second_words = set(words_of(second))
     return len(first_words & second_words) / max(len(second_words), 1)
+
+
+def bm25(queries: Sequence[str], documents: Sequence[str]) -> Iterator[Floats]:
+    """The scores [documents] of each query, one after the other (Robertson and Zaragoza 2009).
+
+    The weight of a word is that of Lucene, log(1 + (N - n + 0.5) / (n + 0.5)), which is positive.
+    """
+    numbers: dict[str, int] = defaultdict(lambda: len(numbers))
+    bags = [[numbers[word] for word in words_of(text)] for text in documents]
+    counts = _matrix(bags, numbers)
+    counts.sum_duplicates()
+    lengths = counts.sum(axis=1)
+    relative = lengths / max(lengths.mean(), 1.0)
+    # Of each stored count: how long its document is beside the mean.
+    of_entry = np.repeat(relative, np.diff(counts.indptr))
+    num_with = np.bincount(counts.indices, minlength=len(numbers))
+    rarity = np.log(1 + (len(documents) - num_with + 0.5) / (num_with + 0.5))
+    saturated = counts.data * (K1 + 1) / (counts.data + K1 * (1 - B + B * of_entry))
+    counts.data = saturated * rarity[counts.indices]
+    by_word = counts.tocsc()
+    for query in queries:
+        known = [numbers[word] for word in words_of(query) if word in numbers]
+        yield np.asarray(by_word[:, known].sum(axis=1)).ravel()
 
 
 def _features(first: str, second: str) -> list[str]:

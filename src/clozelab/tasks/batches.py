@@ -32,6 +32,22 @@ def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -
     return batch
 
 
+def split_batch(batch: Batch, num_sequences: int) -> list[Batch]:
+    """The tokens of a ragged batch in parts of so many sequences; the last may be smaller."""
+    lengths = batch["layout"].lengths_list
+    parts = []
+    end = 0
+    for first in range(0, len(lengths), num_sequences):
+        of_part = lengths[first : first + num_sequences]
+        start, end = end, end + sum(of_part)
+        part: Batch = {}
+        for name in ("input_ids", "token_type_ids", "position_ids"):
+            part[name] = batch[name][start:end]
+        part["layout"] = Layout.ragged(of_part).to(part["input_ids"].device)
+        parts.append(part)
+    return parts
+
+
 def apply_head_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
     """The output layer outside autocast, and a cross-encoder's activation.
 

@@ -6,6 +6,7 @@ Letters: N examples, B of a batch, K classes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -95,6 +97,9 @@ class ClassTarget(KnownClasses):
             file.
         positive_label: the class that F1 is of.
         metrics: names of glue.OF_CLASSES.
+        class_weights: what an error on each class costs in training, by its name, 1 for others;
+            `balanced`: N / (K * count) of N training examples of K classes. The sum of the weighted
+            losses is still divided by the number of examples.
     """
 
     scorers: Mapping[str, Scorer] = glue.OF_CLASSES
@@ -105,8 +110,11 @@ class ClassTarget(KnownClasses):
         labels: Sequence[object] | None = None,
         positive_label: object = None,
         metrics: Sequence[str] = ("accuracy",),
+        class_weights: Mapping[object, float] | str | None = None,
     ) -> None:
         glue.check_fit(metrics, glue.OF_CLASSES, "a class")
+        self.class_weights = class_weights
+        self.weights: Tensor | None = None  # [K]
         self.metrics = [glue.SCORERS[name].metric for name in metrics]
         self.given_positive_label: str | None = None
         if positive_label is not None:
@@ -146,6 +154,29 @@ class ClassTarget(KnownClasses):
         # A fine-tuned model brings its classes, and the file may lack some of those.
         if not self.is_of_model:
             warn_of_lacking_classes(path, split.labels, self.classes)
+        if self.class_weights is not None:
+            self.weights = self._weigh(split.labels)
+
+    def _weigh(self, labels: np.ndarray) -> Tensor:
+        """The weight of each class [K] of training labels [N]; ValueError for wrong settings."""
+        if self.class_weights == "balanced":
+            counts = np.bincount(labels, minlength=len(self.classes))
+            # a class without examples has no errors
+            return torch.tensor(len(labels) / (np.count_nonzero(counts) * np.maximum(counts, 1)))
+        weights = torch.ones(len(self.classes))
+        given = self.class_weights
+        if not isinstance(given, Mapping):
+            given = {given: 0}
+        for name, weight in given.items():
+            index = self._index.get(cell_text(name))
+            if index is None or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+                listed = ", ".join(self.classes[:SHOWN_LABELS])
+                raise ValueError(
+                    f"task.module.class_weights={self.class_weights}: write balanced, or a number"
+                    f" above 0 for some of the classes {listed}, as {{{self.classes[0]}: 2}}"
+                )
+            weights[index] = weight
+        return weights
 
     def check_scores(self) -> None:
         names = [metric.name for metric in self.metrics if metric.is_of_one_class]
@@ -160,7 +191,10 @@ class ClassTarget(KnownClasses):
     # The model
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+        weights = None
+        if self.weights is not None:
+            weights = self.weights.to(logits)
+        return F.cross_entropy(logits, batch["labels"], weights, reduction="sum")
 
     # Scores, and what is written down
 
@@ -269,15 +303,23 @@ def by_labels(
         positive_label: object,
         metrics: Sequence[str],
         number_range: Sequence[float] | None,
+        class_weights: Mapping[object, float] | str | None,
     ) -> Target:
         """Args: as conf/task/format/labelled.yaml says of each."""
         if not numeric_labels:
-            return of_classes(labels=labels, positive_label=positive_label, metrics=metrics)
-        if positive_label is not None:
-            raise ValueError(
-                f"task.data.positive_label={positive_label}: this task predicts a number, which has"
-                " no classes; leave it out"
+            return of_classes(
+                labels=labels,
+                positive_label=positive_label,
+                metrics=metrics,
+                class_weights=class_weights,
             )
+        of_class = {"data.positive_label": positive_label, "module.class_weights": class_weights}
+        for key, value in of_class.items():
+            if value is not None:
+                raise ValueError(
+                    f"task.{key}={value}: this task predicts a number, which has no classes; leave"
+                    " it out"
+                )
         target = of_numbers(metrics=metrics, number_range=number_range)
         target.configured_classes = configured_labels(labels)
         return target

@@ -6,18 +6,20 @@ and so are all texts of a third column; copies are not (`copies`). Where a text 
 dropout makes two vectors of it (SimCSE, Gao et al. 2021). With several devices the negatives are
 those of one's own part of the batch.
 
-Letters: B examples of a batch, H hidden size.
+Letters: B examples of a batch, K texts of each, H hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
@@ -39,6 +41,7 @@ class ContrastTarget(CosineTarget):
         temperature: cosines are divided by it.
         dropout: of the encoder while it trains; None: its own.
         numeric_labels, labels: of the validation file; they have to be numbers.
+        class_weights: None: there are no classes.
     """
 
     learns_from_labels = False
@@ -53,16 +56,16 @@ class ContrastTarget(CosineTarget):
         number_range: Sequence[float] | None,
         labels: Sequence[object] | None,
         positive_label: object,
+        class_weights: object = None,
     ) -> None:
         super().__init__(metrics=metrics, number_range=number_range)
-        if not temperature > 0:
-            raise ValueError(f"temperature={temperature}: give a number above 0")
+        check_temperature(temperature)
         if not 0 <= (dropout or 0.0) < 1:
             raise ValueError(f"dropout={dropout}: give a number from 0 to below 1")
-        if not numeric_labels:
+        if not numeric_labels or class_weights is not None:
             raise ValueError(
                 "texts that belong together are validated by numbers: take a task with"
-                " numeric_labels"
+                " numeric_labels and without class_weights"
             )
         self.configured_classes = configured_labels(labels)
         self.temperature = temperature
@@ -97,11 +100,7 @@ class ContrastTarget(CosineTarget):
         """
         if not training:
             return super().logits(head, states, batch, training=training)
-        vectors = F.normalize(states, dim=2)
-        # All texts that belong to one, then all that do not.
-        candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
-        logits = vectors[:, 0] @ candidates.T / self.temperature
-        return logits.masked_fill(copies(batch["text_numbers"]), -torch.inf)
+        return batch_logits(Texts(states, batch["text_numbers"]), self.temperature)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         own = torch.arange(len(logits), device=logits.device)
@@ -120,22 +119,65 @@ class ContrastTarget(CosineTarget):
         return {COMMON: correlations(np.array(shares), exact_numbers(examples.labels))}
 
 
-def copies(texts: Tensor) -> Tensor:
+def check_temperature(temperature: float) -> None:
+    """ValueError for one that cosines cannot be divided by."""
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: give a number above 0")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of B examples: an anchor, its positive and perhaps negatives, K texts each."""
+
+    states: Tensor  # [B, K, H]
+    numbers: Tensor  # int64 [B, K]; the same number is the same text, -1 is no text
+
+
+def batch_logits(own: Texts, temperature: float, all_texts: Texts | None = None) -> Tensor:
+    """[B, (K - 1) B']: the cosine of each anchor with every other text, by the temperature.
+
+    Of texts that are no negatives they are -inf. `all_texts` are those of all ranks [B', K, H];
+    None: one's own.
+    """
+    all_texts = all_texts or own
+    anchors = F.normalize(own.states[:, 0], dim=1)
+    # All texts that belong to one, then all that do not.
+    candidates = F.normalize(all_texts.states[:, 1:], dim=2).transpose(0, 1).flatten(0, 1)
+    logits = anchors @ candidates.T / temperature
+    return logits.masked_fill(copies(own.numbers, all_texts.numbers), -torch.inf)
+
+
+def positive_places(num_examples: int, num_rows: int) -> Tensor:
+    """[B]: where each example's own positive stands among the candidates of all ranks.
+
+    Each rank has as many of the `num_rows` rows.
+    """
+    first = 0
+    if num_rows > num_examples:
+        first = dist.get_rank() * (num_rows // dist.get_world_size())
+    return torch.arange(first, first + num_examples)
+
+
+def copies(texts: Tensor, all_texts: Tensor | None = None) -> Tensor:
     """Which candidates are no negatives of a text, as they stand for what belongs to it.
 
     They are the same text as the anchor or as its positive, or the positive of the same anchor. A
     hard negative of the same anchor remains one.
 
     Args:
-        texts: int64 [B, 2 or 3], numbers of the anchors, the positives and perhaps the hard
-            negatives; the same number is the same text.
+        texts: int64 [B, K], numbers of the anchors, the positives and perhaps the hard negatives;
+            the same number is the same text.
+        all_texts: the same of all ranks [B', K], -1 where there is no text. None: one's own.
 
     Returns:
-        bool [B, B or 2 B], False for each anchor's own positive.
+        bool [B, (K - 1) B'], False for each anchor's own positive.
     """
+    if all_texts is None:
+        all_texts = texts
     anchors = texts[:, :1]
     positives = texts[:, 1:2]
-    candidates = texts[:, 1:].T.flatten()
-    is_copy = (candidates == anchors) | (candidates == positives)
-    is_copy[:, : len(texts)] |= anchors == anchors.T
-    return is_copy.fill_diagonal_(False)
+    candidates = all_texts[:, 1:].T.flatten()
+    is_copy = (candidates == anchors) | (candidates == positives) | (candidates < 0)
+    is_copy[:, : len(all_texts)] |= anchors == all_texts[:, :1].T
+    own = positive_places(len(texts), len(all_texts)).to(texts.device)
+    return is_copy.scatter_(1, own[:, None], False)

@@ -144,6 +144,26 @@ def subset(num_examples: int, max_examples: int | None) -> list[int]:
     return sorted(smallest.tolist())
 
 
+def balanced_subset(
+    num_examples: int, max_examples: int | None, seed: int, classes: Ints | None
+) -> list[int]:
+    """As `subset`, but drawn by `seed`, with as many examples of each class as of any other.
+
+    Where a class has too few, or the number cannot be divided, some have one or more less. Without
+    `classes` [N] the draw is one of all examples.
+    """
+    draws = uniform_u64(seed, 0, "few-shot", np.arange(num_examples))
+    if classes is None:
+        classes = np.zeros(num_examples, dtype=np.int64)
+    # Place of each example within its class: the firsts of all classes go before the seconds.
+    by_class = np.lexsort((draws, classes))
+    _, counts = np.unique(classes, return_counts=True)
+    places = np.empty(num_examples, dtype=np.int64)
+    places[by_class], _ = ragged_positions(np.zeros_like(counts), counts)
+    chosen = np.lexsort((draws, places))[:max_examples]
+    return sorted(chosen.tolist())
+
+
 def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     """The elements of all ranges start..start+length, one range behind the other.
 

@@ -121,6 +121,15 @@ class HeldOut:
                 f"task.data.validation_fraction={self.fraction}: give a share between 0 and 1"
             )
 
+    @property
+    def setting(self) -> str:
+        """What says so, for messages."""
+        return f"task.data.validation_fraction={self.fraction:g}"
+
+    @property
+    def share(self) -> str:
+        return f"{self.fraction:g}"
+
     def drawn(self, groups: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each row [N] is held out; its group alone decides."""
         hashes = text_hashes((group,) for group in groups)
@@ -132,15 +141,9 @@ class HeldOut:
         A group is of its lowest stratum. One row is held out of a small stratum, never its only
         group.
         """
-        hashes, group_of_row, sizes = np.unique(
-            text_hashes((group,) for group in groups), return_inverse=True, return_counts=True
-        )
-        stratum_of_group = np.full(len(hashes), strata.max(initial=0))
-        np.minimum.at(stratum_of_group, group_of_row, strata)
-        order = np.argsort(uniform_u64(self.seed, 0, "validation split", hashes), kind="stable")
-        is_held_out = np.zeros(len(hashes), dtype=np.bool_)
-        for stratum in np.unique(stratum_of_group):
-            members = order[stratum_of_group[order] == stratum]
+        group_of_row, sizes, members_of_strata = _shuffled(groups, strata, self.seed)
+        is_held_out = np.zeros(len(sizes), dtype=np.bool_)
+        for members in members_of_strata:
             room = max(1, round(self.fraction * int(sizes[members].sum())))
             # the last group is never taken: something stays in training
             for group in members[:-1].tolist():
@@ -148,6 +151,68 @@ class HeldOut:
                     is_held_out[group] = True
                     room -= sizes[group]
         return is_held_out[group_of_row]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One of some parts of a training file, of which each is the validation split of a run.
+
+    Every row is in one of them, whatever the rows' order: `number` counts from 0.
+    """
+
+    folds: int
+    seed: int
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"{self.setting}: give 2 or more")
+
+    @property
+    def setting(self) -> str:
+        """What says so, for messages."""
+        return f"task.data.validation_folds={self.folds}"
+
+    @property
+    def share(self) -> str:
+        return f"fold {self.number} of 0 to {self.folds - 1}"
+
+    def drawn(self, groups: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each row [N] is in the fold."""
+        return self.stratified(groups, np.zeros(len(groups), dtype=np.int64))
+
+    def stratified(self, groups: Sequence[str], strata: Lines) -> NDArray[np.bool_]:
+        """The same [N], with the same number of each stratum in all folds, but for large groups.
+
+        A group is of its lowest stratum, and goes where fewest rows of that one are, then of all.
+        """
+        group_of_row, sizes, members_of_strata = _shuffled(groups, strata, self.seed)
+        fold_of_group = np.zeros(len(sizes), dtype=np.int64)
+        of_all = np.zeros(self.folds)
+        for members in members_of_strata:
+            of_stratum = np.zeros(self.folds)
+            for group in members.tolist():
+                fold = np.lexsort((of_all, of_stratum))[0]
+                fold_of_group[group] = fold
+                for counts in (of_stratum, of_all):
+                    counts[fold] += sizes[group]
+        return fold_of_group[group_of_row] == self.number
+
+
+def _shuffled(groups: Sequence[str], strata: Lines, seed: int) -> tuple[Lines, Lines, list[Lines]]:
+    """The group of each row [N]; of G groups the sizes [G]; each stratum's groups in random order.
+
+    A group is of its lowest stratum. All is a function of the seed and of the groups' names.
+    """
+    hashes, group_of_row, sizes = np.unique(
+        text_hashes((group,) for group in groups), return_inverse=True, return_counts=True
+    )
+    stratum_of_group = np.full(len(hashes), strata.max(initial=0))
+    np.minimum.at(stratum_of_group, group_of_row, strata)
+    order = np.argsort(uniform_u64(seed, 0, "validation split", hashes), kind="stable")
+    stratum_in_order = stratum_of_group[order]
+    members = [order[stratum_in_order == stratum] for stratum in np.unique(stratum_of_group)]
+    return group_of_row, sizes, members
 
 
 def quantiles_of(values: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -84,6 +84,10 @@ class Target(ABC):
         """How labels were read, for a model's config.json: names of settings -> values."""
         return {}
 
+    def fitted(self, tokenizer: Tokenizer) -> Self:
+        """A copy for an encoder's vocabulary; ValueError where it cannot say what is predicted."""
+        return copy.copy(self)
+
     # Labels
 
     def of_model(self, classes: Sequence[str]) -> Self:

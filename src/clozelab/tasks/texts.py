@@ -55,6 +55,7 @@ class TextSplit(Split):
     # [N + 1] where each example's windows begin; None: an example is one input
     window_offsets: Ints | None = None
     pooling: str = "mean"  # mean | max: of each output over a text's windows
+    key: str = ""  # names what the sequences are made from, for what is computed with them
     # reads the texts of each example anew
     read_texts: Callable[[], list[tuple[str, ...]]] | None = None
 
@@ -90,6 +91,7 @@ def text_split(
         labels=arrays["labels"],
         window_offsets=arrays.get("window_offsets"),
         pooling=pooling,
+        key=source.key,
         read_texts=lambda: read().texts,
         **facts,
     )

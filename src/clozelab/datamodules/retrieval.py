@@ -1,0 +1,149 @@
+"""Queries, documents and which of them are relevant, in a folder as BEIR lays it out.
+
+    corpus.jsonl      {"_id": "d1", "title": "Cats", "text": "Cats sleep."}
+    queries.jsonl     {"_id": "q1", "text": "what do cats do"}
+    qrels/test.tsv    query-id  corpus-id  score
+
+Documents are read a part at a time, so that memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Unpack
+
+from clozelab.corpus.encoding import refuse_unknown
+from clozelab.corpus.generated import generator_of
+from clozelab.datamodules.scoring import MeasureArguments, MeasureDataModule
+from clozelab.files.digests import file_sha256
+from clozelab.readers.records import Table, check_columns
+from clozelab.readers.tables import open_table
+from clozelab.tasks.batches import Batch, make_batch
+from clozelab.tasks.sequences import encode_examples, token_budget_batches
+
+log = logging.getLogger(__name__)
+DOCUMENTS_AT_ONCE = 8192
+SCORES_AT_ONCE = 2**25  # of queries and documents: so many documents fewer where queries are many
+Part = tuple[list[str], list[str]]  # ids and texts
+
+
+class RetrievalFolder(MeasureDataModule):
+    """Judged queries over a corpus of any size; queries that nobody has judged are left out.
+
+    Args:
+        folder: below data_dir.
+        split: name of the file in qrels/.
+    """
+
+    def __init__(
+        self, *, folder: str, split: str, how_to_get: str, **common: Unpack[MeasureArguments]
+    ) -> None:
+        super().__init__(**common)
+        root = self.inputs.data_dir / folder
+        self.paths = [root / "corpus.jsonl", root / "queries.jsonl", root / f"qrels/{split}.tsv"]
+        for path in self.paths:
+            if not path.is_file():
+                raise ValueError(
+                    f"{path.absolute()} is missing (data_dir, measure.data.folder or"
+                    f" measure.data.split is wrong)\n  how to get them: {how_to_get}"
+                )
+        self.content = [file_sha256(path) for path in self.paths]
+        self.synthetic = generator_of(self.inputs.data_dir, self.paths)
+
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
+        """Read judgements and queries; ValueError for a query without a text."""
+        self.judgements = _read_judgements(self.paths[2])
+        texts = {}
+        num_queries = 0
+        for name, text in _texts(self.paths[1]):
+            num_queries += 1
+            if name in self.judgements:
+                texts[name] = text
+        lacking = next((name for name in self.judgements if name not in texts), None)
+        if lacking is not None:
+            raise ValueError(
+                f"{self.paths[2]} judges the query {lacking!r}, which {self.paths[1]} has not: the"
+                " two files are of different versions"
+            )
+        self.queries = texts
+        sequences = encode_examples(
+            self.inputs.tokenizer, list(texts.values()), max_seq_length=self.max_seq_length
+        )
+        unknown = (sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
+        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+        self.facts["queries"] = len(texts)
+        self.facts["queries_without_judgements"] = num_queries - len(texts)
+
+    def batches(self, prompts: Mapping[str, str]) -> Iterator[Batch]:
+        """The queries, then the documents; `ids` [S] are in the last batch of each part of S texts.
+
+        `prompts`: what stands before a query, and before a document.
+        """
+        yield from self._encoded(list(self.queries), list(self.queries.values()), prompts["query"])
+        # The relevant documents that have not come yet.
+        lacking = set(itertools.chain.from_iterable(self.judgements.values()))
+        num_documents = 0
+        for names, texts in self._documents():
+            num_documents += len(names)
+            lacking.difference_update(names)
+            yield from self._encoded(names, texts, prompts["document"])
+        self.facts["documents"] = num_documents
+        self.facts["judged_documents_missing"] = len(lacking)
+        if lacking:
+            log.warning(
+                "%s: %d judged documents are not in %s and count as not found",
+                self.paths[2],
+                len(lacking),
+                self.paths[0],
+            )
+
+    def _documents(self) -> Iterator[Part]:
+        documents = _texts(self.paths[0])
+        size = min(DOCUMENTS_AT_ONCE, max(1, SCORES_AT_ONCE // len(self.queries)))
+        while part := list(itertools.islice(documents, size)):
+            names, texts = zip(*part, strict=True)
+            yield list(names), list(texts)
+
+    def _encoded(self, names: list[str], texts: list[str], prompt: str) -> Iterator[Batch]:
+        sequences = encode_examples(
+            self.inputs.tokenizer,
+            [prompt + text for text in texts],
+            max_seq_length=self.max_seq_length,
+        )
+        batches = token_budget_batches(sequences.lengths, self.evaluation_tokens)
+        for number, index in enumerate(batches, 1):
+            batch = make_batch(sequences, index, {})
+            batch["ids"] = names if number == len(batches) else None
+            yield batch
+
+
+def _open(path: Path, *columns: str) -> Table:
+    table = open_table(path)
+    check_columns(table.columns, columns, path)
+    return table
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Id and text of each object, with the title before the text where there is one."""
+    for record in _open(path, "_id", "text").whole_rows():
+        title = record.get("title") or ""
+        yield str(record["_id"]), f"{title} {record['text'] or ''}".strip()
+
+
+def _read_judgements(path: Path) -> dict[str, dict[str, int]]:
+    """Query -> document -> grade; ValueError for a grade that is no whole number."""
+    judgements: dict[str, dict[str, int]] = {}
+    for record in _open(path, "query-id", "corpus-id", "score").whole_rows():
+        try:
+            grade = int(record["score"])
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{path}: the score {record['score']!r} of {record['query-id']} is no whole number"
+            ) from None
+        judgements.setdefault(str(record["query-id"]), {})[str(record["corpus-id"])] = grade
+    if not judgements:
+        raise ValueError(f"{path} judges nothing: it has no row below its header")
+    return judgements

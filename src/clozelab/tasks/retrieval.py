@@ -1,0 +1,398 @@
+"""Queries and the passages that answer them: in training negatives are given, mined, or a batch's.
+
+Mined negatives are the passages that the encoder, as it is before training, finds for a query and
+that are not known to answer it (Karpukhin et al. 2020, Xiong et al. 2021). A second round is
+another fine-tuning, which begins with the first one's model.
+
+A batch may be larger than memory allows: `micro_batch_size` texts of it are encoded at a time, and
+again in the backward pass (gradient caching, Gao et al. 2021). The gradient is the same. With
+several devices the negatives are those of all of them.
+
+Letters: N examples, B of a batch, K texts of each (query, passage, negatives), S sequences, H
+hidden size, Q queries, P passages.
+"""
+
+# ruff: noqa: ARG004  (torch fixes the signatures of a Function)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from clozelab.metrics.ranking import mean_scores, metrics_of_names, random_score, ranks_of
+from clozelab.models.config import EncoderConfig
+from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
+from clozelab.tasks.batches import Batch, split_batch
+from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
+from clozelab.tasks.contrast import (
+    Texts,
+    batch_logits,
+    check_temperature,
+    positive_places,
+)
+from clozelab.tasks.mining import TextGroups, encode_texts, mine
+from clozelab.tasks.sequences import Ints, join_sequences
+from clozelab.tasks.tables import TextExamples
+from clozelab.tasks.target import Files, Outcome, Target, json_lines
+from clozelab.tasks.texts import TextSplit, VectorUnit
+from clozelab.tasks.unit import BatchContext, TaskModel
+from clozelab.text.plain import PlainDict
+
+QUERIES_AT_ONCE = 256
+SHOWN_LABELS = 5
+PROMPTS = ("query", "document")
+
+
+class RetrievalUnit(VectorUnit):
+    """A query and a passage that answers it, each a sequence by itself.
+
+    Args: as conf/task/format/retrieval.yaml says of each.
+    """
+
+    kind = "RetrievalUnit"
+    grouping = "rows with the same query stay together"
+
+    def __init__(
+        self,
+        *,
+        negative_columns: Sequence[str],
+        prompts: Mapping[str, str],
+        mined_negatives: int,
+        skipped_negatives: int,
+        micro_batch_size: int | None,
+        groups_by_length: bool = False,
+        label_column: str,
+        right_label: str | None,
+        **texts: Any,
+    ) -> None:
+        super().__init__(label_column=label_column, **texts)
+        if len(self.layout.text_columns) != 2:
+            raise ValueError(
+                f"text_columns={list(self.layout.text_columns)}: name two columns, of the query and"
+                " of a passage that answers it"
+            )
+        if set(prompts) != set(PROMPTS):
+            raise ValueError(f"prompts={dict(prompts)}: give a text for each of {PROMPTS}")
+        if min(mined_negatives, skipped_negatives) < 0 or micro_batch_size == 0:
+            raise ValueError(
+                "mined_negatives and skipped_negatives are 0 or more, micro_batch_size is 1 or more"
+            )
+        self.right_label = right_label
+        self.columns = [*self.layout.text_columns, *negative_columns]
+        self.train_layout = replace(self.layout, text_columns=self.columns, id_column=None)
+        self.prompts = dict(prompts)
+        self.mined_negatives = mined_negatives
+        self.skipped_negatives = skipped_negatives
+        self.micro_batch_size = micro_batch_size
+        self.groups_by_length = groups_by_length
+        self.aligned = False
+        self.has_training_labels = False
+
+    # Fingerprints, and what a model's folder remembers
+
+    def reading(self, target: Target) -> PlainDict:
+        return super().reading(target) | {"right_label": self.right_label}
+
+    def tokenization(self) -> PlainDict:
+        return super().tokenization() | {"prompts": self.prompts}
+
+    def config_to_save(self) -> PlainDict:
+        return super().config_to_save() | {"prompts": self.prompts}
+
+    # Files
+
+    def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> TextExamples:
+        examples = self.layout_of(role).read(path, has_labels=self.right_label is not None)
+        if examples.labels is None:
+            return examples
+        labels = [str(label) for label in examples.labels]
+        examples.labels = None
+        pairs = [row for row, label in enumerate(labels) if label == self.right_label]
+        if not pairs:
+            raise ValueError(
+                f"{path}: no row has task.data.right_label={self.right_label}; its labels are"
+                f" {', '.join(sorted(set(labels))[:SHOWN_LABELS])}"
+            )
+        return examples.select(pairs)
+
+    def row_arrays(self, examples: TextExamples) -> Arrays:
+        """Of the query and its passage alone, so that files with and without negatives compare."""
+        pairs = [texts[:2] for texts in examples.texts]
+        return super().row_arrays(replace(examples, texts=pairs))
+
+    def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:
+        columns = zip(*examples.texts, strict=True)
+        return dict(zip(self.columns, columns, strict=False))
+
+    # Sequences
+
+    def columns_of(self, examples: TextExamples) -> list[list[str]]:
+        """[(a, b), (c, d)]: the sequences "a", "b", "c" and "d", each behind its prompt."""
+        query, passage = (self.prompts[name] for name in PROMPTS)
+        texts = []
+        for first, *others in examples.texts:
+            texts.append(query + first)
+            texts += [passage + other for other in others]
+        return [texts]
+
+    def batched(
+        self, splits: Sequence[TextSplit], role: str, batch_context: BatchContext
+    ) -> TextGroups:
+        sequences = join_sequences([split.sequences for split in splits])
+        group_size = len(self.layout_of(role).text_columns)
+        members = np.arange(len(sequences)).reshape(-1, group_size)
+        groups = TextGroups(sequences, members, sequences.content_numbers())
+        # An evaluation, which trains on nothing, has no encoder to mine with.
+        if role != "training" or not self.mined_negatives or batch_context.encoder is None:
+            return groups
+        mined = self._mined(groups, [split.key for split in splits], batch_context)
+        return replace(groups, members=np.concatenate([members, mined], axis=1))
+
+    def targets(self, splits: Sequence[TextSplit]) -> dict[str, np.ndarray]:
+        return {}
+
+    def _mined(self, groups: TextGroups, keys: Sequence[str], batch_context: BatchContext) -> Ints:
+        """[N, mined_negatives] numbers of sequences, computed once for an encoder and a file."""
+        source = batch_context.encoder
+        assert source is not None
+        content = {
+            "texts": keys,
+            "encoder": source.fingerprint,
+            "settings": [self.pooling, self.mined_negatives, self.skipped_negatives],
+        }
+        key = content_key(content)
+        folder = batch_context.cache_dir / "mined" / f"{batch_context.name}-{key}"
+
+        def write(target: Path) -> Facts:
+            encode = partial(
+                encode_texts,
+                encoder=source.load().to(source.device).eval(),
+                device=source.device,
+                pooling=self.pooling,
+                max_tokens=batch_context.evaluation_tokens,
+            )
+            mined = mine(groups, encode, self.mined_negatives, self.skipped_negatives)
+            np.save(target / "members.npy", mined)
+            return {}
+
+        cached_folder(folder, write)
+        return np.load(folder / "members.npy")
+
+    # The model
+
+    def states(self, model: TaskModel, batch: Batch) -> Tensor:
+        """[B, K, H]: the vectors of the texts of each example."""
+        if self.micro_batch_size is None or not torch.is_grad_enabled():
+            return super().states(model, batch)
+        num_examples = len(batch["example_index"])
+
+        def vectors(part: Batch) -> Tensor:
+            hidden = model.encode(part)
+            return model.encoder.sentence_states(hidden, part["layout"], self.pooling)
+
+        # Only vectors are kept. The backward pass encodes a part again, with the same dropout.
+        states = []
+        for part in split_batch(batch, self.micro_batch_size):
+            states.append(checkpoint(vectors, part, use_reentrant=False))
+        return torch.cat(states).view(num_examples, -1, states[0].shape[1])
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """Which of the different passages answer each of the different queries of some pairs."""
+
+    query_rows: Ints  # [Q] the pair that each query stands in first
+    passage_rows: Ints  # [P] the same of passages
+    relevant: list[list[int]]  # of each query: places among the passages
+
+    @classmethod
+    def of(cls, queries: ArrayLike, passages: ArrayLike) -> Relevance:
+        """Of pairs whose queries [N], and passages [N], are the same where they are equal."""
+        _, query_rows, query = np.unique(queries, return_index=True, return_inverse=True)
+        _, passage_rows, passage = np.unique(passages, return_index=True, return_inverse=True)
+        relevant: list[set[int]] = [set() for _ in query_rows]
+        for of_query, of_passage in zip(query.tolist(), passage.tolist(), strict=True):
+            relevant[of_query].add(of_passage)
+        return cls(query_rows, passage_rows, [sorted(places) for places in relevant])
+
+
+class RetrievalTarget(Target):
+    """Cross-entropy of which passage of the batch belongs to each query; validation ranks them.
+
+    Each validation query is scored against all different passages of the validation file. Where a
+    query stands in several rows, the passages of all of them are right.
+
+    Args:
+        metrics: names of metrics/ranking.py.
+        temperature: cosines are divided by it.
+        sizes: how many leading numbers of a vector are a vector, too: the loss is the sum over
+            them (Kusupati et al. 2022). None: the whole vector alone.
+    """
+
+    units = ("RetrievalUnit",)
+    learns_from_labels = False
+    head_kinds = ()
+    answers = "ranks"
+
+    def __init__(
+        self, *, metrics: Sequence[str], temperature: float, sizes: Sequence[int] | None
+    ) -> None:
+        self.metrics = metrics_of_names(metrics)
+        self.names = [metric.name for metric in self.metrics]
+        check_temperature(temperature)
+        self.temperature = temperature
+        self.sizes = sizes
+
+    def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
+        width = config.output_size
+        if self.sizes is not None and not all(0 < size <= width for size in self.sizes):
+            raise ValueError(
+                f"task.module.sizes={list(self.sizes)}: this encoder's vectors have {width}"
+                f" numbers, so give sizes of 1 to {width}"
+            )
+
+    # The model
+
+    def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
+        """In training [sizes, B, candidates]; else the vectors themselves, [B, 2, H]."""
+        states = states.float()
+        if not training:
+            return states
+        own = Texts(states, batch["text_numbers"])
+        everyone = texts_of_all_ranks(own, batch["local_weight"] > 0)
+        logits = []
+        with torch.autocast(states.device.type, enabled=False):
+            for size in self.sizes or [states.shape[2]]:
+                cut = [
+                    replace(texts, states=texts.states[:, :, :size]) for texts in (own, everyone)
+                ]
+                logits.append(batch_logits(cut[0], self.temperature, cut[1]))
+        return torch.stack(logits)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        num_sizes, num_examples, num_candidates = logits.shape
+        # Of all ranks: as many rows as there are positives among the candidates.
+        num_rows = num_candidates // (batch["text_numbers"].shape[1] - 1)
+        own = positive_places(num_examples, num_rows).to(logits.device)
+        return F.cross_entropy(logits.flatten(0, 1), own.repeat(num_sizes), reduction="sum")
+
+    # Scores, and what is written down
+
+    def evaluate(self, outputs: np.ndarray, split: TextSplit) -> Outcome:
+        numbers = split.sequences.content_numbers().reshape(-1, 2)
+        pairs = Relevance.of(numbers[:, 0], numbers[:, 1])
+        width = outputs.shape[2]
+        scores = {}
+        for size in self.sizes or [width]:
+            queries = _unit_vectors(outputs[pairs.query_rows, 0, :size])
+            passages = _unit_vectors(outputs[pairs.passage_rows, 1, :size])
+            ranks, best = _rank(queries, passages, pairs.relevant)
+            suffix = "" if size == max(self.sizes or [width]) else f"/{size}"
+            for name, value in mean_scores(self.names, ranks).items():
+                scores[name + suffix] = value
+            if not suffix:
+                records = self._records(split, pairs, ranks, best)
+                is_collapsed = len(set(best)) == 1 < len(pairs.passage_rows)
+        return Outcome(scores, records, is_collapsed)
+
+    def _records(
+        self, split: TextSplit, pairs: Relevance, ranks: Sequence[list[int]], best: Sequence[int]
+    ) -> list[PlainDict]:
+        """Of each query the ranks of its passages, and the row of the passage that came first."""
+        records: list[PlainDict] = []
+        for row, of_query, found in zip(pairs.query_rows, ranks, best, strict=True):
+            records.append(
+                {
+                    "id": str(split.ids[row]),
+                    "prediction": of_query,
+                    "label": len(of_query),
+                    "found": str(split.ids[pairs.passage_rows[found]]),
+                }
+            )
+        return records
+
+    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+        """A random order's expectation, and BM25, which learn nothing from training."""
+        examples = validation[""]
+        queries, passages = (list(column) for column in zip(*examples.texts, strict=True))
+        pairs = Relevance.of(queries, passages)
+        documents = [passages[row] for row in pairs.passage_rows]
+        asked = [queries[row] for row in pairs.query_rows]
+        ranks = []
+        for scores, relevant in zip(bm25(asked, documents), pairs.relevant, strict=True):
+            ranks.append(ranks_of(scores, relevant))
+        by_chance = {}
+        for name in self.names:
+            expected = [random_score(name, len(of), len(documents)) for of in pairs.relevant]
+            by_chance[name] = float(np.mean(expected))
+        return {RANDOM: by_chance, BM25: mean_scores(self.names, ranks)}
+
+    def prediction_files(
+        self, name: str, split: TextSplit, outputs: np.ndarray, scores: Mapping[str, float]
+    ) -> Files:
+        """The records of a file's queries."""
+        return {f"{name}.jsonl": json_lines(self.evaluate(outputs, split).records)}
+
+
+def texts_of_all_ranks(own: Texts, is_real: bool) -> Texts:
+    """The texts of every rank, one behind the other; gradients go back to where they come from.
+
+    A rank may have fewer examples than another, or (not `is_real`) none: its places are no texts.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return own
+    numbers = own.numbers if is_real else torch.full_like(own.numbers, -1)
+    most = torch.tensor(len(numbers), device=numbers.device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    lacking = int(most) - len(numbers)
+    padded = F.pad(own.states, (0, 0, 0, 0, 0, lacking)).contiguous()
+    padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1).contiguous()
+    all_numbers = [torch.empty_like(padded_numbers) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_numbers, padded_numbers)
+    return Texts(_GatherStates.apply(padded), torch.cat(all_numbers))
+
+
+class _GatherStates(torch.autograd.Function):
+    """The states of all ranks behind each other; the gradient is the sum of all ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor) -> Tensor:
+        parts = [torch.empty_like(states) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, states)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].contiguous()
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Of length 1; one of zeros stays so."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _rank(
+    queries: np.ndarray, passages: np.ndarray, relevant: Sequence[list[int]]
+) -> tuple[list[list[int]], list[int]]:
+    """Of each query [Q, H]: the ranks of its passages among all [P, H], and the first passage."""
+    ranks = []
+    best = []
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        # One product for many queries.
+        for offset, scores in enumerate(queries[first : first + QUERIES_AT_ONCE] @ passages.T):
+            ranks.append(ranks_of(scores, relevant[first + offset]))
+            best.append(int(scores.argmax()))
+    return ranks, best

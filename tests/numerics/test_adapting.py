@@ -1,0 +1,132 @@
+"""Low-rank updates are peft's: outputs, gradients, and folders in both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.numerics.members import (
+    TOLERANCE,
+    Pair,
+    assert_equal,
+    become_gradients,
+    build_pair,
+    case_of,
+    make_batch,
+    our_outputs,
+    randomise,
+    their_outputs,
+)
+from torch import Tensor, nn
+
+from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder, save_encoder_folder
+
+DENSE = "attention.output.dense"
+# peft's names; those of the last column are ours, which say the same.
+TARGETS = {
+    "bert": ["query", "value", DENSE],
+    "albert": ["query", "dense"],
+    "distilbert": ["q_lin", "v_lin", "lin2"],
+    "deberta-v2": ["query_proj", "key_proj", "value_proj"],
+    "modernbert": ["Wqkv", "mlp.Wo"],
+}
+
+
+def train(states: Tensor) -> None:
+    """Gradients of a sum in which every number counts otherwise."""
+    weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
+    (states * weights).mean().backward()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_outputs_gradients_and_folders_are_those_of_peft(name: str, tmp_path: Path) -> None:
+    import peft
+
+    pair = build_pair(case_of(name), "Model", tmp_path)
+    settings = peft.LoraConfig(r=3, lora_alpha=5, target_modules=TARGETS[name])
+    theirs = peft.get_peft_model(pair.theirs, settings)
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path / "peft")
+    # Their base has moved as well: ours begins with what it is now.
+    theirs.unload().save_pretrained(tmp_path / "base")
+    base = type(pair.theirs).from_pretrained(tmp_path / "base").eval()
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "peft", is_trainable=True).eval()
+    encoder = load_encoder(tmp_path / "base").eval()
+    adapt(encoder, LoRA(adapter=str(tmp_path / "peft")), None, has_fresh_pooler=False)
+    pair = Pair(pair.case, base, encoder, {})
+    batch = make_batch(pair.case)
+    (ours,), (expected,) = our_outputs(pair, batch), their_outputs(pair, batch)
+    assert_equal(ours, expected, "states")
+    plain = Pair(pair.case, base, load_encoder(tmp_path / "base").eval(), {})
+    assert float((our_outputs(plain, batch)[0] - ours).abs().max()) > 1000 * TOLERANCE
+    # What is written here is read there.
+    save_adapter(tmp_path / "again", encoder, {}, "base")
+    again = type(base).from_pretrained(tmp_path / "base").eval()
+    again = peft.PeftModel.from_pretrained(again, tmp_path / "again").eval()
+    outputs = their_outputs(Pair(pair.case, again.base_model.model, encoder, {}), batch)
+    assert_equal(outputs[0], expected, "states of the written folder")
+    train(ours)
+    train(expected)
+    compare_gradients(encoder, base)
+
+
+def compare_gradients(encoder: Encoder, theirs: nn.Module) -> None:
+    trained = {name for name, weight in encoder.named_parameters() if weight.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    become_gradients(encoder)
+    updates = file_updates(encoder)
+    gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    assert len(gradients) == 2 * len(updates)
+    for name, gradient in gradients.items():
+        matrix, _, half = name.partition(".lora_")
+        (update,) = [value for own, value in updates.items() if own.endswith(matrix)]
+        mine = update.down if half.startswith("A") else update.up
+        assert_equal(mine, gradient, f"gradient of {name}")
+
+
+def beside(encoder: Encoder) -> None:
+    """The mistake that this is about: an update around the module, as a wrapper's."""
+    for module in list(encoder.modules()):
+        if not hasattr(module, "parametrizations"):
+            continue
+        update: Any = module.parametrizations["weight"][0]  # type: ignore[index]
+        weight = module.parametrizations["weight"].original  # type: ignore[index, union-attr]
+        difference = (update(weight) - weight).detach()
+        torch.nn.utils.parametrize.remove_parametrizations(module, "weight", False)
+
+        def add(_: nn.Module, inputs: Any, output: Tensor, matrix: Tensor = difference) -> Tensor:
+            return output + nn.functional.linear(inputs[0], matrix)
+
+        module.register_forward_hook(add)
+
+
+@pytest.mark.parametrize("name", ["deberta-v2", "xlnet", "longformer", "ultrabert"])
+def test_rows_that_are_read_without_their_module_are_adapted(name: str, tmp_path: Path) -> None:
+    """The merged folder is the measure; a wrapper around the module misses DeBERTa's distances."""
+    pair = build_pair(case_of(name), "Model", tmp_path)
+    encoder = pair.encoder
+    adapt(encoder, LoRA(targets=["query", "key", "value"]), None, has_fresh_pooler=False)
+    for path, weight in encoder.named_parameters():
+        if "lora_B" in path:
+            nn.init.normal_(weight, std=0.2)
+    save_encoder_folder(tmp_path / "merged", encoder, heads={}, tokenizer_files={}, extra_config={})
+    merged = load_encoder(tmp_path / "merged").eval()
+    batch = make_batch(pair.case)
+    states = encoder(**batch.ours).sequence_output[batch.rows]
+    assert_equal(states, merged(**batch.ours).sequence_output[batch.rows], "merged states")
+    # A query of a second stream reads a third of the matrix.
+    queries = torch.randn(5, encoder.config.hidden_size)
+    width = slice(encoder.config.hidden_size)
+    ours = encoder.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
+    expected = merged.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
+    assert_equal(ours, expected, "queries")
+    beside(encoder)
+    wrapped = encoder.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
+    assert float((wrapped - expected).detach().abs().max()) > 1000 * TOLERANCE
+    if name == "deberta-v2":
+        wrapped = encoder(**batch.ours).sequence_output[batch.rows]
+        assert float((wrapped - states).detach().abs().max()) > 1000 * TOLERANCE

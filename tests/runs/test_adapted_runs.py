@@ -1,0 +1,281 @@
+"""Runs that adapt a given encoder: what they train, leave as it is, resume and write."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.composing import composed, run_stage
+from tests.runs.test_finetune_run import TOKENIZER
+
+from clozelab.cli import main
+from clozelab.models.layout import Layout
+from clozelab.modules.model import read_model
+from clozelab.runs.identity import identity_of
+from clozelab.stages import pretrain
+from clozelab.training.callbacks import TrainingInterruptedError
+
+# Of a run -> (the parts of the encoder that are trained, those that are not).
+KINDS = {
+    "freeze=[embeddings,all but 1]": ("layer.1.", "embeddings. layer.0."),
+    "adaptation=lora": ("query.weight value.weight", "key.weight bias embeddings. output."),
+    "adaptation=adapters adaptation.size=4": ("adapter LayerNorm", "dense query embeddings.word"),
+    "adaptation=adapters adaptation.placement=pfeiffer adaptation.size=4": (
+        "layer.0.output.adapter",
+        "LayerNorm dense query embeddings.word",
+    ),
+    "adaptation=bitfit": ("bias", "weight"),
+    "adaptation=frozen": ("", "embeddings. layer."),
+    "adaptation=top_layers adaptation.num_layers=1": ("layer.1.", "embeddings. layer.0."),
+}
+LORA = "adaptation=lora"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
+    """An encoder of two layers with a pooler, and a sentiment task in SST-2's place."""
+    root = tmp_path_factory.mktemp("world")
+    for name, count in (("train", 48), ("dev", 8)):
+        rows = [f"the film {'good' if i % 2 else 'bad'}\t{i % 2}" for i in range(count)]
+        path = root / "data/glue/SST-2" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    shape = {"max_position_embeddings": 32, "initializer_range": 0.1}
+    shape |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    save_encoder(root / "encoder", TOKENIZER, [32], **shape)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def adapted(finetune: Any, runs: dict[str, Path], world: Path) -> Callable[[str], Path]:
+    """adapted(kind) -> the folder of an undisturbed run, trained once for all tests here."""
+
+    def run(kind: str) -> Path:
+        if kind not in runs:
+            folder = finetune("task=sst2", "epochs=1", *split(kind), name="whole")
+            runs[kind] = Path(shutil.copytree(folder, world / str(len(runs))))
+        return runs[kind]
+
+    return run
+
+
+def split(kind: str) -> list[str]:
+    return [kind] if kind.startswith("freeze") else kind.split()
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def fact(folder: Path, name: str) -> Any:
+    return json.loads((folder / "run.json").read_text())["facts"][name]
+
+
+def logits(folder: Path) -> torch.Tensor:
+    """Of one text, by our own model."""
+    model = read_model(folder)
+    ids = torch.tensor([2, 6, 7, 8, 3])
+    layout = Layout.ragged([5])
+    with torch.no_grad():
+        states = model.encoder(ids, torch.zeros(5).long(), torch.arange(5), layout)
+        head = model.heads["classification"]
+        return head(model.encoder.pool(states.sequence_output, layout, head))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_trained_and_what_stays(
+    kind: str, adapted: Any, world: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = adapted(kind)
+    before = tensors(world / "encoder")
+    after = tensors(folder / "model")
+    trained, kept = (parts.split() for parts in KINDS[kind])
+    changed = {name for name, value in after.items() if not is_same(value, before.get(name))}
+    for part in trained:
+        assert any(part in name for name in changed), part
+    for part in kept:
+        names = [name for name in before if part in name]
+        assert names and not changed.intersection(names), part
+    # A pooler of the folder's stays, unless the layer below it is trained.
+    is_kept = "freeze" not in kind and "top_layers" not in kind
+    assert is_kept == ("bert.pooler.dense.weight" not in changed)
+    assert fact(folder, "parameters") < sum(value.numel() for value in after.values())
+    assert caplog.text.count("parameters are trained") == 1
+
+
+def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and torch.equal(value, other)
+
+
+# The others differ from these in what is frozen alone.
+RESUMED = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+RESUMED[:3] = list(KINDS)[:3]
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_stopped_run_ends_as_one_that_was_not(
+    kind: str, adapted: Any, finetune: Any, tmp_path: Path
+) -> None:
+    undisturbed = adapted(kind)
+    words = ["task=sst2", "epochs=1", *split(kind)]
+    with pytest.raises(TrainingInterruptedError):
+        finetune(*words, "stop_after_step=3")
+    folder = finetune(*words)
+    assert "going on after step 3" in (folder / "log.txt").read_text()
+    for name in ("predictions.jsonl", "model/model.safetensors"):
+        assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+def test_transformers_and_peft_read_what_a_run_has_written(
+    adapted: Any, world: Path, tmp_path: Path, capsys: Any
+) -> None:
+    import peft
+    from transformers import AutoModelForSequenceClassification as Classifier
+
+    folder = adapted(LORA)
+    ours = logits(folder / "model")
+    ids = torch.tensor([[2, 6, 7, 8, 3]])
+    merged = Classifier.from_pretrained(folder / "model").eval()
+    assert torch.allclose(merged(ids).logits, ours, atol=1e-5)
+    assert main(["export", str(folder), "format=peft", f"to={tmp_path / 'peft'}"]) == 0
+    base = Classifier.from_pretrained(world / "encoder").eval()
+    assert not torch.allclose(base(ids).logits, ours, atol=1e-3)
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "peft").eval()
+    assert torch.allclose(theirs(ids).logits, ours, atol=1e-5)
+    # And back: peft's folder, merged into its base.
+    theirs.save_pretrained(tmp_path / "again")
+    words = ["export", str(tmp_path / "again"), f"base={world / 'encoder'}"]
+    assert main([*words, f"to={tmp_path / 'merged'}"]) == 0
+    assert torch.allclose(logits(tmp_path / "merged"), ours, atol=1e-5)
+
+
+def test_a_run_goes_on_from_an_adapter(adapted: Any, finetune: Any, tmp_path: Path) -> None:
+    """At a rate that moves nothing, the encoder is the merged one."""
+    first = adapted(LORA)
+    folder = finetune(
+        "task=sst2",
+        "epochs=1",
+        LORA,
+        f"adaptation.adapter={first / 'adapter'}",
+        "learning_rate=1e-30",
+    )
+    left, right = tensors(first / "model"), tensors(folder / "model")
+    for name, value in left.items():
+        if ".encoder." in name:
+            assert torch.allclose(value, right[name], atol=1e-6), name
+
+
+def test_adapters_are_refused_where_nobody_could_read_them(
+    adapted: Any, tmp_path: Path, capsys: Any
+) -> None:
+    folder = adapted("adaptation=adapters adaptation.size=4")
+    assert main(["export", str(folder), f"to={tmp_path / 'plain'}"]) != 0
+    assert "has adapters (adaptation=adapters), which no class of transf" in capsys.readouterr().err
+    assert main(["export", str(folder), "format=peft", f"to={tmp_path / 'peft'}"]) != 0
+    assert "has no adapter/: format=peft is for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adaptation=lora", "freeze=0"], "freeze=0 is for adaptation=full"),
+        (["adaptation=lora", "adaptation.dropout=0.1"], "inputs cannot be dropped; say 0"),
+        (["adaptation=lora", "adaptation.targets=[nix]"], "no matrix is called 'nix'"),
+        (["adaptation=top_layers"], "of 2 layers choose 1 to 1"),
+        (["freeze=2"], "the encoder has the layers 0 to 1"),
+        (["freeze=lower"], "write embeddings, a layer"),
+        (
+            ["freeze=0", "optimizer.groups=[{pattern: '*.layer.0.*', learning_rate_factor: 2}]"],
+            "fits only weights that freeze= or adaptation= leaves",
+        ),
+        (
+            ["adaptation=frozen", "optimizer.groups=[{pattern: 'classifier.*', frozen: true}]"],
+            "no parameter of the model is trained",
+        ),
+        (["adaptation=lora", "reinitialise_layers=1"], "fresh weights, which adaptation= or"),
+        (["adaptation=lora", "adaptation.adapter=nowhere"], "nowhere/adapter_config.json does not"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(
+    finetune: Any, tmp_path: Path, words: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        finetune("task=sst2", *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_adapts_is_another_one() -> None:
+    plain = composed("finetune", ["task=sst2"]).recorded
+    identities = {str(identity_of(plain))}
+    for kind in KINDS:
+        config = composed("finetune", ["task=sst2", *split(kind)]).recorded
+        identities.add(str(identity_of(config)))
+    assert len(identities) == 1 + len(KINDS)
+
+
+def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) -> None:
+    """The folder is merged and holds the trained head; a stopped run ends as one that was not."""
+    text = world / "data/text.txt"
+    words = ("good", "bad", "fine", "dull", "great", "awful")
+    pairs = itertools.permutations(words, 3)
+    text.write_text("\n\n".join(f"the film {a} {b}.\nthe film {c}." for a, b, c in pairs))
+    vocabulary = world / "encoder/vocab.txt"
+
+    def run(name: str, **changes: Any) -> Path:
+        settings: dict[str, Any] = {
+            "corpus": "text",
+            "corpus.sources.0.path": "text.txt",
+            "tokenizer.vocab_file": vocabulary,
+            "corpus.validation_fraction": 0.2,
+            "data_dir": world / "data",
+            "cache_dir": world / "cache",
+            "encoder": world / "encoder",
+            "run_dir": tmp_path / name,
+            "arm": "lora",
+            "objective": "mlm",
+            "adaptation": "lora",
+            "phases": "[{seq_length: 16, steps: 6, global_batch_size: 8, micro_batch_size: 4}]",
+            "validation.interval_steps": 6,
+            "validation.instances": 4,
+            "validation.seq_length": 16,
+            "checkpoint_interval_steps": 2,
+            "optimizer.learning_rate": 1e-2,
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": False,
+        }
+        words = [f"{key}={value}" for key, value in (settings | changes).items()]
+        run_stage(pretrain.main, composed("pretrain", words))
+        return tmp_path / name
+
+    whole = run("whole")
+    with pytest.raises(TrainingInterruptedError):
+        run("stopped", stop_after_step=3)
+    stopped = run("stopped")
+    before, after = tensors(world / "encoder"), tensors(whole / "encoder")
+    assert "cls.predictions.transform.dense.weight" in after
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed and all("query" in name or "value" in name for name in changed)
+    for name, value in tensors(stopped / "encoder").items():
+        assert torch.equal(value, after[name]), name
+    assert (whole / "adapter/adapter_model.safetensors").is_file()
+    assert fact(whole, "trained_parameters") < fact(whole, "parameters")
+    with pytest.raises(ValueError, match="so it needs a trained one: say encoder=FOLDER"):
+        run("fresh", encoder="null")

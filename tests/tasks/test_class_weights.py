@@ -1,0 +1,97 @@
+"""Weights of classes in the loss, and folds of a file without a validation file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.tasks.labelled_files import TOKENIZER, read_task
+from torch.nn import functional as F
+
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.tasks.classes import ClassTarget, class_or_number
+
+WORDS = ["red car", "blue house", "big car", "small house", "the red", "the blue", "big", "small"]
+TRAIN = [
+    (f"{text} {other}", label)
+    for label, text in zip("aaaaabbc", WORDS, strict=True)
+    for other in WORDS
+]
+VALIDATION = [("the car", "a")]
+
+
+def target_of(folder: Path, weights: object) -> ClassTarget:
+    def make(**labels: object) -> ClassTarget:
+        return ClassTarget(class_weights=weights, **labels)  # type: ignore[arg-type]
+
+    target = read_task(folder, make, TRAIN, VALIDATION).target
+    assert isinstance(target, ClassTarget)
+    return target
+
+
+def batch_of(target: ClassTarget) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    labels = torch.from_numpy(target.encode([label for _, label in TRAIN]))
+    return torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(0)), {
+        "labels": labels
+    }
+
+
+def test_balanced_is_scikit_learns(tmp_path: Path) -> None:
+    """Over all training examples it is torch's weighted mean, whose weights sum to their number."""
+    class_weight = pytest.importorskip("sklearn.utils.class_weight")
+    target = target_of(tmp_path, "balanced")
+    logits, batch = batch_of(target)
+    labels = batch["labels"]
+    weights = class_weight.compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
+    expected = F.cross_entropy(logits, labels, torch.tensor(weights, dtype=torch.float32))
+    loss = target.loss(logits, batch) / len(labels)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    plain = target_of(tmp_path, None).loss(logits, batch) / len(labels)
+    torch.testing.assert_close(plain, F.cross_entropy(logits, labels), rtol=1e-6, atol=0)
+    assert abs(plain - expected) > 1e-2, "the weights change this loss"
+
+
+def test_a_mapping_names_some_classes(tmp_path: Path) -> None:
+    target = target_of(tmp_path, {"c": 4, "a": 0.5})
+    logits, batch = batch_of(target)
+    each = F.cross_entropy(logits, batch["labels"], reduction="none")
+    expected = (each * torch.tensor([0.5, 1.0, 4.0])[batch["labels"]]).sum()
+    torch.testing.assert_close(target.loss(logits, batch), expected)
+
+
+@pytest.mark.parametrize("weights", ["balance", {"d": 2}, {"a": 0}, {"a": "much"}])
+def test_wrong_weights_are_refused(tmp_path: Path, weights: object) -> None:
+    with pytest.raises(ValueError, match=r"class_weights=.*write balanced.*classes a, b, c"):
+        target_of(tmp_path, weights)
+
+
+def test_numbers_have_no_classes_to_weigh() -> None:
+    settings = {"labels": None, "positive_label": None, "number_range": None}
+    with pytest.raises(ValueError, match=r"task.module.class_weights=balanced: .* a number"):
+        class_or_number(
+            numeric_labels=True, metrics=["pearson"], class_weights="balanced", **settings
+        )
+
+
+def test_a_seeds_fold_is_validated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    splits = []
+    for seed in range(5, 0, -1):
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, seed=seed)
+        settings = {"inputs": inputs, "validation_file": None, "validation_folds": 5}
+        with caplog.at_level(logging.INFO):
+            splits.append(read_task(tmp_path, ClassTarget, TRAIN, [], **settings))
+    ids = np.concatenate([data.validation.ids for data in splits])
+    assert len(ids) == len(set(ids)) == len(TRAIN)
+    for data in splits:
+        assert not set(data.validation.ids) & set(data.train.ids)
+        assert len(data.train) + len(data.validation) == len(TRAIN)
+        assert data.facts["held_out"] == {"folds": 5, "seed": 1, "number": data.inputs.seed % 5}
+    # tables compare runs of equal data: the seed alone tells folds apart
+    assert len({data.source_fingerprint for data in splits}) == 1
+    assert len({str(data.baselines) for data in splits}) > 1
+    assert "fold 0 of 0 to 4 of the rows" in caplog.text
+    with pytest.raises(ValueError, match="for a task without a validation file"):
+        read_task(tmp_path, ClassTarget, TRAIN, VALIDATION, validation_folds=5)
