@@ -667,6 +667,9 @@ class EvaluateConfig(EncoderStageConfig):
     """The stage that measures without training the encoder."""
 
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    # fine-tuned models that are scored as one: folders or patterns, which are among the inputs
+    models: Annotated[Any, NEUTRAL] = None
+    combine: Annotated[str, one_of("none", "weights", "predictions"), Added(was="none")] = MISSING
 
 
 SCHEMAS: dict[str, type] = {

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 
+import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.optim.layers import levels_of
 from clozelab.training.callbacks import TrainingInterruptedError
@@ -119,3 +120,38 @@ def test_fresh_layers_that_are_frozen_are_refused(finetune: Callable[..., Path])
     frozen = 'optimizer.groups=[{pattern: "encoder.layer.*", frozen: true}]'
     with pytest.raises(ValueError, match="reinitialise_layers=1: these layers are frozen"):
         finetune("task=sst2", "reinitialise_layers=1", frozen)
+
+
+@pytest.mark.slow
+def test_what_waits_is_left_alone_by_two_processes(world: Path, tmp_path: Path) -> None:
+    """The embeddings would be trained from step 18 of 16 on."""
+    module, data, _ = clozelab.compose(
+        "finetune",
+        ["task=sst2", "optimizer.layer_decay=0.8", "optimizer.weight_decay=0.1"],
+        data_dir=str(world / "data"),
+        cache_dir=str(world / "cache"),
+        runs_dir=str(tmp_path),
+        encoder=str(world / "encoder"),
+        row="mine",
+        global_batch_size=8,
+        epochs=2,
+        allow_validation_in_training=True,
+    )
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    trainer = Trainer(
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+        max_epochs=2,
+        default_root_dir=tmp_path,
+        callbacks=[GradualUnfreezing(interval_steps=6)],
+        strategy="ddp_fork",
+        devices=2,
+    )
+    trainer.fit(module, datamodule=data)
+    (path,) = tmp_path.rglob("*.ckpt")
+    after = torch.load(path, weights_only=True)["state_dict"]
+    levels = levels_of(before)
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) == (levels[name].number == 0), name

@@ -17,6 +17,12 @@ from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
 from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
+from clozelab.assembly.together import (
+    average_predictions,
+    average_weights,
+    check_together,
+    model_folders,
+)
 from clozelab.config import Composed
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
@@ -79,6 +85,10 @@ class EvaluationJob:
 def prepare(cfg: EvaluateConfig) -> EvaluationJob:
     """Check the settings, load the model, and read the measure's data."""
     check_evaluation(cfg)
+    together = model_folders(cfg.models) if cfg.models is not None else []
+    if together:
+        # The first one's folder says how all of them read and predict.
+        cfg = replace(cfg, encoder=str(together[0]))
     hardware, folder = factory.require_machine_and_encoder(cfg)
     encoder = folders.load_encoder(
         folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
@@ -92,11 +102,20 @@ def prepare(cfg: EvaluateConfig) -> EvaluationJob:
         "task_data": data.fingerprint,
         "task_files": data.source_fingerprint,
     }
+    if together:
+        modules: list[Any] = [module]
+        for number, member in enumerate(together[1:], start=2):
+            inputs[f"model_{number}"] = encoder_fingerprint(member)
+            modules.append(build_module(cfg, member, folders.load_encoder(member), data))
+        average = average_weights if cfg.combine == "weights" else average_predictions
+        average(modules)
+        saved_config |= {"combine": cfg.combine, "num_models": len(together)}
     return EvaluationJob(cfg, hardware, data, module, saved_config, inputs)
 
 
 def check_evaluation(cfg: EvaluateConfig) -> None:
     """Refuse what can be wrong with an evaluation without encoder or data."""
+    check_together(cfg)
     measure = cfg.measure
     task = measure.task
     num_devices = cfg.trainer.devices * cfg.trainer.num_nodes

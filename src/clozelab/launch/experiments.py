@@ -48,7 +48,7 @@ MEASURED = "measured"
 # The group that a sweep runs through. An evaluation's `measured` is the encoder of a row
 # (OF_ENCODER), not its fine-tuning.
 GROUPS = {"pretrain": "arm", "finetune": "row", "evaluate": MEASURED}
-OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling")
+OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling", "combine", "models")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},
@@ -118,7 +118,9 @@ def _deltas(
     if has_measures:
         for name, row in rows.items():
             measured[name] = {key: row[key] for key in OF_ENCODER if key in row}
-    return {"arm": arms, "row": rows, MEASURED: measured}
+    # What combines other rows' models trains nothing.
+    tuned = {name: row for name, row in rows.items() if "combine" not in row}
+    return {"arm": arms, "row": tuned, MEASURED: measured}
 
 
 def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, PlainDict]:

@@ -338,8 +338,13 @@ class _TableBuilder:
         return any(cell.scores for cell in cells if cell)
 
     def _task_cell(self, row: str, column: DataColumn) -> Cell:
+        if "combine" in self.experiment.row(row).delta and not column.is_measured:
+            return Cell()  # models of other rows, which are evaluated alone
         runs = self.scored.get((row, column.task, column.is_measured), [])
         best_runs, note = _best_learning_rate(runs)
+        sizes = sorted({run.facts.get("num_models", 1) for run in best_runs})
+        if sizes[-1:] > [1]:
+            note = f"each score is of {' or '.join(map(str, sizes))} models together"
         # A measure is run with its own seeds, a fine-tuning with those of all tasks.
         seeds = self.finetune_seeds
         if column.is_measured:

@@ -1,0 +1,145 @@
+"""Three fine-tuned models scored as one, against transformers and averages made here."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.composing import composed, run_stage
+
+from clozelab.assembly.together import mean_of, model_folders
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.results.adhoc import infer_table
+from clozelab.runs.find import find
+from clozelab.stages import evaluate
+from clozelab.tasks.several_classes import SeveralClassesTarget
+
+WORDS = ["good", "fine", "bad", "dull", "the", "film", "is", "not"]
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *WORDS], lowercase=True)
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
+    """An encoder, and sentences whose label is mostly of the first word."""
+    root = tmp_path_factory.mktemp("together")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 96), ("dev", 40)):
+        rows = []
+        for _ in range(count):
+            words = rng.choice(WORDS, 5)
+            label = words[0] in WORDS[:4] if rng.random() < 0.8 else rng.random() < 0.5
+            rows.append(f"{' '.join(words)}\t{int(label)}")
+        path = root / "data/glue/SST-2" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    save_encoder(root / "encoder", TOKENIZER, max_position_embeddings=32, initializer_range=0.3)
+    return root
+
+
+@pytest.fixture
+def trained(finetune: Callable[..., Path], tmp_path: Path) -> Path:
+    """The folder of three models of one row, `seed-1/model` and so on."""
+    for seed in SEEDS:
+        finetune("task=sst2", "epochs=4", f"seed={seed}", name=f"models/seed-{seed}")
+    return tmp_path / "models"
+
+
+def run_together(world: Path, folder: Path, *words: str) -> Path:
+    settings = {
+        "measure.task.data.validation_file": "glue/SST-2/dev.tsv",
+        "data_dir": world / "data",
+        "cache_dir": world / "cache",
+        "run_dir": folder,
+        "trainer.precision": "32-true",
+        "trainer.progress_bar": "false",
+    }
+    given = [f"{key}={value}" for key, value in settings.items()]
+    run_stage(evaluate.main, composed("evaluate", ["measure=labelled", *given, *words]))
+    return folder
+
+
+def probabilities(folder: Path, state: dict[str, torch.Tensor], rows: list[str]) -> torch.Tensor:
+    """[N, 2] of transformers' own model with these weights."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    missing, _ = model.load_state_dict(state, strict=False)
+    assert not missing
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        return torch.cat([model(**tokenizer(r, return_tensors="pt")).logits for r in rows]).softmax(
+            1
+        )
+
+
+def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: Path) -> None:
+    folders = [trained / f"seed-{seed}/model" for seed in SEEDS]
+    states = [load_file(folder / "model.safetensors") for folder in folders]
+    lines = (world / "data/glue/SST-2/dev.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t")[0] for line in lines]
+    mean_state = {key: sum(state[key] for state in states) / 3 for key in states[0]}
+    each = [probabilities(folders[0], state, rows) for state in states]
+    expected = {
+        "weights": probabilities(folders[0], mean_state, rows),  # type: ignore[arg-type]
+        "predictions": torch.stack(each).mean(0),
+    }
+    # Otherwise nothing below could tell the two, and one model, apart.
+    assert not torch.allclose(expected["weights"], expected["predictions"], atol=1e-3)
+    assert not torch.allclose(expected["predictions"], each[0], atol=1e-2)
+    for how, values in expected.items():
+        words = (f"models={trained}/seed-*/model", f"combine={how}", f"row={how}")
+        run = run_together(world, tmp_path / "scored" / how, *words)
+        records = map(json.loads, (run / "predictions.jsonl").read_text().splitlines())
+        logits = torch.tensor([record["logits"] for record in records])
+        torch.testing.assert_close(logits.softmax(1), values, atol=1e-5, rtol=1e-5)
+        record = json.loads((run / "run.json").read_text())
+        assert (record["facts"]["combine"], record["facts"]["num_models"]) == (how, 3)
+        labels = [int(line.split("\t")[1]) for line in lines]
+        hits = [int(row.argmax()) == label for row, label in zip(values, labels, strict=True)]
+        accuracy = record["scores"]["validation/accuracy"]["value"]
+        assert accuracy == pytest.approx(100 * np.mean(hits))
+    # Rows of a table, each of one value, which says how many models are behind it.
+    table = infer_table(find(tmp_path / "scored"))
+    for row in table.rows:
+        cell = table.cells[row, table.columns[0].key]
+        assert cell.notes == ("each score is of 3 models together",)
+        assert len(cell.scores) == 1
+        assert cell.estimate is not None
+        assert (cell.estimate.count, cell.estimate.low) == (1, None)
+
+
+def test_what_does_not_go_together_is_refused(
+    world: Path, finetune: Callable[..., Path], tmp_path: Path
+) -> None:
+    one = finetune("task=sst2", "epochs=1", name="one") / "model"
+    out = tmp_path / "refused"
+    with pytest.raises(ValueError, match=r"give both, or neither"):
+        run_together(world, out, f"models=[{one}]")
+    with pytest.raises(ValueError, match="is one folder: name two or more"):
+        run_together(world, out, f"models={one}", "combine=weights")
+    with pytest.raises(ValueError, match="no encoder here"):
+        model_folders([str(one), str(tmp_path / "none-*")])
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in one.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    config = json.loads((one / "config.json").read_text())
+    config["clozelab"]["task"] = "mrpc"
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="are of other shapes, tasks, classes or thresholds"):
+        model_folders([str(one), str(other)])
+
+
+def test_means_of_other_outputs() -> None:
+    outputs = torch.tensor([[[0.5, -2.0]], [[1.5, 4.0]]])
+    several: Any = SeveralClassesTarget(labels=["a", "b"])
+    expected = (outputs[0].sigmoid() + outputs[1].sigmoid()) / 2
+    torch.testing.assert_close(mean_of(several, outputs).sigmoid(), expected)
