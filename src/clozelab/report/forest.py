@@ -140,16 +140,13 @@ def _line(claim: ClaimView, axis: Axis, table: ResultTable) -> ForestLine:
     judgement = claim.judgement
     difference = judgement.difference
     assert difference is not None, "the others are not drawn"
-    return ForestLine(
-        claim=claim,
-        mean=difference.mean,
-        low=difference.low,
-        high=difference.high,
-        paper=judgement.paper_size,
-        band=_band(judgement.claim, axis) if judgement.claim.has_margin else None,
-        num_seeds=len(difference.values),
-        cells=tuple(_cells(judgement, table)),
-    )
+    band = None
+    if judgement.claim.has_margin:
+        band = _band(judgement.claim, axis)
+    estimate = (difference.mean, difference.low, difference.high)
+    num_seeds = len(difference.values)
+    cells = tuple(_cells(judgement, table))
+    return ForestLine(claim, *estimate, judgement.paper_size, band, num_seeds, cells)
 
 
 def _band(claim: BaseClaim, axis: Axis) -> tuple[float, float]:

@@ -192,7 +192,8 @@ def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
     The upright bar is zero, the diamond the paper's value, and in the shade a claim with a margin
     holds. An arrow ends an interval that goes on beyond the axis.
     """
-    low_end, high_end = signed(axis.low), signed(axis.high)
+    low_end = signed(axis.low)
+    high_end = signed(axis.high)
     inner = width - len(low_end) - len(high_end) - 2
     places = [" "] * inner
 
@@ -204,7 +205,8 @@ def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
         places[least : most + 1] = SHADE * (most + 1 - least)
     places[place(0.0)] = "\u2502"
     if line.low is not None and line.high is not None:
-        first, last = place(line.low), place(line.high)
+        first = place(line.low)
+        last = place(line.high)
         places[first : last + 1] = "\u2500" * (last + 1 - first)
         places[first] = "\u251c" if axis.shows(line.low) else "\u25c4"
         places[last] = "\u2524" if axis.shows(line.high) else "\u25ba"
