@@ -107,7 +107,7 @@ def test_help_of_the_stages(
             and f"\n  clozelab {verb} " in said
             and not err
         )
-        assert len(lines) <= 72 and max(map(len, lines)) <= 80, max(lines, key=len)
+        assert len(lines) <= 76 and max(map(len, lines)) <= 80, max(lines, key=len)
         if verb == "pretrain":
             screen(said)
         groups, keys = said.partition("Groups (")[2].split("Keys that people set")
@@ -216,12 +216,12 @@ OF_PROGRAMMERS = (
         (
             ["finetune", "task=intent"],
             1,
-            "wnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)",
+            "xnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)",
         ),
         (
             ["pretrain", "scale=labtop"],
             1,
-            "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, dials, gpu30,",
+            "there is no scale 'labtop'; did you mean 'laptop'? (there are adapt, demo, dials,",
         ),
         (
             ["pretrain", "-m", "scale=labtop,demo"],

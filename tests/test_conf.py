@@ -117,6 +117,7 @@ def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
 def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     for stage in ("prepare", "pretrain"):
         assert config(stage, f"scale={scale}").corpus.name == {
+            "adapt": "text",
             "demo": "microworld",
             "dials": "dials",
             "own": "text",
@@ -237,7 +238,10 @@ def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
         config("evaluate", f"measure={measure}").measure.name for measure in members("measure")
     }
     for task in members("task"):
-        measure = config("evaluate", "measure=probe", f"task@measure.task={task}").measure
+        words = ["measure=probe", f"task@measure.task={task}"]
+        if task in ("own", "pairs"):  # of files of one's own
+            words.append("measure.task.data.train_file=mine.csv")
+        measure = config("evaluate", *words).measure
         assert measure.name == f"probe_{task}" and measure.task["data"]
     assert not names & {*members("task")} and names >= {
         "blimp",

@@ -545,9 +545,9 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
         if scale in scales_of(name):
             default, same = default | {f"{name}/mlm_nsp"}, [*same, name]
     others = [
-        {f"{name}/mlm" for name in same}
+        {f"{name}/mlm" for name in (*same, "layers", "prompting")}
         | {"roberta_nsp_x_format/pairs", "sentence_embeddings/mlm"},
-        {f"{name}/ltr" for name in same},
+        {f"{name}/ltr" for name in (*same, "layers")},
         {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]
     if scale == "laptop":
