@@ -133,7 +133,7 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
         (["measure=held_out_text", EMPTY], "the held-out text has no sentence: name a longer one"),
         (["measure=pairs_next", EMPTY], "the held-out text has no sentence: name a longer one"),
         (
-            ["measure=pairs", "measure.data.question=why"],
+            ["measure=sentence_pairs", "measure.data.question=why"],
             "measure.data.question=why: choose one of next, doc",
         ),
         (
