@@ -24,6 +24,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from clozelab.files.atomic import atomic_open
 from clozelab.models.encoder import Bottleneck, Encoder
+from clozelab.models.families.bert import Family
 from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import TASK_TYPES, FileUpdate, adapter_files, read_adapter
 from clozelab.models.registry import family_for
@@ -126,7 +127,9 @@ def frozen_modules(encoder: Encoder, part: str) -> list[nn.Module]:
     stacks = [encoder.layers()]
     if encoder.backward_stack is not None:
         stacks.append(encoder.layers(encoder.backward_stack))
-    frozen = [layers[number] for layers in stacks for number in numbers]
+    frozen: list[nn.Module] = []
+    for layers in stacks:
+        frozen += [layers[number] for number in numbers]
     if encoder.config.num_hidden_groups < depth:
         raise ValueError(f"freeze={part}: layers of this encoder share their weights")
     return frozen
@@ -277,23 +280,25 @@ def lora_places(encoder: Encoder) -> Iterator[LoraPlace]:
     """
     family = family_for(encoder.config)
     for path, module in encoder.named_modules():
-        if not isinstance(module, nn.Linear) or ".adapter." in path:
-            continue
-        files = family.file_names(f"encoder.{path}.weight")
-        ours = [path]
-        is_fused = path.endswith("attention.qkv")
-        if is_fused:
-            ours = [path.removesuffix("qkv") + projection for projection in PROJECTIONS]
-        is_plain = all(file.endswith(".weight") for file in files)
-        for part, file in enumerate(files):
-            name = file.removesuffix(".weight").removeprefix(family.prefix)
-            names = [name]
-            if len(ours) == len(files):
-                names.append(ours[part])
-            yield LoraPlace(path, part, len(files), tuple(names), is_plain)
-        if len(files) == 1 and is_fused:
-            for part, name in enumerate(ours):
-                yield LoraPlace(path, part, len(ours), (name,), False)
+        if isinstance(module, nn.Linear) and ".adapter." not in path:
+            yield from _places_of(path, family)
+
+
+def _places_of(path: str, family: Family) -> Iterator[LoraPlace]:
+    """The whole matrix of a module, or its parts."""
+    files = family.file_names(f"encoder.{path}.weight")
+    ours = [path]
+    if path.endswith("attention.qkv"):
+        ours = [path.removesuffix("qkv") + projection for projection in PROJECTIONS]
+    is_plain = all(file.endswith(".weight") for file in files)
+    for part, file in enumerate(files):
+        names = [file.removesuffix(".weight").removeprefix(family.prefix)]
+        if len(ours) == len(files):
+            names.append(ours[part])
+        yield LoraPlace(path, part, len(files), tuple(names), is_plain)
+    if len(files) < len(ours):
+        for part, name in enumerate(ours):
+            yield LoraPlace(path, part, len(ours), (name,), False)
 
 
 def matches_target(names: Iterable[str], target: str) -> bool:
