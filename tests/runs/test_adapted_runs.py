@@ -211,7 +211,6 @@ def test_adapters_are_refused_where_nobody_could_read_them(
     ("words", "message"),
     [
         (["adaptation=lora", "freeze=0"], "freeze=0 is for adaptation=full"),
-        (["adaptation=lora", "adaptation.dropout=0.1"], "inputs cannot be dropped; say 0"),
         (["adaptation=lora", "adaptation.targets=[nix]"], "no matrix is called 'nix'"),
         (["adaptation=top_layers"], "of 2 layers choose 1 to 1"),
         (["freeze=2"], "the encoder has the layers 0 to 1"),

@@ -313,19 +313,20 @@ class LoRA(Adaptation):
     Args:
         rank, alpha: an update is alpha / rank times B [outputs, rank] by A [rank, inputs].
         targets: ends of matrices' names, as transformers has them or ours (query, key, value).
-        dropout: 0 alone is possible.
         adapter: a folder of peft's to begin with, which then says rank, alpha and targets.
     """
 
     rank: int = 8
     alpha: float = 16.0
     targets: Sequence[str] = ("query", "value")
-    dropout: float = 0.0
     adapter: str | None = None
     learning_rates = (1e-4, 1e-3)
 
     def apply(self, encoder: Encoder) -> str:
-        self._refuse()
+        if self.rank < 1 or self.alpha <= 0.0:
+            raise ValueError(
+                f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
+            )
         updates: dict[LoraPlace, FileUpdate] = {}
         if self.adapter is not None:
             updates = adapter_updates(encoder, Path(self.adapter))
@@ -344,25 +345,14 @@ class LoRA(Adaptation):
             register_parametrization(module, "weight", LowRank(weight, num_parts, parts))
         return f"low-rank updates of {len(updates)} matrices"
 
-    def _refuse(self) -> None:
-        if self.rank < 1 or self.alpha <= 0.0:
-            raise ValueError(
-                f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
-            )
-        if self.dropout:
-            raise ValueError(
-                f"adaptation.dropout is {self.dropout:g}: updates are part of the weights here,"
-                " where their inputs cannot be dropped; say 0"
-            )
-
     def _targeted(self, encoder: Encoder) -> list[LoraPlace]:
         """The places that the targets name; ValueError for a target that names none."""
         chosen: dict[tuple[str, int, int], LoraPlace] = {}
         for target in self.targets:
-            found = [place for place in lora_places(encoder) if matches_target(place.names, target)]
-            if not found:
+            places = [each for each in lora_places(encoder) if matches_target(each.names, target)]
+            if not places:
                 raise ValueError(_no_target(encoder, target))
-            for place in found:
+            for place in places:
                 # What nothing reads gets no gradient: a pooler, global tokens' matrices.
                 weight: Any = encoder.get_submodule(place.path).weight
                 if weight.requires_grad:

@@ -192,7 +192,8 @@ def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
     The upright bar is zero, the diamond the paper's value, and in the shade a claim with a margin
     holds. An arrow ends an interval that goes on beyond the axis.
     """
-    low_end, high_end = signed(axis.low), signed(axis.high)
+    low_end = signed(axis.low)
+    high_end = signed(axis.high)
     inner = width - len(low_end) - len(high_end) - 2
     places = [" "] * inner
 
