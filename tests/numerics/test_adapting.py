@@ -121,11 +121,13 @@ def test_rows_that_are_read_without_their_module_are_adapted(name: str, tmp_path
     # A query of a second stream reads a third of the matrix.
     queries = torch.randn(5, encoder.config.hidden_size)
     width = slice(encoder.config.hidden_size)
-    ours = encoder.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
-    expected = merged.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
+    attention: Any = encoder.layer[0].attention
+    merged_attention: Any = merged.layer[0].attention
+    ours = attention.project(queries, width)
+    expected = merged_attention.project(queries, width)
     assert_equal(ours, expected, "queries")
     beside(encoder)
-    wrapped = encoder.layer[0].attention.project(queries, width)  # type: ignore[union-attr, operator]
+    wrapped = attention.project(queries, width)
     assert float((wrapped - expected).detach().abs().max()) > 1000 * TOLERANCE
     if name == "deberta-v2":
         wrapped = encoder(**batch.ours).sequence_output[batch.rows]

@@ -159,7 +159,8 @@ def test_top_layers_begin_afresh(tiny_config: Any, num_layers: int) -> None:
     assert after["layer.2.output.LayerNorm.weight"].eq(1.0).all()
     again = Encoder(tiny_config(num_hidden_layers=3))
     reinitialise_top(again, num_layers, seed=3)
-    assert torch.equal(again.layer[2].attention.qkv.weight, encoder.layer[2].attention.qkv.weight)  # type: ignore[union-attr]
+    fresh: list[Any] = [again.layer[2], encoder.layer[2]]
+    assert torch.equal(fresh[0].attention.qkv.weight, fresh[1].attention.qkv.weight)
 
 
 def test_layers_that_cannot_begin_afresh(tiny_config: Any) -> None:

@@ -37,6 +37,16 @@ KINDS = {
     "adaptation=top_layers adaptation.num_layers=1": ("layer.1.", "embeddings. layer.0."),
 }
 LORA = "adaptation=lora"
+ADAPTERS = "adaptation=adapters adaptation.size=4"
+
+
+def kinds_of(*fast: str) -> list[Any]:
+    """Every kind, of which all but some are slow: they differ from these in what is frozen."""
+    kinds = []
+    for kind in KINDS:
+        marks = [] if kind in fast else [pytest.mark.slow]
+        kinds.append(pytest.param(kind, marks=marks))
+    return kinds
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +110,7 @@ def logits(folder: Path) -> torch.Tensor:
         return head(model.encoder.pool(states.sequence_output, layout, head))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds_of(LORA, ADAPTERS))
 def test_what_is_trained_and_what_stays(
     kind: str, adapted: Any, world: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,12 +135,7 @@ def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
     return other is not None and torch.equal(value, other)
 
 
-# The others differ from these in what is frozen alone.
-RESUMED = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-RESUMED[1:3] = list(KINDS)[1:3]
-
-
-@pytest.mark.parametrize("kind", RESUMED)
+@pytest.mark.parametrize("kind", kinds_of(LORA))
 def test_a_stopped_run_ends_as_one_that_was_not(
     kind: str, adapted: Any, finetune: Any, tmp_path: Path
 ) -> None:
@@ -144,6 +149,15 @@ def test_a_stopped_run_ends_as_one_that_was_not(
         assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
 
 
+def test_an_adapter_is_written_and_merged_again(adapted: Any, world: Path, tmp_path: Path) -> None:
+    folder = adapted(LORA)
+    assert main(["export", str(folder), "format=peft", f"to={tmp_path / 'peft'}"]) == 0
+    words = ["export", str(tmp_path / "peft"), f"base={world / 'encoder'}"]
+    assert main([*words, f"to={tmp_path / 'merged'}"]) == 0
+    assert torch.allclose(logits(tmp_path / "merged"), logits(folder / "model"), atol=1e-5)
+
+
+@pytest.mark.slow  # the libraries take long to import
 def test_transformers_and_peft_read_what_a_run_has_written(
     adapted: Any, world: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -186,7 +200,7 @@ def test_a_run_goes_on_from_an_adapter(adapted: Any, finetune: Any, tmp_path: Pa
 def test_adapters_are_refused_where_nobody_could_read_them(
     adapted: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    folder = adapted("adaptation=adapters adaptation.size=4")
+    folder = adapted(ADAPTERS)
     assert main(["export", str(folder), f"to={tmp_path / 'plain'}"]) != 0
     assert "has adapters (adaptation=adapters), which no class of transf" in capsys.readouterr().err
     assert main(["export", str(folder), "format=peft", f"to={tmp_path / 'peft'}"]) != 0
@@ -197,7 +211,6 @@ def test_adapters_are_refused_where_nobody_could_read_them(
     ("words", "message"),
     [
         (["adaptation=lora", "freeze=0"], "freeze=0 is for adaptation=full"),
-        (["adaptation=lora", "adaptation.dropout=0.1"], "inputs cannot be dropped; say 0"),
         (["adaptation=lora", "adaptation.targets=[nix]"], "no matrix is called 'nix'"),
         (["adaptation=top_layers"], "of 2 layers choose 1 to 1"),
         (["freeze=2"], "the encoder has the layers 0 to 1"),
@@ -231,8 +244,9 @@ def test_a_run_that_adapts_is_another_one() -> None:
     assert len(identities) == 3
 
 
-def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) -> None:
-    """The folder is merged and holds the trained head; a stopped run ends as one that was not."""
+@pytest.fixture
+def pretrained(world: Path, tmp_path: Path) -> Callable[..., Path]:
+    """pretrained(name, **changes) -> the folder of a run with low-rank updates."""
     text = world / "data/text.txt"
     words = ("good", "bad", "fine", "dull", "great", "awful")
     pairs = itertools.permutations(words, 3)
@@ -252,8 +266,8 @@ def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) 
             "arm": "lora",
             "objective": "mlm",
             "adaptation": "lora",
-            "phases": "[{seq_length: 16, steps: 6, global_batch_size: 8, micro_batch_size: 4}]",
-            "validation.interval_steps": 6,
+            "phases": "[{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 4}]",
+            "validation.interval_steps": 4,
             "validation.instances": 4,
             "validation.seq_length": 16,
             "checkpoint_interval_steps": 2,
@@ -265,17 +279,28 @@ def test_pretraining_goes_on_with_low_rank_updates(world: Path, tmp_path: Path) 
         run_stage(pretrain.main, composed("pretrain", words))
         return tmp_path / name
 
-    whole = run("whole")
-    with pytest.raises(TrainingInterruptedError):
-        run("stopped", stop_after_step=3)
-    stopped = run("stopped")
+    return run
+
+
+def test_pretraining_goes_on_with_low_rank_updates(
+    world: Path, pretrained: Callable[..., Path]
+) -> None:
+    """The folder is merged and holds the trained head."""
+    whole = pretrained("whole")
     before, after = tensors(world / "encoder"), tensors(whole / "encoder")
     assert "cls.predictions.transform.dense.weight" in after
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed and all("query" in name or "value" in name for name in changed)
-    for name, value in tensors(stopped / "encoder").items():
-        assert torch.equal(value, after[name]), name
     assert (whole / "adapter/adapter_model.safetensors").is_file()
     assert fact(whole, "trained_parameters") < fact(whole, "parameters")
     with pytest.raises(ValueError, match="so it needs a trained one: say encoder=FOLDER"):
-        run("fresh", encoder="null")
+        pretrained("fresh", encoder="null")
+
+
+@pytest.mark.slow
+def test_a_stopped_pretraining_ends_as_one_that_was_not(pretrained: Callable[..., Path]) -> None:
+    whole = tensors(pretrained("whole") / "encoder")
+    with pytest.raises(TrainingInterruptedError):
+        pretrained("stopped", stop_after_step=3)
+    for name, value in tensors(pretrained("stopped") / "encoder").items():
+        assert torch.equal(value, whole[name]), name

@@ -103,7 +103,8 @@ class RetrievalFolder(MeasureDataModule):
     def _documents(self) -> Iterator[Part]:
         documents = _texts(self.paths[0])
         size = min(DOCUMENTS_AT_ONCE, max(1, SCORES_AT_ONCE // len(self.queries)))
-        while part := list(itertools.islice(documents, size)):
+        parts = iter(lambda: list(itertools.islice(documents, size)), [])
+        for part in parts:
             names, texts = zip(*part, strict=True)
             yield list(names), list(texts)
 

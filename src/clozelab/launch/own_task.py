@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,14 +101,11 @@ def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[lis
     """The columns of texts and label; ValueError where one is missing, or might be another."""
     others = [name for name in table.columns if name.lower() not in ID_NAMES and name not in texts]
     if label is None:
-        labels = [name for name in others if name.lower() in LABEL_NAMES]
-        if not labels:
-            labels = [name for name in others if name.lower() not in FIRST_NAMES]
-        if len(labels) == 1:
-            label = labels[0]
+        label = _label_among(others)
     if label is not None and not texts:
+        unlabelled = [name for name in others if name != label]
         with suppress(ValueError):  # its sentence knows nothing of labels
-            texts = list(choose_columns([n for n in others if n != label], "classify").values())
+            texts = list(choose_columns(unlabelled, "classify").values())
     if label is None or not texts:
         raise ValueError(
             f"{table.path} has the columns {', '.join(table.columns)}, and it is open which of them"
@@ -119,7 +116,21 @@ def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[lis
     return list(texts), label
 
 
+def _label_among(columns: Sequence[str]) -> str | None:
+    """The one column with a name of labels, or else the one without a name of texts."""
+    labels = [name for name in columns if name.lower() in LABEL_NAMES]
+    if not labels:
+        labels = [name for name in columns if name.lower() not in FIRST_NAMES]
+    return labels[0] if len(labels) == 1 else None
+
+
 # The words of a command line
+
+
+def given_columns(given: Mapping[str, str]) -> tuple[list[str], str | None]:
+    """The columns of texts and of the label that the words of a command line name."""
+    texts, label = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
+    return [name for name in texts.split(",") if name], label or None
 
 
 def with_own_task(
@@ -139,19 +150,15 @@ def with_own_task(
     given = values_of(words)
     # An experiment has a configuration of its own, and says its rows and its scale.
     is_plain = config_name in ("finetune", "evaluate")
-    if is_plain and not {"row", "encoder_arm"} & given.keys():
-        words += [f"row={name}" for name in PUBLIC_ENCODERS if name == given.get("encoder")]
+    encoder = given.get("encoder")
+    if is_plain and encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
+        words.append(f"row={encoder}")
     for choice, place in PLACES.items():
         file = given.get(choice, "").strip("'\"")
-        if not any(table_format(Path(name)) for name in file.split(",")):
+        if not _is_table(choice, file):
             continue
-        if "," in file:
-            raise ValueError(
-                f"{choice}={file}: a file is the only task of a command; for several of them write"
-                " each a YAML, as docs/own-text.md shows"
-            )
-        texts, label = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
-        numeric = given.get(f"{place}.data.numeric_labels")
+        texts, label = given_columns(given)
+        numeric = given.get(f"{place}.data.numeric_labels", "").lower()
         words = [word for word in words if key_of(word) not in (choice, *COLUMN_WORDS)]
         words.append(f"{choice}={OWN_TASK}")
         if is_plain and "scale" not in given:
@@ -159,13 +166,24 @@ def with_own_task(
         settings = task_settings(
             file,
             data_dir_of(words),
-            text_columns=[name for name in texts.split(",") if name],
-            label_column=label or None,
-            numeric_labels=None if numeric is None else numeric == "true",
+            text_columns=texts,
+            label_column=label,
+            numeric_labels={"true": True, "false": False}.get(numeric),
         )
         # What the user says of a key comes behind, and counts.
         words = [*_as_words(settings, place), *words]
     return words
+
+
+def _is_table(choice: str, file: str) -> bool:
+    """Whether the choice of a task is a labelled file; ValueError where it is one of several."""
+    is_table = any(table_format(Path(name)) for name in file.split(","))
+    if is_table and "," in file:
+        raise ValueError(
+            f"{choice}={file}: a file is the only task of a command; for several of them write"
+            " each a YAML, as docs/own-text.md shows"
+        )
+    return is_table
 
 
 def _as_words(settings: JsonObject, place: str) -> list[str]:

@@ -76,11 +76,11 @@ def ranks_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
     Of equally good ones the relevant stand last: the same score for all earns nothing.
     """
-    found = np.sort(scores[relevant])[::-1]
+    of_relevant = np.sort(scores[relevant])[::-1]
     others = np.sort(np.delete(scores, relevant))
     # How many of the others are as good or better.
-    ahead = len(others) - np.searchsorted(others, found, side="left")
-    return (ahead + np.arange(1, len(found) + 1)).tolist()
+    ahead = len(others) - np.searchsorted(others, of_relevant, side="left")
+    return (ahead + np.arange(1, len(of_relevant) + 1)).tolist()
 
 
 def mean_scores(names: Iterable[str], ranks: Sequence[Sequence[int]]) -> dict[str, float]:

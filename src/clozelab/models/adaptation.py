@@ -24,6 +24,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from clozelab.files.atomic import atomic_open
 from clozelab.models.encoder import Bottleneck, Encoder
+from clozelab.models.families.bert import Family
 from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import TASK_TYPES, FileUpdate, adapter_files, read_adapter
 from clozelab.models.registry import family_for
@@ -126,7 +127,9 @@ def frozen_modules(encoder: Encoder, part: str) -> list[nn.Module]:
     stacks = [encoder.layers()]
     if encoder.backward_stack is not None:
         stacks.append(encoder.layers(encoder.backward_stack))
-    frozen = [layers[number] for layers in stacks for number in numbers]
+    frozen: list[nn.Module] = []
+    for layers in stacks:
+        frozen += [layers[number] for number in numbers]
     if encoder.config.num_hidden_groups < depth:
         raise ValueError(f"freeze={part}: layers of this encoder share their weights")
     return frozen
@@ -277,23 +280,25 @@ def lora_places(encoder: Encoder) -> Iterator[LoraPlace]:
     """
     family = family_for(encoder.config)
     for path, module in encoder.named_modules():
-        if not isinstance(module, nn.Linear) or ".adapter." in path:
-            continue
-        files = family.file_names(f"encoder.{path}.weight")
-        ours = [path]
-        is_fused = path.endswith("attention.qkv")
-        if is_fused:
-            ours = [path.removesuffix("qkv") + projection for projection in PROJECTIONS]
-        is_plain = all(file.endswith(".weight") for file in files)
-        for part, file in enumerate(files):
-            name = file.removesuffix(".weight").removeprefix(family.prefix)
-            names = [name]
-            if len(ours) == len(files):
-                names.append(ours[part])
-            yield LoraPlace(path, part, len(files), tuple(names), is_plain)
-        if len(files) == 1 and is_fused:
-            for part, name in enumerate(ours):
-                yield LoraPlace(path, part, len(ours), (name,), False)
+        if isinstance(module, nn.Linear) and ".adapter." not in path:
+            yield from _places_of(path, family)
+
+
+def _places_of(path: str, family: Family) -> Iterator[LoraPlace]:
+    """The whole matrix of a module, or its parts."""
+    files = family.file_names(f"encoder.{path}.weight")
+    ours = [path]
+    if path.endswith("attention.qkv"):
+        ours = [path.removesuffix("qkv") + projection for projection in PROJECTIONS]
+    is_plain = all(file.endswith(".weight") for file in files)
+    for part, file in enumerate(files):
+        names = [file.removesuffix(".weight").removeprefix(family.prefix)]
+        if len(ours) == len(files):
+            names.append(ours[part])
+        yield LoraPlace(path, part, len(files), tuple(names), is_plain)
+    if len(files) < len(ours):
+        for part, name in enumerate(ours):
+            yield LoraPlace(path, part, len(ours), (name,), False)
 
 
 def matches_target(names: Iterable[str], target: str) -> bool:
@@ -308,19 +313,20 @@ class LoRA(Adaptation):
     Args:
         rank, alpha: an update is alpha / rank times B [outputs, rank] by A [rank, inputs].
         targets: ends of matrices' names, as transformers has them or ours (query, key, value).
-        dropout: 0 alone is possible.
         adapter: a folder of peft's to begin with, which then says rank, alpha and targets.
     """
 
     rank: int = 8
     alpha: float = 16.0
     targets: Sequence[str] = ("query", "value")
-    dropout: float = 0.0
     adapter: str | None = None
     learning_rates = (1e-4, 1e-3)
 
     def apply(self, encoder: Encoder) -> str:
-        self._refuse()
+        if self.rank < 1 or self.alpha <= 0.0:
+            raise ValueError(
+                f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
+            )
         updates: dict[LoraPlace, FileUpdate] = {}
         if self.adapter is not None:
             updates = adapter_updates(encoder, Path(self.adapter))
@@ -339,25 +345,14 @@ class LoRA(Adaptation):
             register_parametrization(module, "weight", LowRank(weight, num_parts, parts))
         return f"low-rank updates of {len(updates)} matrices"
 
-    def _refuse(self) -> None:
-        if self.rank < 1 or self.alpha <= 0.0:
-            raise ValueError(
-                f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
-            )
-        if self.dropout:
-            raise ValueError(
-                f"adaptation.dropout is {self.dropout:g}: updates are part of the weights here,"
-                " where their inputs cannot be dropped; say 0"
-            )
-
     def _targeted(self, encoder: Encoder) -> list[LoraPlace]:
         """The places that the targets name; ValueError for a target that names none."""
         chosen: dict[tuple[str, int, int], LoraPlace] = {}
         for target in self.targets:
-            found = [place for place in lora_places(encoder) if matches_target(place.names, target)]
-            if not found:
+            places = [each for each in lora_places(encoder) if matches_target(each.names, target)]
+            if not places:
                 raise ValueError(_no_target(encoder, target))
-            for place in found:
+            for place in places:
                 # What nothing reads gets no gradient: a pooler, global tokens' matrices.
                 weight: Any = encoder.get_submodule(place.path).weight
                 if weight.requires_grad:

@@ -101,6 +101,13 @@ def read_adapter(folder: Path) -> Adapter:
             whole[name.removeprefix(PREFIX)] = tensor.float()
         else:
             halves.setdefault(match[1], {})[match[2]] = tensor.float()
+    return Adapter(config, _updates(folder, config, halves), whole)
+
+
+def _updates(
+    folder: Path, config: ReadOnlyJson, halves: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, FileUpdate]:
+    """Of each matrix, by its halves A and B."""
     updates = {}
     for name, of_matrix in halves.items():
         if set(of_matrix) != {"A", "B"}:
@@ -109,7 +116,7 @@ def read_adapter(folder: Path) -> Adapter:
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
         scaling = config["lora_alpha"] / divisor
         updates[name] = FileUpdate(of_matrix["A"], of_matrix["B"], scaling)
-    return Adapter(config, updates, whole)
+    return updates
 
 
 def adapter_files(

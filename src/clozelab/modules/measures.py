@@ -266,8 +266,6 @@ class Probe(Measurement):
     def evaluate(self, collected: Sequence[tuple[int, Tensor, Tensor]]) -> Evaluation:
         # [N, C, H] of the training and of the validation split
         train, validation = (self._split_states(collected, number) for number in (0, 1))
-        if not (np.isfinite(train).all() and np.isfinite(validation).all()):
-            raise ValueError(f"the encoder has states that are no numbers: {DAMAGED_WEIGHT}")
         train_labels, validation_labels = self.labels
         controls = None
         if self.words:
@@ -300,26 +298,28 @@ class Probe(Measurement):
         self._warn_of_unfinished()
         # The scores of the best state stand in front, without its name.
         best = max(self.names, key=lambda name: scores[f"accuracy/{name}"])
-        best_scores = {}
-        for key, value in scores.items():
-            if key.endswith(best):
-                best_scores[key.partition("/")[0]] = value
-        records = []
-        for index, (answer, label) in enumerate(
-            zip(predictions[best], validation_labels, strict=True)
-        ):
+        is_collapsed = len(np.unique(predictions[best])) == 1
+        every_score = _scores_of(best, scores) | scores | mix_scores
+        records = self._records(predictions[best], validation_labels)
+        return Evaluation(0, every_score, records, is_collapsed=is_collapsed)
+
+    def _records(self, predictions: np.ndarray, labels: np.ndarray) -> list[PlainDict]:
+        """What is predicted of each validation example [N], and its label."""
+        records: list[PlainDict] = []
+        for index, (answer, label) in enumerate(zip(predictions, labels, strict=True)):
             names = {"prediction": self.label_names[answer], "label": self.label_names[label]}
             records.append({"id": str(index)} | names)
-        is_collapsed = len(np.unique(predictions[best])) == 1
-        every_score = best_scores | scores | mix_scores
-        return Evaluation(0, every_score, records, is_collapsed=is_collapsed)
+        return records
 
     def _split_states(
         self, collected: Sequence[tuple[int, Tensor, Tensor]], number: int
     ) -> np.ndarray:
         """[N, C, H]: the states of one of `splits`."""
         outputs = [(index, values) for split, index, values in collected if split == number]
-        return in_order(outputs, len(self.labels[number]))
+        states = in_order(outputs, len(self.labels[number]))
+        if not np.isfinite(states).all():
+            raise ValueError(f"the encoder has states that are no numbers: {DAMAGED_WEIGHT}")
+        return states
 
     def _fit(self, train: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """The weights of a classifier that is fitted to the training states."""
@@ -338,6 +338,16 @@ class Probe(Measurement):
 
     def baseline(self) -> float:
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))
+
+
+def _scores_of(state: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores of one state's probe, without its name."""
+    of_state = {}
+    for key, value in scores.items():
+        metric, _, name = key.partition("/")
+        if name == state:
+            of_state[metric] = value
+    return of_state
 
 
 def _predict(states: np.ndarray, weights: np.ndarray) -> np.ndarray:

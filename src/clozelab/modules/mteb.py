@@ -59,7 +59,9 @@ class MtebEncoder:
         """
         # Texts of other tasks are no queries, and have no prompt.
         prompt = "" if prompt_type is None else self.vectors.prompt(str(prompt_type.value))
-        texts = [prompt + text for batch in inputs for text in batch["text"]]
+        texts = []
+        for batch in inputs:
+            texts += [prompt + text for text in batch["text"]]
         model = self.predictor.model
         sequences = encode_examples(model.tokenizer, texts, max_seq_length=model.max_length)
 

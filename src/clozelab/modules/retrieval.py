@@ -96,10 +96,13 @@ class Retrieval(Measurement):
         self.hits = self._top.best()
         names = [metric.name for metric in self.metrics]
         records = []
+        scores: dict[str, list[float]] = {name: [] for name in names}
         for query, hits in self.hits.items():
-            scores = score_hits(names, hits, self.data.judgements[query])
-            records.append({"id": query, **scores})
-        means = {name: float(np.mean([record[name] for record in records])) for name in names}
+            of_query = score_hits(names, hits, self.data.judgements[query])
+            records.append({"id": query, **of_query})
+            for name, score in of_query.items():
+                scores[name].append(score)
+        means = {name: float(np.mean(of_name)) for name, of_name in scores.items()}
         first = {hits[0][1] for hits in self.hits.values() if hits}
         return Evaluation(0, means, records, len(first) == 1 < len(records))
 

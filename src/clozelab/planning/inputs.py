@@ -27,7 +27,7 @@ from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import encoder_folder
 from clozelab.launch.experiments import PAPER
-from clozelab.launch.own_task import COLUMN_WORDS, task_settings
+from clozelab.launch.own_task import COLUMN_WORDS, given_columns, task_settings
 from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model
 from clozelab.readers.remote import is_url
@@ -79,7 +79,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     ValueError for an input that is missing, unknown or no such thing, or other than before.
     """
     name = next((word for word in words if "=" not in word and word[:1] != "-"), None)
-    form = None if name is None else _form_of(name)
+    form = _form_of(name)
     inputs = [word for word in words if word.startswith(PREFIX)]
     if form is None and inputs:
         raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
@@ -99,17 +99,23 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         _write(form, given, filled, settings)
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
-    # The filled experiment is called as its folder, and has a scale of its own.
+    return _words_of_filled(words, form, str(name), filled)
+
+
+def _words_of_filled(words: Sequence[str], form: Experiment, name: str, filled: Path) -> list[str]:
+    """The filled experiment is called as its folder, and has a scale of its own."""
     of_inputs = (PREFIX, "experiment=", *(f"{word}=" for word in COLUMN_WORDS))
     others = [word for word in words if not word.startswith(of_inputs)]
-    others[others.index(str(name))] = str(filled)
+    others[others.index(name)] = str(filled)
     if "scale" not in values_of(words):
         others.append(f"scale={form.scale}")
     return others
 
 
-def _form_of(name: str) -> Experiment | None:
+def _form_of(name: str | None) -> Experiment | None:
     """The experiment of a name if it declares inputs."""
+    if name is None:
+        return None
     try:
         experiment = open_experiment(name)
     except ValueError:
@@ -270,8 +276,7 @@ def _described_task(path: Path) -> Task:
 
 def _labelled_file(path: Path, settings: Mapping[str, str]) -> Task:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
-    texts = [name for name in settings.get("text_column", "").split(",") if name]
-    label = settings.get("label_column")
+    texts, label = given_columns(settings)
     node = task_settings(str(path.absolute()), "", text_columns=texts, label_column=label)
     node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
     defaults = {"defaults": ["own@_here_", "_self_"]}

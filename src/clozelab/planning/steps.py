@@ -135,7 +135,8 @@ def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
     if "sources" in str(said.get("corpus")):
         sources = []
         for source in settings.get("corpus.sources"):
-            name, path = hydra_text(source["name"]), hydra_text(str(source["path"]))
+            name = hydra_text(source["name"])
+            path = hydra_text(str(source["path"]))
             sources.append(f"{{name: {name}, path: {path}}}")
         yield f"corpus.sources=[{', '.join(sources)}]"
     # Without it a vocabulary would be learnt that no arm reads.

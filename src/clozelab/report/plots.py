@@ -736,19 +736,25 @@ def draw_layers(table: ResultTable) -> Picture | None:
     entries = {}
     for axes, (column, lines) in zip(grid.flat, panels, strict=False):
         for index, row in enumerate(table.experiment.rows):
+            if not lines[row.name]:
+                continue
             look: dict[str, Any] = {"color": _row_colour(table, row)}
             look["marker"] = MARKERS[index % len(MARKERS)]
-            estimates = lines[row.name]
-            if estimates:
-                means = [of_layer.mean for of_layer in estimates.values()]
-                reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
-                axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
-                entries[row.name] = _entry(label=row.label, **look)
+            _draw_layer_line(axes, lines[row.name], look)
+            entries[row.name] = _entry(label=row.label, **look)
         _finish_panel(axes, column)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("layer (0: the embeddings)")
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
     return _saved(figure, list(entries.values()), 4)
+
+
+def _draw_layer_line(
+    axes: Axes, estimates: Mapping[int, Estimate], look: Mapping[str, Any]
+) -> None:
+    means = [of_layer.mean for of_layer in estimates.values()]
+    reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
+    axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
 
 
 def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[int, Estimate]:

@@ -145,7 +145,9 @@ def bm25(queries: Sequence[str], documents: Sequence[str]) -> Iterator[Floats]:
     The weight of a word is that of Lucene, log(1 + (N - n + 0.5) / (n + 0.5)), which is positive.
     """
     numbers: dict[str, int] = defaultdict(lambda: len(numbers))
-    bags = [[numbers[word] for word in words_of(text)] for text in documents]
+    bags = []
+    for text in documents:
+        bags.append([numbers[word] for word in words_of(text)])
     counts = _matrix(bags, numbers)
     counts.sum_duplicates()
     lengths = counts.sum(axis=1)

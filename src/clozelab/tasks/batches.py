@@ -39,7 +39,8 @@ def split_batch(batch: Batch, num_sequences: int) -> list[Batch]:
     end = 0
     for first in range(0, len(lengths), num_sequences):
         of_part = lengths[first : first + num_sequences]
-        start, end = end, end + sum(of_part)
+        start = end
+        end = start + sum(of_part)
         part: Batch = {}
         for name in ("input_ids", "token_type_ids", "position_ids"):
             part[name] = batch[name][start:end]

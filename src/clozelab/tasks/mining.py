@@ -92,7 +92,7 @@ def mine(
             f"mined_negatives={num_negatives} and skipped_negatives={num_skipped}: the training"
             f" file has only {len(passages)} different passages; mine fewer, or give more"
         )
-    found = np.zeros((len(first), num_negatives), dtype=np.int64)
+    mined = np.zeros((len(first), num_negatives), dtype=np.int64)
     passage_vectors = vectors[torch.from_numpy(passages).to(vectors.device)]
     different = list(known)
     for start in range(0, len(different), QUERIES_AT_ONCE):
@@ -101,6 +101,6 @@ def mine(
         for row, query in enumerate(queries):
             similarities[row, [number for number in known[query] if number >= 0]] = -torch.inf
         best = similarities.topk(num_skipped + num_negatives).indices[:, num_skipped:]
-        found[queries] = sequence_of_text[passages[best.cpu().numpy()]]
+        mined[queries] = sequence_of_text[passages[best.cpu().numpy()]]
     log.info("mined %d negatives for each of %d queries", num_negatives, len(known))
-    return found[text[:, 0]]
+    return mined[text[:, 0]]

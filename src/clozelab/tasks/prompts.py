@@ -24,7 +24,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from scipy.special import log_softmax, logsumexp
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,9 +34,8 @@ from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import Int32s, TokenSequences, assemble, longest_first
 from clozelab.tasks.tables import TextExamples
-from clozelab.tasks.target import Files, Outcome
 from clozelab.tasks.texts import TextSplit, TextUnit
-from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel
+from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel
 from clozelab.text.plain import JsonObject, PlainDict
 
 MASK = "[MASK]"  # in a template, whatever the tokenizer calls it
@@ -204,8 +202,6 @@ class PromptTarget(ClassTarget):
     Args:
         template: the unit's.
         words: class -> its word, one token of the encoder's vocabulary.
-        calibrated: the log of a class's mean probability over the scored texts is taken from its
-            outputs (batch calibration, Zhou et al. 2024): no word is preferred whatever the text.
         numeric_labels, number_range: of tasks that predict a number, which has no word.
         classes: as ClassTarget's.
     """
@@ -219,7 +215,6 @@ class PromptTarget(ClassTarget):
         *,
         template: str,
         words: Mapping[object, str],
-        calibrated: bool = False,
         numeric_labels: bool = False,
         number_range: Sequence[float] | None = None,
         labels: Sequence[object] | None = None,
@@ -241,7 +236,6 @@ class PromptTarget(ClassTarget):
                 f"task.data.words has a word for {', '.join(self.words)}, and the classes are"
                 f" {', '.join(self.classes)}: give each class one word"
             )
-        self.calibrated = calibrated
         self.word_ids: list[int] = []  # [K], once `fitted`
 
     @property
@@ -284,18 +278,3 @@ class PromptTarget(ClassTarget):
         with torch.autocast(states.device.type, enabled=False):
             vectors = lm_head.vector(states.float())
             return F.linear(vectors, lm_head.word_embedding_weight[words], lm_head.bias[words])
-
-    def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
-        return super().evaluate(self.calibrate(outputs), split)
-
-    def prediction_files(
-        self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
-    ) -> Files:
-        return super().prediction_files(name, split, self.calibrate(outputs), scores)
-
-    def calibrate(self, outputs: np.ndarray) -> np.ndarray:
-        """[N, K] less the log of each class's mean probability, where that is asked for."""
-        if not self.calibrated:
-            return outputs
-        log_probs = log_softmax(outputs, axis=1)
-        return outputs - logsumexp(log_probs, axis=0) + np.log(len(outputs))
