@@ -73,6 +73,33 @@ def test_what_makes_a_verdict_exploratory_and_bars_its_size_is_said() -> None:
     assert wording.judgement_note(judged) == f"{late}; direction only"
 
 
+def test_the_answer_says_what_is_exploratory_and_what_is_open() -> None:
+    claim = read_claim(
+        {
+            "text": "t",
+            "compare": ["ltr", "mlm", "MRPC"],
+            "direction": "higher",
+            "points": 1.0,
+            "primary": True,
+        }
+    )
+    resolved = ResolvedClaim(claim, DATASET, "MRPC", (CONTRAST,))
+    late = (Breach(BreachKind.CLAIMED_LATE, "2026-01-01"),)
+    answers = []
+    for verdict in (Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.INCONCLUSIVE):
+        for breaches in ((), late):
+            judged = judgement(resolved=resolved, verdict=verdict, breaches=breaches)
+            answers.append(wording.answer([judged]))
+    assert answers == [
+        "Yes on MRPC",
+        "Yes on MRPC (exploratory)",
+        "No on MRPC",
+        "No on MRPC (exploratory)",
+        "Not decided on MRPC",
+        "Not decided on MRPC",
+    ]
+
+
 @pytest.mark.parametrize(
     ("stored", "label"),
     [

@@ -19,7 +19,7 @@ from clozelab.analysis.statistics import SIGNIFICANCE
 from clozelab.analysis.verdict_codes import Verdict, read_verdict
 from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
 from clozelab.report.estimates import interval
-from clozelab.report.verdict_styles import label_of
+from clozelab.report.verdict_styles import EXPLORATORY, label_of
 from clozelab.results.experiment import Experiment
 from clozelab.text.formatting import duration, signed
 
@@ -42,7 +42,7 @@ def answer(judgements: Sequence[Judgement]) -> str:
     """What the primary claims say to the experiment's question, and what it costs.
 
     "yes on MRPC (+2.3); not decided on CoLA (+0.4). But contradicted: it costs general text less
-    than 0.05 bits a character".
+    than 0.05 bits a character". An exploratory verdict is called so.
     """
     by_answer: dict[str, list[str]] = {"yes": [], "no": [], "not decided": []}
     lost = []
@@ -50,14 +50,18 @@ def answer(judgements: Sequence[Judgement]) -> str:
         if one.claim.primary:
             size = f" ({signed(one.difference.mean, 2)})" if one.difference else ""
             answered = ANSWERS.get(one.verdict, "not decided")
-            by_answer[answered].append(f"{one.judged_on}{size}")
+            by_answer[answered].append(f"{one.judged_on}{size}{_exploratory(one)}")
         elif type(one.claim) is NoninferiorityClaim and one.verdict is Verdict.CONTRADICTED:
-            lost.append(one.claim.text)
+            lost.append(f"{one.claim.text}{_exploratory(one)}")
     parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
     text = "; ".join(parts)
     if lost:
         text += f". But contradicted: {'; '.join(lost)}"
     return text[:1].upper() + text[1:]
+
+
+def _exploratory(judgement: Judgement) -> str:
+    return EXPLORATORY if judgement.is_exploratory else ""
 
 
 def _count_verdicts(
