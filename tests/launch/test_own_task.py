@@ -67,6 +67,15 @@ def test_columns_that_leave_no_doubt(
     assert (data["text_columns"], data["label_column"]) == (texts, label)
 
 
+@pytest.mark.parametrize("rows", [160, 300, 1150])
+def test_the_epochs_make_100_steps_of_the_rows_that_are_not_held_out(
+    tmp_path: Path, rows: int
+) -> None:
+    file = write(tmp_path, "text,label", *["1,2"] * rows)
+    training_rows = rows - rows // 10
+    assert task_settings(str(file), tmp_path)["epochs"] * training_rows / 32 >= 100
+
+
 @pytest.mark.parametrize(
     "header", ["review,verdict", "text,date,author", "label,class,text", "label,review,title"]
 )

@@ -21,6 +21,7 @@ inputs:
   text: {kind: corpus, about: a text}
   task: {kind: tasks, about: tasks}
   general: {kind: corpus, default: null, about: another text}
+  pairs: {kind: file, default: not/there.tsv, about: a file that need not be there}
 columns:
   - {name: "${inputs.task.title}", task: "${inputs.task}"}
   - {name: Other text, from: evaluate, task: held_out_text, metric: validation/loss, needs: general}
@@ -87,6 +88,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             r"many.csv has the columns id, review, remark, stars, .*add text_column=COLUMN",
         ),
         ([*GIVEN, "inputs.general=nothing.txt"], r"inputs.general=nothing.txt: no text here"),
+        ([*GIVEN, "inputs.pairs=dve.tsv"], r"inputs.pairs=dve.tsv: there is no such file"),
     ],
 )
 def test_refusals(words: list[str], message: str) -> None:

@@ -149,6 +149,8 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
     for key, spec in form.inputs.items():
         if spec.is_needed and not said.get(key):
             raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
+        if spec.kind == "file" and said.get(key):
+            _require_file(key, said[key], settings)
 
     given = Given()
     looks: dict[str, Look] = {
@@ -173,6 +175,16 @@ def _number(given: Given, key: str, value: str, *_: object) -> None:
     given.checksums[key] = value
     if int(value):
         given.values[key] = value
+
+
+def _require_file(key: str, value: str, settings: Mapping[str, str]) -> None:
+    """ValueError where a file that somebody names is not there; only a default may be missing."""
+    data_dir = path_of("data_dir", settings)
+    if not resolve_path(value, data_dir).is_file():
+        raise ValueError(
+            f"{PREFIX}{key}={value}: there is no such file in {data_dir}, nor from here; say"
+            f" {PREFIX}{key}= to leave it out"
+        )
 
 
 def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
