@@ -43,7 +43,8 @@ def data_of(unit: Any, target: Any, settings: Mapping[str, Any]) -> FinetuningDa
 
 def labelled_data(**settings: Any) -> FinetuningDataModule:
     metrics = ["spearman" if settings.get("numeric_labels") else "accuracy"]
-    settings = {"metrics": metrics, "number_range": None, "pooling": "mean"} | settings
+    defaults = {"metrics": metrics, "number_range": None, "class_weights": None, "pooling": "mean"}
+    settings = defaults | settings
     if settings.get("pairs") == "apart":
         return data_of(VectorUnit, similarity, settings)
     del settings["pooling"]

@@ -145,7 +145,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
     pandas.DataFrame(mails).to_csv(root / "data" / "intent.csv", index=False)
     (root / "my/task").mkdir()
-    (root / "my/task/intent.yaml").write_text(INTENT)
+    for file in ("my/task/intent.yaml", "intent.yaml", "mine.yaml"):
+        (root / file).write_text(INTENT)
     pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
     pairs.to_parquet(root / "pairs.parquet")
     pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
@@ -172,7 +173,10 @@ data: {train_file: intent.csv, text_columns: [text], label_column: intent}
 PACKAGE = """
 from torch.optim import SGD
 
-def Lamb(named_parameters, learning_rate, betas, eps, weight_decay, bias_correction, groups):
+def Lamb(
+    named_parameters, learning_rate, betas, eps, weight_decay, bias_correction, groups, layer_decay,
+    layer_decay_rule,
+):
     return SGD([parameter for _, parameter in named_parameters], lr=learning_rate)
 """
 
@@ -240,7 +244,8 @@ def words_of(command: str) -> list[str]:
         command = command.replace(name, stand_in)
     words = shlex.split(command, comments=True)
     if words[0] in ("plan", "reproduce", "runs", "pack") and "NAME" in words:
-        words[words.index("NAME")] = EXPERIMENT
+        has_inputs = any(word.startswith("inputs.") for word in words)
+        words[words.index("NAME")] = "worth_it" if has_inputs else EXPERIMENT
     if words[0] in ("export", "vocabulary"):
         words = [re.sub("^to=.*", "to=new", word) for word in words]
     if words[0] == "evaluate" and "task@measure.task=mnli" in words:

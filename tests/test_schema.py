@@ -80,7 +80,7 @@ REFUSED = [
     ("finetune", "epochs=-1", "is -1.0: it must be greater than 0"),
     ("finetune", "global_batch_size=0", "is 0: it must be greater than or equal to 1"),
     ("finetune", "max_train_examples=0", "is 0: it must be greater than or equal to 1"),
-    ("finetune", "evaluations_per_epoch=0", "is 0: it must be greater than or equal to 1"),
+    ("finetune", "evaluations_per_epoch=-1", "is -1: it must be greater than or equal to 0"),
 ]
 
 

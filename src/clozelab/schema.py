@@ -327,7 +327,8 @@ class CorpusConfig(Frozen):
     # processes that prepare it; None: as many as this process may use cores
     workers: Annotated[Count | None, NEUTRAL] = None
     # datatrove's instead, as {NAME: its settings}, see corpus/preparation/pipelines.py
-    executor: Annotated[dict[str, Any], NEUTRAL] = field(default_factory=dict)
+    # (A typed mapping takes no new key from a command line.)
+    executor: Annotated[Any, NEUTRAL] = None
 
 
 @dataclass

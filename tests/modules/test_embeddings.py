@@ -90,7 +90,8 @@ def test_loss_and_gradients_are_sentence_transformers(
         "BertModel",
     )
     words = {"form": "sentence_transformers", "pooling": "auto", "dtype": "float32"}
-    write(tmp_path / "st", model_to_export(model, has_head=False), {}, has_head=False, **words)
+    exported = model_to_export(model, has_head=False, form=words["form"])
+    write(tmp_path / "st", exported, {}, has_head=False, **words)
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = []
     for side in (0, 1):
@@ -152,7 +153,7 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     )
     write(
         tmp_path / "st",
-        model_to_export(read_model(tmp_path / "m"), has_head=False),
+        model_to_export(read_model(tmp_path / "m"), has_head=False, form="sentence_transformers"),
         {},
         form="sentence_transformers",
         pooling="mean",

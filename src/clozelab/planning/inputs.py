@@ -50,7 +50,7 @@ FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
 
 
 @dataclass
-class Task:
+class GivenTask:
     """A task that was given: a choice of conf/task, or a file of the user's own."""
 
     name: str
@@ -66,7 +66,7 @@ class Given:
     links: dict[str, Path] = field(default_factory=dict)  # name below GIVEN -> what it is
     values: dict[str, str] = field(default_factory=dict)  # input -> what stands for `${inputs.X}`
     checksums: dict[str, str] = field(default_factory=dict)
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[GivenTask] = field(default_factory=list)
 
 
 Look = Callable[[Given, str, str, Mapping[str, str]], None]
@@ -253,7 +253,7 @@ def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> N
             given.links[f"tasks/{task.name}/{name}"] = path
 
 
-def _task(word: str, settings: Mapping[str, str], key: str) -> Task:
+def _task(word: str, settings: Mapping[str, str], key: str) -> GivenTask:
     """A task by its name in conf/task, its YAML, or its labelled file."""
     path = Path(word).expanduser()
     known = CONF_DIR / "task" / f"{word}.yaml"
@@ -263,7 +263,7 @@ def _task(word: str, settings: Mapping[str, str], key: str) -> Task:
         return _labelled_file(path, settings)
     if known.is_file():
         node = read_yaml(known)
-        return Task(node["name"], str(node.get("title", word)))
+        return GivenTask(node["name"], str(node.get("title", word)))
     names = [file.stem for file in (CONF_DIR / "task").glob("*.yaml")]
     raise ValueError(
         f"{PREFIX}{key}={word} is no task: give a task's YAML, a labelled file (csv, tsv, jsonl,"
@@ -271,11 +271,11 @@ def _task(word: str, settings: Mapping[str, str], key: str) -> Task:
     )
 
 
-def _described_task(path: Path) -> Task:
+def _described_task(path: Path) -> GivenTask:
     """A YAML; files that lie where it says, seen from its own folder, come along with it."""
     node = read_yaml(path)
     name = str(node.get("name") or path.stem)
-    task = Task(name, str(node.get("title") or name), node | {"name": name})
+    task = GivenTask(name, str(node.get("title") or name), node | {"name": name})
     data = node.get("data") or {}
     for setting, value in data.items():
         if setting.endswith("_file") and isinstance(value, str):
@@ -286,13 +286,13 @@ def _described_task(path: Path) -> Task:
     return task
 
 
-def _labelled_file(path: Path, settings: Mapping[str, str]) -> Task:
+def _labelled_file(path: Path, settings: Mapping[str, str]) -> GivenTask:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
     texts, label = given_columns(settings)
     node = task_settings(str(path.absolute()), "", text_columns=texts, label_column=label)
     node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
     defaults = {"defaults": ["own@_here_", "_self_"]}
-    return Task(node["name"], node["title"], defaults | node, {path.name: path})
+    return GivenTask(node["name"], node["title"], defaults | node, {path.name: path})
 
 
 # The filled experiment
@@ -384,7 +384,7 @@ class _Filling:
     """
 
     replaced: Mapping[str, str]
-    tasks: Sequence[Task]
+    tasks: Sequence[GivenTask]
 
     def of(self, node: Json) -> Json:
         if isinstance(node, dict):
