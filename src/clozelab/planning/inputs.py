@@ -134,6 +134,17 @@ def _usage(verb: str, form: Experiment) -> str:
 # What was given
 
 
+def _check_names(form: Experiment, said: Mapping[str, str]) -> None:
+    """ValueError for an input that the form does not have, and for one that is missing."""
+    for key in said:
+        if key not in form.inputs:
+            advice = hint(key, form.inputs, prefix=PREFIX)
+            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
+    for key, spec in form.inputs.items():
+        if spec.is_needed and not said.get(key):
+            raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
+
+
 def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
     """Look at every input, the quick ones first; ValueError in one sentence.
 
@@ -142,13 +153,8 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
         said: input -> what the command line says.
         settings: the other words: where relative paths begin, and the columns of a labelled file.
     """
-    for key in said:
-        if key not in form.inputs:
-            advice = hint(key, form.inputs, prefix=PREFIX)
-            raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
+    _check_names(form, said)
     for key, spec in form.inputs.items():
-        if spec.is_needed and not said.get(key):
-            raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
         if spec.kind == "file" and said.get(key):
             _require_file(key, said[key], settings)
 

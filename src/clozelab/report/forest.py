@@ -125,13 +125,13 @@ def _axis(unit: str, judgements: Iterable[Judgement]) -> Axis:
             means.append(difference.mean)
             ends += [end for end in (difference.low, difference.high) if end is not None]
     reach = CUT_AT * max(abs(mean) for mean in means)
-    shown = means + [min(reach, max(-reach, end)) for end in ends]
-    spare = SPARE * (max(shown) - min(shown))
+    values = means + [min(reach, max(-reach, end)) for end in ends]
+    spare = SPARE * (max(values) - min(values))
     # Every seed of every claim may be equal.
     if spare == 0.0:
         spare = 1.0
-    low = min(shown) - spare
-    high = max(shown) + spare
+    low = min(values) - spare
+    high = max(values) + spare
     ticks = MaxNLocator(NUM_TICKS).tick_values(low, high)
     return Axis(unit, low, high, tuple(float(tick) for tick in ticks if low <= tick <= high))
 

@@ -311,12 +311,12 @@ def _draw_claim(axes: Axes, height: int, line: ForestLine) -> None:
 
     figures = line.claim.figures
     seeds = count_noun(line.num_seeds, "seed")
-    words = f"{figures.ours} {figures.interval}, {seeds}\n{line.claim.label}"
+    caption = f"{figures.ours} {figures.interval}, {seeds}\n{line.claim.label}"
     axes.text(
         # across in shares of the axis, up and down in claims
         1.02,
         height,
-        words,
+        caption,
         color=colour,
         fontsize=9,
         va="center",

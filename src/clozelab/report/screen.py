@@ -195,22 +195,22 @@ def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
     low_end = signed(axis.low)
     high_end = signed(axis.high)
     inner = width - len(low_end) - len(high_end) - 2
-    places = [" "] * inner
+    cells = [" "] * inner
 
-    def place(value: float) -> int:
+    def column(value: float) -> int:
         return round(axis.place(value) / 100.0 * (inner - 1))
 
     if line.band is not None:
-        least, most = map(place, line.band)
-        places[least : most + 1] = SHADE * (most + 1 - least)
-    places[place(0.0)] = "\u2502"
+        least, most = map(column, line.band)
+        cells[least : most + 1] = SHADE * (most + 1 - least)
+    cells[column(0.0)] = "\u2502"
     if line.low is not None and line.high is not None:
-        first = place(line.low)
-        last = place(line.high)
-        places[first : last + 1] = "\u2500" * (last + 1 - first)
-        places[first] = "\u251c" if axis.shows(line.low) else "\u25c4"
-        places[last] = "\u2524" if axis.shows(line.high) else "\u25ba"
+        first = column(line.low)
+        last = column(line.high)
+        cells[first : last + 1] = "\u2500" * (last + 1 - first)
+        cells[first] = "\u251c" if axis.shows(line.low) else "\u25c4"
+        cells[last] = "\u2524" if axis.shows(line.high) else "\u25ba"
     if line.paper is not None:
-        places[place(line.paper)] = "\u25c7"
-    places[place(line.mean)] = COLOURS[line.claim.verdict].character
-    return f"{low_end} {''.join(places)} {high_end}"
+        cells[column(line.paper)] = "\u25c7"
+    cells[column(line.mean)] = COLOURS[line.claim.verdict].character
+    return f"{low_end} {''.join(cells)} {high_end}"
