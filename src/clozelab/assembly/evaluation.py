@@ -250,7 +250,8 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
         max_positions=longest,
         max_unknown_share=cfg.max_unknown_share,
         code=code,
-        seed=cfg.seed,
+        # A fine-tuned model is scored on the fold that it was not trained on.
+        seed=provenance.get("validation_fold", cfg.seed),
     )
     # What the encoder itself has seen, and how it predicts, only a measure asks.
     return replace(

@@ -46,6 +46,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.sequences import Sequences
+from clozelab.tasks.splitting import Fold
 from clozelab.tasks.target import metrics_of
 from clozelab.tasks.unit import EncoderSource, Split
 from clozelab.text.did_you_mean import values_of
@@ -369,7 +370,10 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
             folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
         )
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
-        save_adapter(run.dir / "adapter", module.encoder, module.heads(), str(job.encoder_folder))
+        # Updates of random weights are none of the folder's.
+        if job.cfg.initialisation == "pretrained":
+            base = str(job.encoder_folder)
+            save_adapter(run.dir / "adapter", module.encoder, module.heads(), base)
     run.complete(
         results,
         data=job.data.facts,
@@ -384,7 +388,11 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's config.json keeps about its fine-tuning."""
-    return {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
+    facts = {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
+    # An evaluation on the same folds is of the one that was not trained on.
+    if isinstance(job.data.held_out, Fold):
+        facts["validation_fold"] = job.data.held_out.number
+    return facts
 
 
 def training_objects(cfg: FinetuneConfig) -> tuple[FineTuning, FinetuningDataModule, Trainer]:

@@ -184,10 +184,10 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
 
 def check_adaptation(cfg: PretrainConfig, hardware: Hardware) -> None:
     """Refuse what does not go together with an `adaptation` of the encoder."""
-    if cfg.encoder is None:
+    if cfg.encoder is None or cfg.fresh_weights:
         raise ValueError(
             "adaptation= leaves most of an encoder as it is, so it needs a trained one: say"
-            " encoder=FOLDER"
+            " encoder=FOLDER, without fresh_weights=true"
         )
     if hardware.strategy == "fsdp" or hardware.precision == "bf16-true":
         raise ValueError(

@@ -25,6 +25,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 from clozelab.files.atomic import atomic_open
 from clozelab.models.encoder import Bottleneck, Encoder
 from clozelab.models.families.bert import Family
+from clozelab.models.folders import encoder_tensors
 from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import TASK_TYPES, FileUpdate, adapter_files, read_adapter
 from clozelab.models.registry import family_for
@@ -380,11 +381,22 @@ def _no_target(encoder: Encoder, target: str) -> str:
 
 
 def adapter_updates(encoder: Encoder, folder: Path) -> dict[LoraPlace, FileUpdate]:
-    """Where each update of a folder of peft's goes; ValueError for a matrix that is not here."""
+    """Where each update of a folder of peft's goes.
+
+    ValueError for a matrix that is not here, and for a part of the encoder that was trained whole.
+    """
     family = family_for(encoder.config)
+    adapter = read_adapter(folder)
+    for name in encoder_tensors(adapter.whole, family):
+        # A pooler is the head's, which begins anew.
+        if "pooler." not in name:
+            raise ValueError(
+                f"{folder}: {name} was trained whole, and is no update: clozelab export {folder}"
+                " to=MERGED makes a model of it, which encoder=MERGED begins with"
+            )
     places = {place.names[0]: place for place in lora_places(encoder) if place.is_in_file}
     updates = {}
-    for name, update in read_adapter(folder).updates.items():
+    for name, update in adapter.updates.items():
         place = places.get(name.removeprefix(family.prefix))
         if place is None:
             raise ValueError(f"{folder}: this encoder has no matrix {name}")

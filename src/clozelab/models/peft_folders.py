@@ -97,6 +97,8 @@ def read_adapter(folder: Path) -> Adapter:
     whole = {}
     for name, tensor in tensors.items():
         match = UPDATE.fullmatch(name.removeprefix(PREFIX))
+        if match is None and (".lora_" in name or ".base_layer." in name):
+            raise ValueError(f"{folder / WEIGHTS}: {name} is no update of a matrix: not read here")
         if match is None:
             whole[name.removeprefix(PREFIX)] = tensor.float()
         else:

@@ -100,7 +100,8 @@ def write(
 def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     """Write a model and an adapter of peft's for it as one model; returns the folder `to`.
 
-    What the adapter has trained whole, such as a classifier, takes the place of the model's heads.
+    A head that the adapter has trained whole takes the place of the model's heads, and any other
+    part that of the model's own.
     ValueError where the two do not belong together.
     """
     adapter = read_adapter(adapter_folder)
@@ -108,7 +109,8 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     family = family_for(read_config(base))
     stored = read_tensors(base)
     tensors = encoder_tensors(stored, family)
-    if adapter.whole:
+    heads = tensors_outside_encoder(family, adapter.whole)
+    if heads:
         config["architectures"] = [family.class_name + adapter.class_suffix]
         for key in ("id2label", "label2id", "num_labels", "problem_type"):
             config.pop(key, None)
@@ -120,7 +122,14 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         if weight not in tensors:
             raise ValueError(f"{adapter_folder}: {base} has no matrix {name}")
         tensors[weight] = tensors[weight].float() + update.scaling * (update.up @ update.down)
-    tensors |= adapter.whole
+    whole = encoder_tensors(adapter.whole, family)
+    for name in whole:
+        # A pooler may be new.
+        if name not in tensors and "pooler." not in name:
+            raise ValueError(f"{adapter_folder}: {base} has no tensor {name}")
+    tensors |= whole
+    for name in heads:
+        tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
     safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
     for name, content in open_tokenizer(base).files().items():
