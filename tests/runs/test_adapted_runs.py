@@ -257,6 +257,7 @@ def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
         "run_dir": tmp_path / "scored",
         "trainer.precision": "32-true",
         "trainer.progress_bar": "false",
+        "measure.task.data.train_file": "glue/SST-2/train.tsv",
     } | {f"measure.task.data.{key}": value for key, value in folds.items()}
     words = [f"{key}={value}" for key, value in settings.items()]
     run_stage(evaluate.main, composed("evaluate", words))
