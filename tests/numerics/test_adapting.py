@@ -47,7 +47,9 @@ def test_outputs_gradients_and_folders_are_those_of_peft(name: str, tmp_path: Pa
     import peft
 
     pair = build_pair(case_of(name), "Model", tmp_path)
-    settings = peft.LoraConfig(r=3, lora_alpha=5, target_modules=TARGETS[name])
+    # peft draws its updates from the global generator.
+    torch.manual_seed(0)
+    settings = peft.LoraConfig(r=3, lora_alpha=2, target_modules=TARGETS[name])
     theirs = peft.get_peft_model(pair.theirs, settings)
     randomise(theirs)
     theirs.save_pretrained(tmp_path / "peft")
@@ -57,6 +59,9 @@ def test_outputs_gradients_and_folders_are_those_of_peft(name: str, tmp_path: Pa
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "peft", is_trainable=True).eval()
     encoder = load_encoder(tmp_path / "base").eval()
     adapt(encoder, LoRA(adapter=str(tmp_path / "peft")), None, has_fresh_pooler=False)
+    # In float32 the rounding of ModernBERT's own layers comes near to the tolerance.
+    base.double()
+    encoder.double()
     pair = Pair(pair.case, base, encoder, {})
     batch = make_batch(pair.case)
     (ours,), (expected,) = our_outputs(pair, batch), their_outputs(pair, batch)
@@ -66,7 +71,7 @@ def test_outputs_gradients_and_folders_are_those_of_peft(name: str, tmp_path: Pa
     # What is written here is read there.
     save_adapter(tmp_path / "again", encoder, {}, "base")
     again = type(base).from_pretrained(tmp_path / "base").eval()
-    again = peft.PeftModel.from_pretrained(again, tmp_path / "again").eval()
+    again = peft.PeftModel.from_pretrained(again, tmp_path / "again").double().eval()
     outputs = their_outputs(Pair(pair.case, again.base_model.model, encoder, {}), batch)
     assert_equal(outputs[0], expected, "states of the written folder")
     train(ours)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,17 +38,17 @@ FREEZE_WORDS = re.compile(r"all but (\d+)|(\d+)(?:-(\d+))?")
 PLACEMENTS = ("houlsby", "pfeiffer")
 
 
-class Adaptation:
+class Adaptation(ABC):
     """What of an encoder is trained. `learning_rates`: the lowest and highest of its paper."""
 
     learning_rates: tuple[float, float] | None = None
 
+    @abstractmethod
     def apply(self, encoder: Encoder) -> str:
         """Freeze what is not trained, and add what is new; ValueError where it does not fit.
 
         Returns what is trained of the encoder, for a log.
         """
-        raise NotImplementedError
 
 
 def adapt(

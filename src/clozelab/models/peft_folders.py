@@ -18,7 +18,7 @@ import safetensors.torch
 from torch import Tensor
 
 from clozelab.models.locate import ADAPTER
-from clozelab.text.plain import PlainDict, ReadOnlyJson, read_json
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -87,12 +87,7 @@ def read_adapter(folder: Path) -> Adapter:
         tensors = safetensors.torch.load_file(folder / WEIGHTS)
     except (ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"{folder}: its files cannot be read: {error}") from None
-    for key, known in PLAIN_VALUES.items():
-        if config.get(key, known[0]) not in known:
-            raise ValueError(f"{folder / ADAPTER}: {key} is {config[key]!r}: not read here")
-    for key in OFF:
-        if config.get(key):
-            raise ValueError(f"{folder / ADAPTER}: {key} is set: such an adapter is not read here")
+    _check_options(config, folder / ADAPTER)
     halves: dict[str, dict[str, Tensor]] = {}
     whole = {}
     for name, tensor in tensors.items():
@@ -104,6 +99,16 @@ def read_adapter(folder: Path) -> Adapter:
         else:
             halves.setdefault(match[1], {})[match[2]] = tensor.float()
     return Adapter(config, _updates(folder, config, halves), whole)
+
+
+def _check_options(config: PlainMapping, file: Path) -> None:
+    """ValueError for an option that changes what an adapter computes, and is not read here."""
+    for key, values in PLAIN_VALUES.items():
+        if config.get(key, values[0]) not in values:
+            raise ValueError(f"{file}: {key} is {config[key]!r}: not read here")
+    for key in OFF:
+        if config.get(key):
+            raise ValueError(f"{file}: {key} is set: such an adapter is not read here")
 
 
 def _updates(
