@@ -1,4 +1,4 @@
-"""A row is not lower than another by a margin or more: one-sided, against a margin with a sign."""
+"""A row is not lower than another by a margin, or higher by one: against a margin with a sign."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ def judge_differences(differences: Sequence[float], *claims: BaseClaim) -> list[
         ("not_higher", 0.95, Verdict.INCONCLUSIVE),
         ("not_higher", 0.0, Verdict.HOLDS),
         ("not_higher", -2.0, Verdict.HOLDS),
+        ("higher", 3.0, Verdict.HOLDS),
+        ("higher", 1.05, Verdict.INCONCLUSIVE),
+        ("higher", 0.5, Verdict.CONTRADICTED),
+        ("lower", 0.5, Verdict.CONTRADICTED),
+        ("lower", -1.05, Verdict.INCONCLUSIVE),
+        ("lower", -3.0, Verdict.HOLDS),
     ],
 )
 def test_each_side_of_the_margin(direction: str, mean: float, verdict: Verdict) -> None:
@@ -53,7 +59,10 @@ def test_each_side_of_the_margin(direction: str, mean: float, verdict: Verdict) 
     assert judgement.verdict is verdict
 
 
-@pytest.mark.parametrize(("direction", "boundary"), [("not_lower", -1.0), ("not_higher", 1.0)])
+@pytest.mark.parametrize(
+    ("direction", "boundary"),
+    [("not_lower", -1.0), ("not_higher", 1.0), ("higher", 1.0), ("lower", -1.0)],
+)
 @pytest.mark.parametrize("mean", [-2.0, -0.7, 0.0, 0.7, 2.0])
 def test_its_p_is_that_of_one_boundary(direction: str, boundary: float, mean: float) -> None:
     """+2 with a margin of 1 is tested against -1, not against the nearer end of a band."""
@@ -75,10 +84,13 @@ def test_its_p_is_that_of_one_boundary(direction: str, boundary: float, mean: fl
 
 @pytest.mark.parametrize("draws", [2_000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_type_one_error_at_the_margin(seeds: int, draws: int) -> None:
-    """At a true difference of minus the margin 2.5 % hold, and 2.5 % are contradicted."""
-    values = np.random.default_rng(seeds).normal(-1.0, 0.6, (draws, seeds))
-    verdicts = [judge_differences(row.tolist(), claim())[0].verdict for row in values]
+@pytest.mark.parametrize(("direction", "margin"), [("not_lower", -1.0), ("higher", 1.0)])
+def test_type_one_error_at_the_margin(
+    direction: str, margin: float, seeds: int, draws: int
+) -> None:
+    """At a true difference of the margin 2.5 % hold, and 2.5 % are contradicted."""
+    values = np.random.default_rng(seeds).normal(margin, 0.6, (draws, seeds))
+    verdicts = [judge_differences(row.tolist(), claim(direction))[0].verdict for row in values]
     for verdict in (Verdict.HOLDS, Verdict.CONTRADICTED):
         share = verdicts.count(verdict) / draws
         assert share <= 0.025 + 2 * np.sqrt(0.025 * 0.975 / draws)

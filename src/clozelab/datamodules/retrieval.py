@@ -17,6 +17,7 @@ from typing import Unpack
 
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.generated import generator_of
+from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.scoring import MeasureArguments, MeasureDataModule
 from clozelab.files.digests import file_sha256
 from clozelab.readers.records import Table, check_columns
@@ -34,7 +35,7 @@ class RetrievalFolder(MeasureDataModule):
     """Judged queries over a corpus of any size; queries that nobody has judged are left out.
 
     Args:
-        folder: below data_dir.
+        folder: below data_dir, or from where one stands.
         split: name of the file in qrels/.
     """
 
@@ -42,7 +43,7 @@ class RetrievalFolder(MeasureDataModule):
         self, *, folder: str, split: str, how_to_get: str, **common: Unpack[MeasureArguments]
     ) -> None:
         super().__init__(**common)
-        root = self.inputs.data_dir / folder
+        root = resolve_path(folder, self.inputs.data_dir)
         self.paths = [root / "corpus.jsonl", root / "queries.jsonl", root / f"qrels/{split}.tsv"]
         for path in self.paths:
             if not path.is_file():
