@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from clozelab.report.forest import Axis, Forest, ForestLine
-from clozelab.report.plots import draw_forest, use_style
+from clozelab.report.forest_picture import draw_forest
+from clozelab.report.pictures import use_style
 from clozelab.report.render import Report, write_report
 from clozelab.report.screen import interval_line
 from clozelab.results.experiment import find_experiment, load_experiment

@@ -12,7 +12,7 @@ from scipy import stats
 from tests.results.test_made_up import METRIC, run
 from tests.results.test_made_up import declare as declare
 
-from clozelab.report import plots
+from clozelab.report import pictures, plots
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 
@@ -47,7 +47,7 @@ def test_each_layer_has_its_mean_and_interval(
         return draw(axes, x, y, reaches, **look)
 
     monkeypatch.setattr(Axes, "errorbar", note)
-    with plots.use_style("light"):
+    with pictures.use_style("light"):
         picture = plots.draw_layers(table)
     assert picture is not None and b"<svg" in picture.svg and picture.png.startswith(b"\x89PNG")
     values = np.array(of_a)
@@ -59,5 +59,5 @@ def test_each_layer_has_its_mean_and_interval(
 
 
 def test_there_is_no_picture_without_layers(declare: Any) -> None:
-    with plots.use_style("light"):
+    with pictures.use_style("light"):
         assert plots.draw_layers(table_of(declare, {"a": [[]], "b": [[]]})) is None

@@ -14,6 +14,7 @@ import pytest
 
 from clozelab.analysis.schema import IN_PERCENT
 from clozelab.analysis.scores import DataColumn, Origin
+from clozelab.report.pictures import use_style
 from clozelab.report.plots import (
     LEAST_PERCENT,
     _draw_column,
@@ -21,7 +22,6 @@ from clozelab.report.plots import (
     draw_sizes,
     draw_table,
     plt,
-    use_style,
     within_percent,
 )
 from clozelab.report.render import write_report

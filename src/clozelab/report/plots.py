@@ -1,26 +1,20 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-The claims as a forest plot, the table as dots with intervals, scores against the encoder's size,
-learning curves, scores of encoders kept along pre-training, and of layers. A colour means a
-pre-trained encoder, the same one in every picture; a given encoder has the text's, and what has no
-pre-training is grey. The forest plot has the verdicts' colours.
+The table as dots with intervals, scores against the encoder's size, learning curves, scores of
+encoders kept along pre-training, and of layers. A colour means a pre-trained encoder, the same one
+in every picture; a given encoder has the text's, and what has no pre-training is grey.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
-from pathlib import Path
 from statistics import fmean
-from textwrap import fill
-from typing import Any, Final
+from typing import Any
 
-import matplotlib
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,32 +27,21 @@ from clozelab.analysis.phrases import MINUS
 from clozelab.analysis.schema import PERCENT, Row
 from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
 from clozelab.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
-from clozelab.report.forest import Forest, ForestGroup, ForestLine
+from clozelab.report.pictures import (
+    FAINT,
+    INK,
+    PAPER,
+    WIDTH,
+    Picture,
+    entry,
+    save_picture,
+)
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
-from clozelab.report.verdict_styles import COLOURS
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, count_noun, with_direction
+from clozelab.text.formatting import DASH, with_direction
 
-matplotlib.use("Agg")
-
-# inches; the page is about a hundred pixels an inch wide
-WIDTH = 10.5
-STYLES = ("light", "dark")
-STYLE_FOLDER = Path(__file__).parent / "templates"
-# where a style keeps its colours
-INK: Final = "text.color"
-FAINT: Final = "axes.edgecolor"
-PAPER: Final = "figure.facecolor"
-# inches a claim of the forest plot, characters of a line of its text, and how faint a margin is
-CLAIM_HEIGHT = 0.48
-CLAIM_CHARACTERS = 44
-BAND_ALPHA = 0.25
-NO_DATE: Final[Mapping[str, dict[str, None]]] = {
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-}
 DOTTED = (0, (1, 2))
 DASHED = (0, (4, 3))
 # of rows, whose colours alone are hard to tell apart
@@ -79,47 +62,7 @@ SCORES_HEIGHT = 3.0
 DIFFERENCES_HEIGHT = 1.7
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One drawing in two formats; the same data give the same bytes."""
-
-    png: bytes
-    svg: bytes
-
-
-def use_style(style: str) -> AbstractContextManager[None]:
-    """The context that every picture is drawn in: STYLE.mplstyle has the colours."""
-    return plt.style.context(STYLE_FOLDER / f"{style}.mplstyle")
-
-
 # -- what pictures share ---------------------------------------------------------------------------
-
-
-def _saved(figure: Figure, entries: Sequence[Line2D], columns: int) -> Picture:
-    """Both formats of a figure, which is closed.
-
-    Empty panels are hidden; the `entries` of the legend stand below it.
-    """
-    files = _files_of(figure, entries, columns, ("png", "svg"))
-    return Picture(files["png"], files["svg"])
-
-
-def _files_of(
-    figure: Figure, entries: Sequence[Line2D], columns: int, formats: Iterable[str]
-) -> dict[str, bytes]:
-    """Format -> file of a figure, which is closed."""
-    for axes in figure.axes:
-        # A grid may have more panels than there are data sets.
-        axes.set_visible(axes.has_data())
-    figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=9)
-    files = {}
-    for name in formats:
-        buffer = io.BytesIO()
-        # Without the date, so that equal data give equal bytes.
-        figure.savefig(buffer, format=name, metadata=NO_DATE.get(name))
-        files[name] = buffer.getvalue()
-    plt.close(figure)
-    return files
 
 
 def _colour_of(index: int) -> str:
@@ -147,10 +90,6 @@ def _panels(number: int) -> tuple[Figure, Any]:
     down = math.ceil(number / PANELS_ACROSS)
     size = (WIDTH, 0.9 + 2.9 * down)
     return plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-
-
-_entry = partial(Line2D, [], [])
-"""An entry of a legend."""
 
 
 def _write_title(axes: Axes, column: DataColumn) -> None:
@@ -218,110 +157,13 @@ def _common_entries(
     entries = []
     if any(column.trivial is not None for column in columns):
         entries.append(
-            _entry(label="best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED)
+            entry(label="best trivial rule", color=plt.rcParams[FAINT], linestyle=DOTTED)
         )
     cells = product(rows, columns)
     if any(table.cells[row, column.key].is_collapsed for row, column in cells):
         ink = plt.rcParams[INK]
-        entries.append(_entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
+        entries.append(entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
-
-
-# -- the claims ------------------------------------------------------------------------------------
-
-# shape of a verdict's mark -> matplotlib's marker, and whether it is filled
-VERDICT_MARKERS = {
-    "circle": ("o", True),
-    "cross": ("X", True),
-    "ring": ("o", False),
-    "square": ("s", False),
-}
-
-
-def draw_forest(forest: Forest) -> Picture | None:
-    """Draw the claims' differences with their intervals, a panel a unit; None without any.
-
-    Beside each line stands what is claimed, the figures and the verdict.
-    """
-    if not forest.groups:
-        return None
-    return _saved(*_forest_figure(forest), columns=4)
-
-
-def forest_files(forest: Forest) -> dict[str, bytes]:
-    """Suffix -> file of the forest plot, as papers take pictures."""
-    return _files_of(*_forest_figure(forest), columns=4, formats=("pdf", "svg", "png"))
-
-
-def _forest_figure(forest: Forest) -> tuple[Figure, list[Line2D]]:
-    """The forest plot as a figure, and the entries of its legend."""
-    heights = [len(group.lines) for group in forest.groups]
-    size = (WIDTH, 0.7 + CLAIM_HEIGHT * sum(heights) + 0.6 * len(heights))
-    figure, grid = plt.subplots(
-        len(heights), 1, figsize=size, squeeze=False, height_ratios=heights, layout="constrained"
-    )
-    for axes, group in zip(grid.flat, forest.groups, strict=True):
-        _draw_claims(axes, group)
-
-    ink = plt.rcParams[INK]
-    entries = [_entry(label="difference with 95 % interval", color=ink, marker="o")]
-    if forest.has_paper_values:
-        entries.append(
-            _entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
-        )
-    if forest.has_margins:
-        shade = plt.rcParams[FAINT]
-        entries.append(
-            _entry(label="within the margin", color=shade, linewidth=8, alpha=BAND_ALPHA)
-        )
-    return figure, entries
-
-
-def _draw_claims(axes: Axes, group: ForestGroup) -> None:
-    """Draw a panel: the first claim on top, words on both sides."""
-    axes.grid(visible=False, axis="y")
-    axes.axvline(0.0, color=plt.rcParams[FAINT], linewidth=1.0)
-    for height, line in enumerate(group.lines):
-        _draw_claim(axes, height, line)
-    labels = [fill(line.claim.text, CLAIM_CHARACTERS) for line in group.lines]
-    axes.set_yticks(range(len(labels)), labels, fontsize=9)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlim(group.axis.low, group.axis.high)
-    axes.set_xlabel(f"difference in {group.axis.unit}")
-
-
-def _draw_claim(axes: Axes, height: int, line: ForestLine) -> None:
-    style = COLOURS[line.claim.verdict]
-    # The page of this style is dark where its ink is light.
-    colour = style.light if matplotlib.colors.to_rgb(plt.rcParams[INK])[0] < 0.5 else style.dark
-    if line.band is not None:
-        least, most = line.band
-        axes.barh(
-            height, most - least, 0.8, least, color=plt.rcParams[FAINT], alpha=BAND_ALPHA, zorder=0
-        )
-    if line.low is not None and line.high is not None:
-        axes.plot([line.low, line.high], [height, height], color=colour, linewidth=1.8)
-    if line.paper is not None:
-        axes.plot(
-            line.paper, height, "D", color=plt.rcParams[INK], markersize=6, markerfacecolor="none"
-        )
-    marker, is_filled = VERDICT_MARKERS[style.shape]
-    face = colour if is_filled else plt.rcParams[PAPER]
-    axes.plot(line.mean, height, marker, color=colour, markersize=8, markerfacecolor=face)
-
-    figures = line.claim.figures
-    seeds = count_noun(line.num_seeds, "seed")
-    caption = f"{figures.ours} {figures.interval}, {seeds}\n{line.claim.label}"
-    axes.text(
-        # across in shares of the axis, up and down in claims
-        1.02,
-        height,
-        caption,
-        color=colour,
-        fontsize=9,
-        va="center",
-        transform=axes.get_yaxis_transform(),
-    )
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -348,7 +190,7 @@ def draw_table(table: ResultTable) -> Picture | None:
     # All panels share this axis; the first row is on top.
     grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-    return _saved(figure, _table_entries(table, columns), 3)
+    return save_picture(figure, _table_entries(table, columns), 3)
 
 
 def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Line2D]:
@@ -361,10 +203,10 @@ def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Li
     if any(len(estimate.values) == 2 for estimate in estimates):
         reach = "from one seed to the other"
     name = "ours" if has_paper else "mean"
-    entries = [_entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
+    entries = [entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
     if has_paper:
         entries.append(
-            _entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
+            entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
         )
     return entries + _common_entries(columns, table.rows, table)
 
@@ -451,10 +293,10 @@ def draw_sizes(table: ResultTable) -> Picture | None:
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
 
     entries = [
-        _entry(label=row.label, color=colour, marker=marker, linestyle="")
+        entry(label=row.label, color=colour, marker=marker, linestyle="")
         for row, (colour, marker) in zip(rows, styles.values(), strict=True)
     ]
-    return _saved(figure, entries + _common_entries(columns, styles, table), 4)
+    return save_picture(figure, entries + _common_entries(columns, styles, table), 4)
 
 
 def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str, float]:
@@ -501,10 +343,10 @@ def draw_curves(table: ResultTable) -> Picture | None:
         of_arm = [run for run in runs if run.name == arm]
         _draw_losses(axes, of_arm, colour)
         if of_arm:
-            entries.append(_entry(label=labels.get(arm, arm), color=colour))
+            entries.append(entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
     axes.set_xlim(left=0.0)
-    return _saved(figure, entries, 3)
+    return save_picture(figure, entries, 3)
 
 
 def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
@@ -530,7 +372,7 @@ def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
         linestyle = DOTTED if label in bounds else DASHED
         axes.axhline(height, color=plt.rcParams[INK], linewidth=1.2, linestyle=linestyle)
         entries.append(
-            _entry(label=label, color=plt.rcParams[INK], linewidth=1.2, linestyle=linestyle)
+            entry(label=label, color=plt.rcParams[INK], linewidth=1.2, linestyle=linestyle)
         )
     return entries
 
@@ -603,7 +445,7 @@ def draw_lines(table: ResultTable) -> Picture | None:
             _draw_differences(panels[1], lines, contrasts[column.key], significant)
         _scale(list(panels), has_tokens=has_tokens)
     grid[0, 0].set_ylabel("percent")
-    return _saved(figure, _line_entries(lines, columns, table), 4)
+    return save_picture(figure, _line_entries(lines, columns, table), 4)
 
 
 def _scale(panels: Sequence[Axes], *, has_tokens: bool) -> None:
@@ -704,11 +546,11 @@ def _line_entries(
 ) -> list[Line2D]:
     entries = []
     for line in lines:
-        entries.append(_entry(label=line.series.name, color=line.colour, marker="o"))
+        entries.append(entry(label=line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         entries.append(
-            _entry(
+            entry(
                 label="before any step",
                 color=plt.rcParams[INK],
                 marker="o",
@@ -741,12 +583,12 @@ def draw_layers(table: ResultTable) -> Picture | None:
             look: dict[str, Any] = {"color": _row_colour(table, row)}
             look["marker"] = MARKERS[index % len(MARKERS)]
             _draw_layer_line(axes, lines[row.name], look)
-            entries[row.name] = _entry(label=row.label, **look)
+            entries[row.name] = entry(label=row.label, **look)
         _finish_panel(axes, column)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("layer (0: the embeddings)")
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
-    return _saved(figure, list(entries.values()), 4)
+    return save_picture(figure, list(entries.values()), 4)
 
 
 def _draw_layer_line(

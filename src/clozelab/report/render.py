@@ -26,6 +26,7 @@ from clozelab.analysis.schema import PERCENT
 from clozelab.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.metrics.metric import NO_UNIT, PREFIX
 from clozelab.report.claims import ClaimView
+from clozelab.report.forest_picture import draw_forest, forest_files
 from clozelab.report.page import (
     ColumnGroup,
     ColumnHeading,
@@ -34,17 +35,13 @@ from clozelab.report.page import (
     build_page,
     templates,
 )
+from clozelab.report.pictures import STYLES, Picture, use_style
 from clozelab.report.plots import (
-    STYLES,
-    Picture,
     draw_curves,
-    draw_forest,
     draw_layers,
     draw_lines,
     draw_sizes,
     draw_table,
-    forest_files,
-    use_style,
 )
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes

@@ -141,7 +141,8 @@ def batch_logits(
     Of texts that are no negatives they are -inf. `all_texts` are those of all ranks [B', K, H];
     None: one's own.
     """
-    all_texts = all_texts or own
+    if all_texts is None:
+        all_texts = own
     anchors = F.normalize(own.states[:, 0], dim=1)
     # All texts that belong to one, then all that do not.
     candidates = F.normalize(all_texts.states[:, 1:], dim=2).transpose(0, 1).flatten(0, 1)
