@@ -290,16 +290,21 @@ def unigram_entropy(counts: np.ndarray) -> float:
     return float(max(0.0, -(probabilities * np.log(probabilities)).sum()))
 
 
-def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
-    """Nats a label [P] by the frequencies of a split's tokens alone.
+def unigram_log_probabilities(shards: TokenShards) -> np.ndarray:
+    """Log of the share of a split's tokens that each entry of the vocabulary has, float64 [V].
 
-    A token that the split does not have counts half a time.
+    A token that the split does not have counts half a time, so that none is minus infinity.
     """
-    # half a count for every entry, so that no loss is infinite
     counts = np.full(shards.vocab_size, 0.5)
     for _, block in shards.tokens.blocks(1 << 20):
         counts += np.bincount(block, minlength=shards.vocab_size)
-    return float(-np.log(counts[labels] / counts.sum()).mean())
+    log_probabilities: np.ndarray = np.log(counts / counts.sum())
+    return log_probabilities
+
+
+def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
+    """Nats a label [P] by the frequencies of a split's tokens alone."""
+    return float(-unigram_log_probabilities(shards)[labels].mean())
 
 
 @dataclass(frozen=True)
