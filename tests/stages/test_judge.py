@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 from tests.screens import Screens
 
-from clozelab.analysis.schema import IN_PERCENT, Scale
-from clozelab.analysis.score_file import make_score_table, read_score_file
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
+from claims.analysis.schema import IN_PERCENT, Scale
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
+from claims.tables.claim_file import read_claims
+from claims.tables.score_file import make_score_table, read_score_file
 from clozelab.cli import main
-from clozelab.results.experiment import read_claims
 
 CLAIMS = """
 claims:

@@ -22,20 +22,15 @@ from string import ascii_lowercase
 
 from jinja2 import Environment
 
-from clozelab.analysis.schema import PERCENT
-from clozelab.analysis.verdicts import Judgement, run_interim_analysis
+from claims.analysis.schema import PERCENT
+from claims.analysis.verdicts import Judgement, run_interim_analysis
+from claims.report.claims import ClaimView
+from claims.report.forest_picture import draw_forest, forest_files
+from claims.report.page import ColumnGroup, ColumnHeading, RowView
+from claims.report.pictures import STYLES, Picture, use_style
+from claims.text.phrases import DASH, in_units
 from clozelab.metrics.metric import NO_UNIT, PREFIX
-from clozelab.report.claims import ClaimView
-from clozelab.report.forest_picture import draw_forest, forest_files
-from clozelab.report.page import (
-    ColumnGroup,
-    ColumnHeading,
-    Page,
-    RowView,
-    build_page,
-    templates,
-)
-from clozelab.report.pictures import STYLES, Picture, use_style
+from clozelab.report.page import Page, build_page, templates
 from clozelab.report.plots import (
     draw_curves,
     draw_layers,
@@ -51,7 +46,6 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, in_units
 from clozelab.text.plain import JsonObject, PlainDict
 
 CLAIM_FIELDS = (

@@ -6,15 +6,14 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.analysis.phrases import join_list
-from clozelab.analysis.score_file import make_score_table, read_score_file
-from clozelab.analysis.verdicts import Judgement, judge
-from clozelab.report import wording
-from clozelab.report.estimates import interval, probability
-from clozelab.report.verdict_styles import COLOURS
-from clozelab.results.claim_file import check_declared, check_names, read_claim_file
+from claims.analysis.verdicts import Judgement, judge
+from claims.report import wording
+from claims.report.estimates import interval, probability
+from claims.report.verdict_styles import COLOURS
+from claims.tables.claim_file import check_declared, check_names, read_claim_file
+from claims.tables.score_file import make_score_table, read_score_file
+from claims.text.phrases import join_list, signed
 from clozelab.terminal import ParsedArgs, say, verb
-from clozelab.text.formatting import signed
 from clozelab.text.plain import PlainDict
 
 HELP = """clozelab judge SCORES.csv CLAIMS.yaml [out=FILE.csv]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from clozelab.analysis.grouping import group_by
+from claims.analysis.grouping import group_by
+from claims.text.phrases import DASH, count_noun, duration
+from claims.text.terminal import Heading
 from clozelab.launch.handed_over import print_jobs_of_slurm
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
@@ -20,8 +22,8 @@ from clozelab.runs.status import (
     failed_before_begun,
     running_cells,
 )
-from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
+from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
+from clozelab.text.formatting import STAGE_NAMES
 from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]

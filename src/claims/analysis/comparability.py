@@ -16,12 +16,12 @@ from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import format_count, truncate_list
-from clozelab.analysis.schema import PROTOCOL, RATE_KEYS
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import PROTOCOL, RATE_KEYS
+from claims.text.phrases import format_count, truncate_list
 
 if TYPE_CHECKING:
-    from clozelab.analysis.statistics import Seeds  # which brings scipy
+    from claims.analysis.statistics import Seeds  # which brings scipy
 
 # how far amounts of two arms may be apart, as a share of the larger one
 TOLERANCE = 0.02

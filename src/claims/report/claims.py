@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from clozelab.analysis.contrasts import Contrast, contrast_rows
-from clozelab.analysis.multiplicity import fallback_procedure
-from clozelab.analysis.schema import (
+from claims.analysis.contrasts import Contrast, contrast_rows
+from claims.analysis.multiplicity import fallback_procedure
+from claims.analysis.schema import (
     PERCENT,
     BaseClaim,
     ContrastClaim,
@@ -19,15 +19,13 @@ from clozelab.analysis.schema import (
     SuperiorityClaim,
     TrendClaim,
 )
-from clozelab.analysis.scores import DataColumn
-from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement
-from clozelab.report import wording
-from clozelab.report.estimates import interval, probability
-from clozelab.report.summaries import seed_seconds
-from clozelab.results.table import ResultTable
-from clozelab.text.formatting import signed
+from claims.analysis.scores import DataColumn, ScoreTable
+from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement
+from claims.report import wording
+from claims.report.estimates import interval, probability
+from claims.text.phrases import signed
 
 POINTS = "points"
 DIRECTIONS = {
@@ -111,7 +109,7 @@ class DifferenceView:
     note: str
 
 
-def claim_views(judgements: Sequence[Judgement], table: ResultTable) -> list[ClaimView]:
+def claim_views(judgements: Sequence[Judgement], table: ScoreTable) -> list[ClaimView]:
     """The judgements in words."""
     views = []
     for number, judgement in enumerate(judgements, 1):
@@ -119,7 +117,7 @@ def claim_views(judgements: Sequence[Judgement], table: ResultTable) -> list[Cla
     return views
 
 
-def _claim_view(number: int, judgement: Judgement, table: ResultTable) -> ClaimView:
+def _claim_view(number: int, judgement: Judgement, table: ScoreTable) -> ClaimView:
     figures = _figures(judgement, table)
     claimed = _claimed(judgement, table)
     note = wording.judgement_note(judgement)
@@ -147,9 +145,9 @@ def _claim_view(number: int, judgement: Judgement, table: ResultTable) -> ClaimV
 # -- what is claimed -------------------------------------------------------------------------------
 
 
-def _is_our_measure(judgement: Judgement, table: ResultTable) -> bool:
+def _is_our_measure(judgement: Judgement, table: ScoreTable) -> bool:
     """Whether the claim is about a column that no paper has a number of."""
-    columns = table.experiment.columns
+    columns = table.spec.columns
     return any(column.is_measured and column.name == judgement.claim.column for column in columns)
 
 
@@ -165,17 +163,17 @@ def _claimed_size(judgement: Judgement) -> str:
     return DIRECTIONS.get(claim.direction, claim.direction)
 
 
-def _claimed(judgement: Judgement, table: ResultTable) -> str:
+def _claimed(judgement: Judgement, table: ScoreTable) -> str:
     """`the paper −10.1`, `claimed: higher`."""
     author = "claimed"
-    if table.experiment.has_paper and not _is_our_measure(judgement, table):
+    if table.spec.has_paper and not _is_our_measure(judgement, table):
         author = "the paper"
     separator = ": " if judgement.paper_size is None else " "
     return f"{author}{separator}{_claimed_size(judgement)}"
 
 
-def _compared(claim: BaseClaim, table: ResultTable) -> str:
-    labels = [table.experiment.label(row) for row in claim.rows]
+def _compared(claim: BaseClaim, table: ScoreTable) -> str:
+    labels = [table.spec.label(row) for row in claim.rows]
     first, *other_labels = labels
     if isinstance(claim, TrendClaim):
         return f"{', '.join(labels)}: {claim.direction}"
@@ -195,7 +193,7 @@ def _compared(claim: BaseClaim, table: ResultTable) -> str:
     if claim.against is None:
         return text
     base, other_base, column = claim.against
-    less = f"{table.experiment.label(base)} against {table.experiment.label(other_base)}"
+    less = f"{table.spec.label(base)} against {table.spec.label(other_base)}"
     return f"{text} on {claim.column}, less {less} on {column}"
 
 
@@ -213,11 +211,11 @@ def _decimals(column: DataColumn | None) -> int:
     return column.decimals if column else 1
 
 
-def _figures(judgement: Judgement, table: ResultTable) -> ClaimFigures:
+def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
     difference = judgement.difference
     decimals = _decimals(judgement.column)
     paper = _claimed_size(judgement)
-    if table.experiment.has_paper and _is_our_measure(judgement, table):
+    if table.spec.has_paper and _is_our_measure(judgement, table):
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
     interval_text = interval(difference, decimals)
@@ -273,20 +271,20 @@ def _unit_in_sentence(judgement: Judgement) -> str:
     return f" {unit_of(judgement)}"
 
 
-def needs_of(judgement: Judgement, table: ResultTable) -> str:
+def needs_of(judgement: Judgement, table: ScoreTable) -> str:
     """How many seeds would decide a claim, and how long these rows' runs take for them."""
     seconds = None
     if judgement.forecast and judgement.forecast.additional_seeds:
         terms = chain.from_iterable(contrast.terms for contrast in judgement.resolved.contrasts)
         tasks = chain.from_iterable(term.column.tasks for term in terms)
-        seconds = seed_seconds(judgement.rows, dict.fromkeys(tasks), table)
+        seconds = table.seconds_a_seed(judgement.rows, dict.fromkeys(tasks))
     return wording.forecast(judgement, seconds)
 
 
 # -- a table without claims ------------------------------------------------------------------------
 
 
-def differences(table: ResultTable) -> list[DifferenceView]:
+def differences(table: ScoreTable) -> list[DifferenceView]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
     pairs = product(table.with_results, others)
@@ -301,9 +299,9 @@ def differences(table: ResultTable) -> list[DifferenceView]:
 
 
 def _difference_view(
-    contrast: Contrast, difference: Estimate, p_value: float | None, table: ResultTable
+    contrast: Contrast, difference: Estimate, p_value: float | None, table: ScoreTable
 ) -> DifferenceView:
-    row, first = (table.experiment.label(term.row) for term in contrast.terms)
+    row, first = (table.spec.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
     notes = wording.contrast_notes(contrast)
     if difference.basis != PRETRAINING_SEEDS:

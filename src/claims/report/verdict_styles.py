@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clozelab.analysis.verdict_codes import Verdict
+from claims.analysis.verdict_codes import Verdict
 
 EXPLORATORY = " (exploratory)"
 

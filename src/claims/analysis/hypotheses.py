@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from clozelab.analysis.comparability import TOLERANCE, Exclusion
-from clozelab.analysis.contrasts import (
+from claims.analysis.comparability import TOLERANCE, Exclusion
+from claims.analysis.contrasts import (
     Contrast,
     ContrastTerm,
     LearningCurve,
@@ -15,20 +15,20 @@ from clozelab.analysis.contrasts import (
     exclude_missing_metric,
     make_contrast,
 )
-from clozelab.analysis.phrases import MINUS
-from clozelab.analysis.schema import (
+from claims.analysis.schema import (
     ALL_COLUMNS,
     BaseClaim,
     Column,
     ContrastClaim,
     CrossingClaim,
 )
-from clozelab.analysis.scores import (
+from claims.analysis.scores import (
     CheckpointSeries,
     DataColumn,
     ScoreTable,
     datasets_for_column,
 )
+from claims.text.phrases import MINUS
 
 NOTHING = "nothing"
 

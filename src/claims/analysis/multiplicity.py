@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.analysis.statistics import SIGNIFICANCE
+from claims.analysis.statistics import SIGNIFICANCE
 
 if TYPE_CHECKING:
-    from clozelab.analysis.contrasts import Contrast, ContrastKey
+    from claims.analysis.contrasts import Contrast, ContrastKey
 
 # of the 5 %: what claims that are not primary have while a primary one is undecided
 SECONDARY_SHARE = 0.2

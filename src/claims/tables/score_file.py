@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
-from clozelab.analysis.scores import Cell, DataColumn, Origin, ScoreTable
-from clozelab.analysis.statistics import Seeds
+from claims.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
+from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
+from claims.analysis.statistics import Seeds
 
 REQUIRED = ("arm", "seed", "task", "score")
 FINETUNE_SEED_NAMES = ("finetuning_seed", "fine_tuning_seed")

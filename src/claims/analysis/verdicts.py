@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from clozelab.analysis.contrasts import Contrast, nearest_boundary
-from clozelab.analysis.crossover import Crossover, find_crossover
-from clozelab.analysis.history import (
+from claims.analysis.contrasts import Contrast, nearest_boundary
+from claims.analysis.crossover import Crossover, find_crossover
+from claims.analysis.history import (
     Breach,
     History,
     InterimAnalysis,
@@ -26,22 +26,22 @@ from clozelab.analysis.history import (
     read_log,
     statement,
 )
-from clozelab.analysis.hypotheses import ResolvedClaim, families_of, resolve_claim
-from clozelab.analysis.multiplicity import Correction, fallback_procedure
-from clozelab.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
-from clozelab.analysis.schema import (
+from claims.analysis.hypotheses import ResolvedClaim, families_of, resolve_claim
+from claims.analysis.multiplicity import Correction, fallback_procedure
+from claims.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
+from claims.analysis.schema import (
     ALL_COLUMNS,
     PERCENT,
     BaseClaim,
     SequentialDesign,
 )
-from clozelab.analysis.scores import DataColumn, ScoreTable
-from clozelab.analysis.statistics import (
+from claims.analysis.scores import DataColumn, ScoreTable
+from claims.analysis.statistics import (
     SIGNIFICANCE,
     Estimate,
     nominal_level,
 )
-from clozelab.analysis.verdict_codes import Verdict
+from claims.analysis.verdict_codes import Verdict
 
 # what a paper's cells are; ours are means
 AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
-from clozelab.analysis.contrasts import Contrast
-from clozelab.analysis.crossover import Crossover
-from clozelab.analysis.history import Breach, BreachKind
-from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.phrases import format_count, join_list
-from clozelab.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
-from clozelab.analysis.statistics import SIGNIFICANCE
-from clozelab.analysis.verdict_codes import Verdict, read_verdict
-from clozelab.analysis.verdicts import AVERAGES, DetectableDifference, Judgement
-from clozelab.report.estimates import interval
-from clozelab.report.verdict_styles import EXPLORATORY, label_of
-from clozelab.results.experiment import Experiment
-from clozelab.text.formatting import duration, signed
+from claims.analysis.contrasts import Contrast
+from claims.analysis.crossover import Crossover
+from claims.analysis.history import Breach, BreachKind
+from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
+from claims.analysis.statistics import SIGNIFICANCE
+from claims.analysis.verdict_codes import Verdict, read_verdict
+from claims.analysis.verdicts import DetectableDifference, Judgement
+from claims.report.estimates import interval
+from claims.report.verdict_styles import EXPLORATORY, label_of
+from claims.text.phrases import duration, format_count, join_list, signed
 
 
 def verdict_label(judgement: Judgement) -> str:
@@ -327,18 +325,6 @@ def _amount_in(unit: str) -> Callable[[float], str]:
     if unit:
         return lambda amount: f"{format_count(amount)} tokens"
     return lambda share: f"{100 * share:.3g} % of the steps"
-
-
-# -- experiments ---------------------------------------------------------------------------------
-
-
-def statistic(experiment: Experiment) -> str:
-    """What the paper's cells are; empty where it does not say."""
-    if not experiment.seeds and not experiment.averaging:
-        return ""
-    of_runs = f"{AVERAGES[experiment.averaging]} of " if experiment.averaging else "over "
-    plural = "" if experiment.seeds == 1 else "s"
-    return f"{of_runs}{experiment.seeds or 'several'} run{plural} a cell"
 
 
 # -- plans -----------------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.phrases import format_count
-from clozelab.text.formatting import signed
+from claims.text.phrases import format_count, signed
 
 if TYPE_CHECKING:
-    from clozelab.analysis.scores import Cell
-    from clozelab.analysis.statistics import Estimate
+    from claims.analysis.scores import Cell
+    from claims.analysis.statistics import Estimate
 
 PLUS_MINUS = "\u00b1"
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from clozelab.analysis.multiplicity import (
+from claims.analysis.multiplicity import (
     fallback_primary,
     fallback_secondary,
     holm,
     share_of_primary,
 )
-from clozelab.analysis.statistics import CONFIDENCE, DRAWN, smallest_p_values, t_quantile
+from claims.analysis.statistics import CONFIDENCE, DRAWN, smallest_p_values, t_quantile
 
 POWER = 0.8
 # nobody pre-trains more often than that to settle one difference: beyond it, no number is given

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from clozelab.report.forest import Forest, ForestGroup, ForestLine
-from clozelab.report.pictures import (
+from claims.report.forest import Forest, ForestGroup, ForestLine
+from claims.report.pictures import (
     FAINT,
     INK,
     PAPER,
@@ -21,8 +21,8 @@ from clozelab.report.pictures import (
     picture_files,
     save_picture,
 )
-from clozelab.report.verdict_styles import COLOURS
-from clozelab.text.formatting import count_noun
+from claims.report.verdict_styles import COLOURS
+from claims.text.phrases import count_noun
 
 # inches a claim of the forest plot, characters of a line of its text, and how faint a margin is
 CLAIM_HEIGHT = 0.48

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from clozelab.analysis.schema import BaseClaim, SequentialDesign
+from claims.analysis.schema import BaseClaim, SequentialDesign
 
 ANALYSIS_LOG = "looks.jsonl"
 UNREADABLE = "unreadable"

@@ -1,7 +1,7 @@
 """The claims as a forest plot: a line a claim, its interval beside zero and its margin.
 
-The lines of one unit share an axis. templates/forest.html.j2 draws them on the page, plots.py as
-a picture, screen.py in a terminal.
+The lines of one unit share an axis. templates/forest.html.j2 draws them on the page,
+forest_picture.py as a picture, screen.py in a terminal.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import chain
 
 from matplotlib.ticker import MaxNLocator
 
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.schema import BaseClaim
-from clozelab.analysis.verdicts import Judgement
-from clozelab.report.claims import ClaimView, unit_of
-from clozelab.report.estimates import percent, scores_by_seed
-from clozelab.results.table import ResultTable
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import BaseClaim
+from claims.analysis.scores import ScoreTable
+from claims.analysis.verdicts import Judgement
+from claims.report.claims import ClaimView, unit_of
+from claims.report.estimates import percent, scores_by_seed
 
 NUM_TICKS = 5
 # of the widest mean: intervals beyond it are cut
@@ -91,7 +91,7 @@ class Forest:
         return any(line.paper is not None for line in self.lines)
 
 
-def forest_of(claims: Sequence[ClaimView], table: ResultTable) -> Forest:
+def forest_of(claims: Sequence[ClaimView], table: ScoreTable) -> Forest:
     """Sort the claims by the unit of their difference; within a unit they keep their order."""
     drawn = []
     undrawn = []
@@ -136,7 +136,7 @@ def _axis(unit: str, judgements: Iterable[Judgement]) -> Axis:
     return Axis(unit, low, high, tuple(float(tick) for tick in ticks if low <= tick <= high))
 
 
-def _line(claim: ClaimView, axis: Axis, table: ResultTable) -> ForestLine:
+def _line(claim: ClaimView, axis: Axis, table: ScoreTable) -> ForestLine:
     judgement = claim.judgement
     difference = judgement.difference
     assert difference is not None, "the others are not drawn"
@@ -160,12 +160,12 @@ def _band(claim: BaseClaim, axis: Axis) -> tuple[float, float]:
     return axis.low, most
 
 
-def _cells(judgement: Judgement, table: ResultTable) -> Iterator[str]:
+def _cells(judgement: Judgement, table: ScoreTable) -> Iterator[str]:
     """The cells behind the difference that is drawn."""
     contrast = judgement.weakest
     for term in contrast.terms if contrast else ():
         cell = table.cells[term.row, term.column.key]
         decimals = term.column.decimals
         score = percent(cell.estimate, decimals)
-        name = f"{table.experiment.label(term.row)}, {term.column.heading}"
+        name = f"{table.spec.label(term.row)}, {term.column.heading}"
         yield f"{name}: {score} ({scores_by_seed(cell, decimals)})"

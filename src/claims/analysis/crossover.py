@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clozelab.analysis.contrasts import LearningCurve
-from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.scores import DataColumn, ScoreTable
-from clozelab.analysis.statistics import CONFIDENCE, Scores, Seeds, t_quantile
+from claims.analysis.contrasts import LearningCurve
+from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.scores import DataColumn, ScoreTable
+from claims.analysis.statistics import CONFIDENCE, Scores, Seeds, t_quantile
 
 Interval = tuple[float, float]
 

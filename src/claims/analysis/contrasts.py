@@ -15,12 +15,11 @@ from itertools import chain, product
 from statistics import fmean
 from typing import NamedTuple
 
-from clozelab.analysis.comparability import Exclusion, Pair, find_incomparability, provenance
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import join_list
-from clozelab.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
-from clozelab.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
-from clozelab.analysis.statistics import (
+from claims.analysis.comparability import Exclusion, Pair, find_incomparability, provenance
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import PERCENT, ZERO, Row, SequentialDesign, negated
+from claims.analysis.scores import Cell, DataColumn, ScoredRun, ScoreTable
+from claims.analysis.statistics import (
     FINETUNING_SEEDS,
     PRETRAINING_SEEDS,
     Estimate,
@@ -29,6 +28,7 @@ from clozelab.analysis.statistics import (
     estimate_contrast,
     sequential_p,
 )
+from claims.text.phrases import join_list
 
 CEILING = 100.0  # no score in percent is higher
 # figures of pre-training whose size depends on which tokens an objective predicts

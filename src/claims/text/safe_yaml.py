@@ -8,8 +8,6 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.text.plain import PlainDict
-
 # values and levels of nesting that no experiment needs
 MOST_VALUES = 100_000
 MOST_LEVELS = 50
@@ -25,7 +23,7 @@ class UniqueKeys(SAFE_LOADER):
     a word. And 1e-3 is a number.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> PlainDict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, object]:
         keys = set[str]()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):

@@ -8,10 +8,11 @@ from enum import Enum, auto
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
-from clozelab.analysis.comparability import Pair
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
-from clozelab.analysis.statistics import (
+from claims.analysis.comparability import Pair
+from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
+from claims.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,
@@ -248,6 +249,9 @@ class ScoreTable:
     has no evidence on how its runs were made.
     """
 
+    has_evidence: ClassVar[bool] = False
+    """whether anything is known of how its runs were made"""
+
     spec: TableSpec
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
@@ -288,8 +292,33 @@ class ScoreTable:
         return set()
 
     @property
+    def generator(self) -> str | None:
+        """The generated world that the data are of; None for real text, or where it is unknown."""
+        return None
+
+    @property
+    def is_finetuned(self) -> bool:
+        """Whether scores are of fine-tunings, with a seed of their own."""
+        for cell in self.cells.values():
+            if any(finetune_seed for _, finetune_seed in cell.scores):
+                return True
+        return False
+
+    def retained(self, row: str, column: DataColumn) -> str:  # noqa: ARG002
+        """What a row keeps of another one's score, in words; empty where nobody asks."""
+        return ""
+
+    @property
     def checkpoint_series(self) -> Sequence[CheckpointSeries]:
         return ()
+
+    def seconds_a_seed(
+        self,
+        rows: Iterable[str],  # noqa: ARG002
+        tasks: Iterable[str],  # noqa: ARG002
+    ) -> float | None:
+        """What one more pre-training seed of some rows takes; None where nothing is known."""
+        return None
 
     def below_baseline(self, row: str, column: DataColumn) -> str:
         """That a row with pre-training lies below its floor on a data set; empty where not.

@@ -1,0 +1,151 @@
+"""Claims in a file of their own, and whether a table of scores has what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+from pydantic import BaseModel, ValidationError
+
+from claims.analysis.schema import (
+    ALL_COLUMNS,
+    BaseClaim,
+    Column,
+    Row,
+    SequentialDesign,
+    TableSpec,
+)
+from claims.analysis.scores import ScoreTable
+from claims.text.did_you_mean import hint
+from claims.text.safe_yaml import UniqueKeys, own_text
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "columns": Column,
+    "rows": Row,
+    "claims": BaseClaim,
+    "stopping": SequentialDesign,
+}
+"""What stands below a key of such a file."""
+LISTS = ("columns", "rows", "claims")
+"""The keys that hold a list: an entry's number comes before its own key."""
+
+
+def read_claim_file(path: Path) -> TableSpec:
+    """The claims of a YAML file. ValueError: what it cannot mean, and where."""
+    spec = read_claims(path)
+    if not spec.claims:
+        raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
+    return spec
+
+
+def read_claims(path: Path) -> TableSpec:
+    """A file that has `claims:` as paper.yaml, or is their list.
+
+    Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
+    left alone. ValueError: the file, the key, what is wrong.
+    """
+    file = load_yaml(path)
+    if isinstance(file, list):
+        file = {"claims": file}
+    if not isinstance(file, dict):
+        raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
+    columns = []
+    for entry in file.get("columns") or ():
+        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
+            name = str(entry.get("name", entry.get("task")))
+            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
+            columns.append({"name": name, "task": name} | scale)
+    entries = {"claims": [], "columns": columns}
+    for key in ("claims", "stopping"):
+        if key in file:
+            entries[key] = file[key]
+    try:
+        return TableSpec.model_validate(entries)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {validation_message(error, TableSpec)}") from None
+
+
+def load_yaml(path: Path) -> object:
+    """What a YAML file says; an empty mapping where it is empty. ValueError: it is no YAML."""
+    try:
+        return yaml.load(own_text(path, path.parent), UniqueKeys) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+
+
+def validation_message(
+    error: ValidationError,
+    whole: type[BaseModel],
+    sections: Mapping[str, type[BaseModel]] = SECTIONS,
+) -> str:
+    """The first refusal in one sentence: the place in the file, what is wrong, what to write.
+
+    Args:
+        whole: the model of the file.
+        sections: what stands below its keys.
+    """
+    # A slip also leaves its key out: of both refusals the slip is named.
+    first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
+    steps = list(first["loc"])
+    if steps[:1] == ["claims"] and len(steps) > 2:
+        # The union of claims adds which of its kinds was tried: claims.0.order.rows.
+        del steps[2]
+    key_path = [str(step) for step in steps if step != ""]
+    if first["type"] == "value_error":
+        return ": ".join(filter(None, (".".join(key_path), str(first["ctx"]["error"]))))
+
+    # The refusal quotes what stands below the key in its model. columns.2.metrics is the key
+    # `metrics` of a Column, two steps down; of stopping.first one step comes before the key.
+    model = whole
+    depth = 2 if key_path[0] in LISTS else 1
+    if key_path[0] in sections and len(key_path) > depth:
+        model = sections[key_path[0]]
+    else:
+        depth = 0
+    key = key_path[depth]
+    where = f"{'.'.join(key_path[:depth])}: " if depth else ""
+    meanings = {
+        field.alias or name: field.description
+        for name, field in model.model_fields.items()
+        if field.description
+    }
+    if first["type"] == "extra_forbidden":
+        keys = [*meanings, "compare"] if model is BaseClaim else list(meanings)
+        return f"{where}has no key {key!r}; {hint(key, keys)}"
+    if first["type"] == "missing" and len(key_path) == depth + 1:
+        return f"{where}lacks {key}, {meanings[key]}"
+    meaning = meanings.get(key, "a mapping of keys and values")
+    return f"{'.'.join(key_path)} is {first['input']!r}; it is {meaning}"
+
+
+def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
+    """Every arm and task that a claim names has scores. ValueError: one that has none."""
+    columns = [column.name for column in table.spec.columns]
+    for index, claim in enumerate(table.spec.claims):
+        where = f"{claim_path}: claims.{index}"
+        for arm in claim.all_rows:
+            if arm not in table.rows:
+                raise ValueError(
+                    f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
+                )
+        claimed = [claim.column]
+        # [row, row, column]: its rows are in `all_rows` already.
+        if claim.against:
+            claimed.append(claim.against[2])
+        for column in claimed:
+            if column not in (*columns, ALL_COLUMNS):
+                raise ValueError(
+                    f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
+                )
+
+
+def check_declared(table: ScoreTable, spec: TableSpec, claim_path: Path) -> None:
+    """Every column with a unit has scores. ValueError: one that has none."""
+    columns = [column.name for column in table.spec.columns]
+    for column in spec.columns:
+        if column.name not in columns:
+            raise ValueError(
+                f"{claim_path}: columns: {column.name!r} is no task of the scores;"
+                f" {hint(column.name, columns)}"
+            )
