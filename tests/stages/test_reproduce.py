@@ -133,7 +133,8 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
     ) -> tuple[int, Any]:
         rounds.append((is_checked, len(steps), [*words]))
         return 0, SimpleNamespace(
-            judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]], table=UNTIMED
+            judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]],
+            table=UNTIMED,
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
@@ -179,7 +180,8 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         rounds.append(1)
         clock[0] += 300.0 if len(rounds) == 1 else 100.0
         return 0, SimpleNamespace(
-            judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)], table=table
+            judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)],
+            table=table,
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)

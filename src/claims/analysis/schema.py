@@ -570,6 +570,11 @@ class TableSpec(Entry):
     def has_paper(self) -> bool:
         return bool(self.source) or self.has_numbers
 
+    @property
+    def has_fixed_encoders(self) -> bool:
+        """Whether each row is one given encoder."""
+        return all(row.fixed_encoder for row in self.rows)
+
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
 

@@ -304,6 +304,11 @@ class ScoreTable:
                 return True
         return False
 
+    @property
+    def has_plain_seeds(self) -> bool:
+        """Whether nobody knows what its seeds decide: they are called seeds, and no more."""
+        return not self.has_evidence and not self.is_finetuned
+
     def retained(self, row: str, column: DataColumn) -> str:  # noqa: ARG002
         """What a row keeps of another one's score, in words; empty where nobody asks."""
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain, combinations, product
 
 from claims.analysis.contrasts import Contrast, contrast_rows
 from claims.analysis.multiplicity import fallback_procedure
@@ -120,14 +120,14 @@ def claim_views(judgements: Sequence[Judgement], table: ScoreTable) -> list[Clai
 def _claim_view(number: int, judgement: Judgement, table: ScoreTable) -> ClaimView:
     figures = _figures(judgement, table)
     claimed = _claimed(judgement, table)
-    note = wording.judgement_note(judgement)
+    note = wording.seed_words(wording.judgement_note(judgement), table)
     needs_short = judgement.forecast.short if judgement.forecast else ""
     if judgement.weakest and judgement.weakest.depends_on_collapsed_runs:
         needs_short = "rests on collapsed runs"
     sentence = _sentence(judgement, figures, claimed, note)
     compared = _compared(judgement.claim, table)
     label = wording.verdict_label(judgement)
-    needs = needs_of(judgement, table)
+    needs = wording.seed_words(needs_of(judgement, table), table)
     return ClaimView(
         number,
         judgement,
@@ -284,11 +284,17 @@ def needs_of(judgement: Judgement, table: ScoreTable) -> str:
 # -- a table without claims ------------------------------------------------------------------------
 
 
-def differences(table: ScoreTable) -> list[DifferenceView]:
-    """Every other row against the first one, on every data set: for a table without claims."""
-    first, *others = table.rows
-    pairs = product(table.with_results, others)
-    contrasts = [contrast_rows(table, row, first, column) for column, row in pairs]
+def differences(table: ScoreTable, *, every_pair: bool = False) -> list[DifferenceView]:
+    """Every other row against the first one, on every data set: for a table without claims.
+
+    With `every_pair` every row against each of those before it.
+    """
+    pairs = list(combinations(table.rows, 2))
+    if not every_pair:
+        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
+    contrasts = []
+    for column, (first, row) in product(table.with_results, pairs):
+        contrasts.append(contrast_rows(table, row, first, column))
     corrected = fallback_procedure({"": contrasts}).corrected
     views = []
     for contrast in contrasts:

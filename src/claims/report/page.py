@@ -122,15 +122,15 @@ class About:
 
     title: str
     name: str
-    source: str
-    has_paper: bool
-    scale: str
+    source: str = ""
+    has_paper: bool = False
+    scale: str = ""
     # the generated world that wrote the data; None for real text
-    synthetic: str | None
+    synthetic: str | None = None
     # from the experiment's README
-    question: str
+    question: str = ""
     # the question that its primary claims answer, with the answer; empty for most
-    answer: str
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,8 @@ class TableSection:
     sets: str
     # what a cell is: each of two seeds, or a mean with an interval; empty where there is none
     interval: str
+    # whether a score behind a mean has one seed, of which nobody knows what it decides
+    has_plain_seeds: bool
     has_two_seeds: bool
     # what the paper's cells are
     statistic: str
@@ -161,6 +163,8 @@ class ClaimSection:
     analyses: str
     forest: Forest
     differences: list[DifferenceView]
+    # those of all pairs of rows, rather than from the first one
+    every_pair: bool
     units: str
     # how to read intervals and verdicts, and how scores were chosen
     reading: list[str]
@@ -212,6 +216,12 @@ def paragraphs(text: str) -> list[str]:
     return lines
 
 
+def _sentences(name: str, table: ScoreTable, **values: object) -> list[str]:
+    """The paragraphs of a text template about a table."""
+    text = templates().get_template(name).render(values)
+    return paragraphs(wording.seed_words(text, table))
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -232,6 +242,7 @@ def table_section(
         units=in_units(PERCENT, units),
         sets=sets,
         interval=_interval(table),
+        has_plain_seeds=table.has_plain_seeds,
         has_two_seeds=has_two_seeds,
         statistic=statistic,
         groups=column_groups(table),
@@ -243,18 +254,15 @@ def _interval(table: ScoreTable) -> str:
     """What a cell of ours is: a mean over which seeds, with which interval; empty without any."""
     if not any(cell.estimate for cell in table.cells.values()):
         return ""
-    text = (
-        templates()
-        .get_template("interval.txt.j2")
-        .render(
-            has_paper=table.spec.has_paper,
-            basis=table.most_common_basis,
-            num_seeds=_num_seeds(table),
-            is_finetuned=table.is_finetuned,
-            has_fixed_encoders=table.spec.has_fixed_encoders,
-        )
-    )
-    return paragraphs(text)[0]
+    return _sentences(
+        "interval.txt.j2",
+        table,
+        has_paper=table.spec.has_paper,
+        basis=table.most_common_basis,
+        num_seeds=_num_seeds(table),
+        is_finetuned=table.is_finetuned,
+        has_fixed_encoders=table.spec.has_fixed_encoders,
+    )[0]
 
 
 def _num_seeds(table: ScoreTable) -> int:
@@ -451,32 +459,37 @@ def _score(score: float | None, decimals: int = 1) -> str:
 # -- the claims ------------------------------------------------------------------------------------
 
 
-def claim_section(table: ScoreTable, analysed: AnalysedTable, selection: str = "") -> ClaimSection:
-    """The claims in words; `selection` says how scores were chosen."""
+def claim_section(
+    table: ScoreTable, analysed: AnalysedTable, selection: str = "", *, every_pair: bool = False
+) -> ClaimSection:
+    """The claims in words; `selection` says how scores were chosen.
+
+    Without claims the differences from the first row; with `every_pair` those of all pairs.
+    """
     judgements = analysed.judgements
     claims = claim_views(judgements, table)
     units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
     claim_types = {type(claim).__name__ for claim in table.spec.claims}
-    reading = (
-        templates()
-        .get_template("reading.txt.j2")
-        .render(
-            experiment=table.spec,
-            has_evidence=table.has_evidence,
-            claim_types=claim_types,
-            family=max((judgement.num_tests for judgement in judgements), default=0),
-            selection=selection,
-            has_forecasts=any(judgement.forecast for judgement in judgements),
-        )
+    reading = _sentences(
+        "reading.txt.j2",
+        table,
+        experiment=table.spec,
+        has_evidence=table.has_evidence,
+        has_plain_seeds=table.has_plain_seeds,
+        claim_types=claim_types,
+        family=max((judgement.num_tests for judgement in judgements), default=0),
+        selection=selection,
+        has_forecasts=any(judgement.forecast for judgement in judgements),
     )
     return ClaimSection(
         claims=claims,
         summary=wording.summarise(judgements),
         analyses=_analyses(analysed.analyses),
         forest=forest_of(claims, table),
-        differences=[] if table.spec.claims else differences(table),
+        differences=[] if table.spec.claims else differences(table, every_pair=every_pair),
+        every_pair=every_pair,
         units=in_units(POINTS, units),
-        reading=paragraphs(reading),
+        reading=reading,
         selection=selection,
     )
 

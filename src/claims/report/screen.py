@@ -40,11 +40,13 @@ def print_judged(page: JudgedPage, console: Console) -> None:
     if page.judged.claims:
         console.print(verdict_table(page.judged.claims, page.judged.forest, console.width))
     if page.judged.differences:
-        print_differences(page.judged.differences, console)
+        print_differences(page.judged.differences, console, every_pair=page.judged.every_pair)
 
 
-def print_differences(differences: Sequence[DifferenceView], console: Console) -> None:
-    """Print paired differences from the first row, and why some have no p-value."""
+def print_differences(
+    differences: Sequence[DifferenceView], console: Console, *, every_pair: bool = False
+) -> None:
+    """Print paired differences from the first row or of all pairs, and why some have no p-value."""
     headings = [
         Heading("row", folds=True),
         Heading("column", folds=True),
@@ -56,8 +58,12 @@ def print_differences(differences: Sequence[DifferenceView], console: Console) -
     for difference in differences:
         estimate = f"{difference.ours} {difference.unit}"
         figures = [estimate, difference.interval, difference.p]
-        rows.append([difference.row, difference.judged_on, *figures])
-    print_plain(f"differences from {differences[0].first}, paired by seed", console, "bold")
+        row = difference.row
+        if every_pair:
+            row += f" against {difference.first}"
+        rows.append([row, difference.judged_on, *figures])
+    which = "of all pairs" if every_pair else f"from {differences[0].first}"
+    print_plain(f"differences {which}, paired by seed", console, "bold")
     console.print(make_table(headings, rows, console.width))
     untested = [difference for difference in differences if difference.note and not difference.p]
     for (row, note), same in group_by(untested, attrgetter("row", "note")).items():

@@ -14,12 +14,20 @@ from claims.analysis.crossover import Crossover
 from claims.analysis.history import Breach, BreachKind
 from claims.analysis.hypotheses import ResolvedClaim
 from claims.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
+from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
 from claims.analysis.verdict_codes import Verdict, read_verdict
 from claims.analysis.verdicts import DetectableDifference, Judgement
 from claims.report.estimates import interval
 from claims.report.verdict_styles import EXPLORATORY, label_of
 from claims.text.phrases import duration, format_count, join_list, signed
+
+
+def seed_words(text: str, table: ScoreTable) -> str:
+    """A text in which seeds are called seeds where nobody knows what was trained with them."""
+    if not table.has_plain_seeds:
+        return text
+    return text.replace("pre-training seed", "seed")
 
 
 def verdict_label(judgement: Judgement) -> str:

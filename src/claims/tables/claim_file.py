@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
 
 import yaml  # type: ignore[import-untyped]
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from claims.analysis.schema import (
     ALL_COLUMNS,
@@ -16,30 +17,54 @@ from claims.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
-from claims.analysis.scores import ScoreTable
+from claims.tables.layout import Layout
 from claims.text.did_you_mean import hint
 from claims.text.safe_yaml import UniqueKeys, own_text
+
+if TYPE_CHECKING:
+    from claims.analysis.scores import ScoreTable  # which brings scipy
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "columns": Column,
     "rows": Row,
     "claims": BaseClaim,
     "stopping": SequentialDesign,
+    "scores": Layout,
 }
 """What stands below a key of such a file."""
 LISTS = ("columns", "rows", "claims")
 """The keys that hold a list: an entry's number comes before its own key."""
 
 
-def read_claim_file(path: Path) -> TableSpec:
-    """The claims of a YAML file. ValueError: what it cannot mean, and where."""
-    spec = read_claims(path)
-    if not spec.claims:
-        raise ValueError(f"{path}: no claims; `claims:` is a list, as in docs/claims.md")
-    return spec
+class ClaimFile(TableSpec):
+    """Claims about a file of scores."""
+
+    title: str = ""
+    """what stands over the page"""
+    compare: Literal["first", "all"] | None = None
+    """without claims: first, for all rows against the first one, or all, for all pairs"""
+    scores: Layout = Layout()
+    """a mapping that names the columns of the file of scores"""
+
+    @model_validator(mode="after")
+    def _check_one_kind_of_question(self) -> Self:
+        if self.claims and self.compare:
+            raise ValueError("compare is for a file without claims: leave one of the two out")
+        return self
 
 
-def read_claims(path: Path) -> TableSpec:
+def read_claim_file(path: Path) -> ClaimFile:
+    """The claims of a YAML file, or what it compares. ValueError: what it cannot mean."""
+    file = read_claims(path)
+    if not file.claims and not file.compare:
+        raise ValueError(
+            f"{path}: no claims; `claims:` is a list, as in docs/claims.md, and `compare: all`"
+            " compares all pairs"
+        )
+    return file
+
+
+def read_claims(path: Path) -> ClaimFile:
     """A file that has `claims:` as paper.yaml, or is their list.
 
     Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
@@ -57,13 +82,13 @@ def read_claims(path: Path) -> TableSpec:
             scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
             columns.append({"name": name, "task": name} | scale)
     entries = {"claims": [], "columns": columns}
-    for key in ("claims", "stopping"):
+    for key in ("claims", "stopping", "title", "compare", "scores"):
         if key in file:
             entries[key] = file[key]
     try:
-        return TableSpec.model_validate(entries)
+        return ClaimFile.model_validate(entries)
     except ValidationError as error:
-        raise ValueError(f"{path}: {validation_message(error, TableSpec)}") from None
+        raise ValueError(f"{path}: {validation_message(error, ClaimFile)}") from None
 
 
 def load_yaml(path: Path) -> object:
@@ -95,14 +120,8 @@ def validation_message(
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(key_path), str(first["ctx"]["error"]))))
 
-    # The refusal quotes what stands below the key in its model. columns.2.metrics is the key
-    # `metrics` of a Column, two steps down; of stopping.first one step comes before the key.
-    model = whole
-    depth = 2 if key_path[0] in LISTS else 1
-    if key_path[0] in sections and len(key_path) > depth:
-        model = sections[key_path[0]]
-    else:
-        depth = 0
+    # The refusal quotes what stands below the key in its model.
+    model, depth = _model_at(key_path, whole, sections)
     key = key_path[depth]
     where = f"{'.'.join(key_path[:depth])}: " if depth else ""
     meanings = {
@@ -117,6 +136,19 @@ def validation_message(
         return f"{where}lacks {key}, {meanings[key]}"
     meaning = meanings.get(key, "a mapping of keys and values")
     return f"{'.'.join(key_path)} is {first['input']!r}; it is {meaning}"
+
+
+def _model_at(
+    place: list[str], whole: type[BaseModel], sections: Mapping[str, type[BaseModel]]
+) -> tuple[type[BaseModel], int]:
+    """The model whose key a refusal names, and how many steps of its place come before that key.
+
+    `columns.2.metrics` is the key `metrics` of a Column, two steps down; `stopping.first` is one.
+    """
+    depth = 2 if place[0] in LISTS else 1
+    if place[0] not in sections or len(place) <= depth:
+        return whole, 0
+    return sections[place[0]], depth
 
 
 def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:

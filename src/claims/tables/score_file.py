@@ -1,4 +1,4 @@
-"""Scores from a CSV: a table without run folders, for whoever trained elsewhere.
+"""A table of scores without run folders, for whoever trained elsewhere.
 
 arm,seed,task,score
 mlm,1,qnli,81.2
@@ -7,25 +7,28 @@ ltr,1,qnli,74.9
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from claims.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
 from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from claims.analysis.statistics import Seeds
+from claims.tables.layout import Layout, ScoreRows
+from claims.tables.result_folders import read_result_folder
+from claims.tables.rows import read_rows
 
 REQUIRED = ("arm", "seed", "task", "score")
-FINETUNE_SEED_NAMES = ("finetuning_seed", "fine_tuning_seed")
 
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """One line of a score file."""
+    """One score of one run."""
 
-    number: int
+    # "line 3", or a file of a folder
+    where: str
     arm: str
     seeds: Seeds
     # the task, and its metric where the file has several of one task: "qnli accuracy"
@@ -33,68 +36,62 @@ class ScoreLine:
     score: float
 
 
-def read_score_file(path: Path) -> list[ScoreLine]:
-    """Read the lines of a CSV with the columns arm, seed, task and score.
+@dataclass(frozen=True)
+class Scores:
+    """What a file or a folder of scores has."""
 
-    It may have finetuning_seed (or fine_tuning_seed) and metric, too; other columns are left
-    alone. ValueError: a column is missing, a cell is not what it should be (with its line), or two
-    lines are about the same run.
+    lines: list[ScoreLine]
+    # those of which the file itself gives unit and direction
+    columns: list[Column]
+    # what was left out, in words
+    notes: list[str]
+
+
+def read_scores(path: Path, layout: Layout | None = None) -> Scores:
+    """Read scores from a CSV, a Parquet file or a folder of result files.
+
+    ValueError: a column is missing, a cell is not what it should be (with its line), or two lines
+    are about the same run.
     """
-    # utf-8-sig: Excel puts a byte order mark before a CSV.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = list(reader.fieldnames or ())
-        for name in REQUIRED:
-            if name not in columns:
-                raise ValueError(
-                    f"{path}: no column {name!r}; it has {', '.join(columns) or 'none'}"
-                )
-        for name in columns:
-            if columns.count(name) > 1:
-                raise ValueError(f"{path}: two columns are called {name!r}")
-        # The reader counts the lines that it has read, also inside a quoted cell.
-        rows = [(reader.line_num, row) for row in reader]
-    if not rows:
-        raise ValueError(f"{path}: no line below the heading")
-
-    metrics = _metrics_by_task(row for _, row in rows)
-    lines = [_read_line(path, number, row, metrics) for number, row in rows]
-    _refuse_repeated(path, lines)
-    return lines
-
-
-def _metrics_by_task(rows: Iterable[Mapping[str, str | None]]) -> dict[str, set[str]]:
+    layout = layout or Layout()
+    found = read_result_folder(path, layout) if path.is_dir() else read_rows(path, layout)
     metrics: dict[str, set[str]] = {}
-    for row in rows:
-        task = (row["task"] or "").strip()
-        metrics.setdefault(task, set()).add((row.get("metric") or "").strip())
-    return metrics
+    for _, cells in found.rows:
+        metrics.setdefault(cells["task"].strip(), set()).add(cells.get("metric", "").strip())
+    lines = [_read_line(path, where, cells, metrics) for where, cells in found.rows]
+    _refuse_repeated(path, lines)
+    return Scores(lines, _falling_columns(found, metrics), found.notes)
+
+
+def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:
+    """Of QNLI with accuracy and f1 "qnli accuracy" and "qnli f1"; of one metric "qnli"."""
+    if len(metrics[task]) == 1:
+        return task
+    return f"{task} {metric}".strip()
+
+
+def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
+    names = [_column_name(task, metric, metrics) for task, metric in sorted(found.falling)]
+    return [Column(name=name, task=name, unit="points", higher_is_better=False) for name in names]
 
 
 def _read_line(
-    path: Path, number: int, row: Mapping[str, str | None], metrics: Mapping[str, set[str]]
+    path: Path, where: str, cells: Mapping[str, str], metrics: Mapping[str, set[str]]
 ) -> ScoreLine:
-    where = f"{path}, line {number}"
-    # DictReader fills a short line with None, and files surplus cells under the key None.
-    texts = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
+    place = f"{path}, {where}"
+    texts = {name: text.strip() for name, text in cells.items()}
     for name in REQUIRED:
         if not texts[name]:
-            raise ValueError(f"{where}: {name} is empty")
-    if None in row:
-        raise ValueError(f"{where}: it has more cells than the heading")
+            raise ValueError(f"{place}: {name} is empty")
     finetune_seed = 0
-    for name in FINETUNE_SEED_NAMES:
-        if texts.get(name):
-            finetune_seed = _whole_number(texts[name], name, where)
-    task = texts["task"]
-    # Of QNLI with accuracy and f1: "qnli accuracy" and "qnli f1". Of one metric: "qnli".
-    column = f"{task} {texts['metric']}" if len(metrics[task]) > 1 else task
+    if texts.get("finetuning_seed"):
+        finetune_seed = _whole_number(texts["finetuning_seed"], "finetuning_seed", place)
     return ScoreLine(
-        number=number,
+        where=where,
         arm=texts["arm"],
-        seeds=(_whole_number(texts["seed"], "seed", where), finetune_seed),
-        column=column.strip(),
-        score=_finite_number(texts["score"], where),
+        seeds=(_whole_number(texts["seed"], "seed", place), finetune_seed),
+        column=_column_name(texts["task"], texts.get("metric", ""), metrics),
+        score=_finite_number(texts["score"], place),
     )
 
 
@@ -117,17 +114,17 @@ def _finite_number(text: str, where: str) -> float:
 
 def _refuse_repeated(path: Path, lines: Iterable[ScoreLine]) -> None:
     """One run has one score: two lines about it would count twice."""
-    first: dict[tuple[str, str, Seeds], int] = {}
+    first: dict[tuple[str, str, Seeds], str] = {}
     for line in lines:
         key = (line.arm, line.column, line.seeds)
         if key in first:
             seed, finetune_seed = line.seeds
             fine = f", fine-tuning seed {finetune_seed}" if finetune_seed else ""
             raise ValueError(
-                f"{path}, lines {first[key]} and {line.number}: two scores of {line.arm} on"
+                f"{path}, {first[key]} and {line.where}: two scores of {line.arm} on"
                 f" {line.column}, seed {seed}{fine}"
             )
-        first[key] = line.number
+        first[key] = line.where
 
 
 def make_score_table(
@@ -159,11 +156,13 @@ def make_score_table(
     )
     datasets = tuple(map(_data_column, columns))
     cells = {}
-    for arm in arms:
-        for dataset in datasets:
-            cell_scores = scores.get((arm, dataset.key), {})
+    for dataset in datasets:
+        of_column = {arm: scores.get((arm, dataset.key), {}) for arm in arms}
+        seeds = set(chain.from_iterable(of_column.values()))
+        for arm, of_arm in of_column.items():
             # No file says that a run has collapsed, so all are taken for healthy.
-            cells[arm, dataset.key] = Cell(scores=cell_scores, healthy=cell_scores)
+            missing = tuple(sorted(seeds - of_arm.keys()))
+            cells[arm, dataset.key] = Cell(scores=of_arm, healthy=of_arm, missing=missing)
     return ScoreTable(spec, datasets, cells)
 
 

@@ -251,11 +251,6 @@ class Experiment(TableSpec):
         return MATCHES.get(self.matched_by, (str(self.matched_by),))
 
     @property
-    def has_fixed_encoders(self) -> bool:
-        """Whether each row is one given encoder."""
-        return all(row.fixed_encoder for row in self.rows)
-
-    @property
     def free_keys(self) -> frozenset[str]:
         """Settings in which any two rows or arms may differ, whatever their files say."""
         keys = set(self.differ_in)
