@@ -78,7 +78,7 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
     path.write_text("arm,seed,task,score\na,1,t,9\nb,1,t,1\n")
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
     spec = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_scores(path).lines, spec.claims, spec.stopping))
+    (judgement,) = judge(make_score_table(read_scores(path), spec.claims, spec.stopping))
     assert judgement.verdict is Verdict.ONE_SEED
 
 
@@ -100,11 +100,11 @@ def test_a_file_of_claims_declares_a_unit_and_the_rest_is_said_to_be_assumed(
     assert "assumed: percent, where higher is better: t" in printed
 
     spec = read_claims(files[1])
-    table = make_score_table(read_scores(files[0]).lines, spec.claims, None, spec.columns)
+    table = make_score_table(read_scores(files[0]), spec.claims, None, spec.columns)
     scales = {column.heading: column.scale for column in table.columns}
     assert scales == {"mae": Scale("points", higher_is_better=False), "t": IN_PERCENT}
 
-    for name, message in (("mea", "'mea' is no task of the scores"), ("", "belong together")):
+    for name, message in (("mea", "'mea' is no task of"), ("", "belong together")):
         entry = UNITS.replace("NAME", name or "mae")
         files[1].write_text((entry if name else entry.replace("unit: points, ", "")) + claims)
         assert main(["judge", *map(str, files)]) != 0
@@ -120,7 +120,7 @@ def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path)
     path.write_text("\n".join(lines))
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
     spec = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_scores(path).lines, spec.claims, spec.stopping))
+    (judgement,) = judge(make_score_table(read_scores(path), spec.claims, spec.stopping))
     assert judgement.difference is not None
     assert judgement.difference.count == 3 and judgement.difference.mean == pytest.approx(2.0)
 
@@ -130,7 +130,7 @@ def test_several_metrics_of_a_task_are_columns_of_their_own(tmp_path: Path) -> N
     path.write_text(
         "arm,seed,task,metric,score\na,1,mrpc,f1,80\na,1,mrpc,accuracy,70\na,1,rte,accuracy,60\n"
     )
-    assert {line.column for line in read_scores(path).lines} == {
+    assert {column for _, column in read_scores(path).cells} == {
         "mrpc f1",
         "mrpc accuracy",
         "rte",
@@ -148,9 +148,9 @@ HEADING = "arm,seed,task,score\n"
         (HEADING + "a,1,t,good\n", "line 2: score is 'good'; it is a number"),
         (HEADING + "a,1,t,1\nb,1,t,nan\n", "line 3: score is 'nan'"),
         (HEADING + "a,one,t,1\n", "line 2: seed is 'one'; it is a whole number"),
-        (HEADING + "a,1,,1\n", "line 2: task is empty"),
+        (HEADING + "a,1,,1\n", "line 2: lacks task, the name of a task"),
         (HEADING + "a,1,t,1,5\n", "line 2: it has more cells than the heading"),
-        (HEADING + "a,1,t,1\na,1,t,2\n", "line 2 and line 3: two scores of a on t, seed 1"),
+        (HEADING + "a,1,t,1\na,1,t,2\n", "line 3: a second score of a on t, seed 1"),
         ("arm,seed,task,score,score\na,1,t,1,1\n", "two columns are called 'score'"),
     ],
 )

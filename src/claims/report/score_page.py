@@ -21,7 +21,7 @@ from claims.report.files import (
 from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain
-from claims.tables.claim_file import ClaimFile, check_declared, check_names, read_claim_file
+from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
 from claims.tables.score_file import make_score_table, read_scores
 from claims.text.phrases import count_noun
 
@@ -35,7 +35,7 @@ CAVEAT = (
 class ScorePage(JudgedPage):
     """What a page shows of a file of scores."""
 
-    # "30 scores of scores.csv: 2 rows, 3 columns, 5 seeds"
+    # "30 scores of scores.csv, 5 seeds"
     setup: str
     # what the file cannot say
     caveat: str
@@ -59,31 +59,27 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     if claims is not None:
         file = read_claim_file(claims)
     found = read_scores(scores, file.scores)
-    declared = (*found.columns, *file.columns)
-    table = make_score_table(found.lines, file.claims, file.stopping, declared)
+    table = make_score_table(found, file.claims, file.stopping, file.columns)
     if claims is not None:
         # A misspelt arm would else be judged as one without runs.
-        check_names(table, scores, claims)
-        check_declared(table, file, claims)
+        check_names(table, file, scores, claims)
     if folder is None:
-        return build_score_page(table, AnalysedTable(judge(table), []), file, scores, found.notes)
-    folder.mkdir(parents=True, exist_ok=True)
-    analysed = run_interim_analysis(table, folder)
+        analysed = AnalysedTable(judge(table), [])
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        analysed = run_interim_analysis(table, folder)
     page = build_score_page(table, analysed, file, scores, found.notes)
-    return write_report(page, table, folder)
+    return write_report(page, table, folder) if folder else page
 
 
 def build_score_page(
     table: ScoreTable, analysed: AnalysedTable, file: ClaimFile, scores: Path, notes: Sequence[str]
 ) -> ScorePage:
     """Put judged scores into words; `notes` says what of them was left out."""
-    all_scores = [cell.scores for cell in table.cells.values()]
-    seeds = {seed for cell in all_scores for seed, _ in cell}
-    counts = (
-        count_noun(len(table.rows), "row"),
-        count_noun(len(table.columns), "column"),
-        count_noun(len(seeds), "seed"),
-    )
+    seeds: list[int] = []
+    for cell in table.cells.values():
+        seeds += [seed for seed, _ in cell.scores]
+    setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     problems = {}
     if notes:
         problems["Left out"] = list(notes)
@@ -97,7 +93,7 @@ def build_score_page(
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
     return ScorePage(
         about=about,
-        setup=f"{sum(map(len, all_scores))} scores of {scores.name}: {', '.join(counts)}",
+        setup=setup,
         caveat=CAVEAT,
         table=table_section(table, f"of {scores.name}", "", labels),
         judged=claim_section(table, analysed, every_pair=file.compare == "all"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -17,7 +17,7 @@ from claims.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
-from claims.tables.layout import Layout
+from claims.tables.layout import DEFAULT_LAYOUT, Layout
 from claims.text.did_you_mean import hint
 from claims.text.safe_yaml import UniqueKeys, own_text
 
@@ -42,8 +42,8 @@ class ClaimFile(TableSpec):
     title: str = ""
     """what stands over the page"""
     compare: Literal["first", "all"] | None = None
-    """without claims: first, for all rows against the first one, or all, for all pairs"""
-    scores: Layout = Layout()
+    """first, for all rows against the first one, or all, for all pairs; without claims"""
+    scores: Layout = DEFAULT_LAYOUT
     """a mapping that names the columns of the file of scores"""
 
     @model_validator(mode="after")
@@ -151,33 +151,24 @@ def _model_at(
     return sections[place[0]], depth
 
 
-def check_names(table: ScoreTable, score_path: Path, claim_path: Path) -> None:
-    """Every arm and task that a claim names has scores. ValueError: one that has none."""
+def check_names(table: ScoreTable, spec: TableSpec, score_path: Path, claim_path: Path) -> None:
+    """Every arm, task and declared column has scores. ValueError: one that has none."""
     columns = [column.name for column in table.spec.columns]
-    for index, claim in enumerate(table.spec.claims):
-        where = f"{claim_path}: claims.{index}"
+
+    def check(name: str, known: Sequence[str], kind: str, key: str) -> None:
+        if name not in known:
+            raise ValueError(
+                f"{claim_path}: {key}: {name!r} is no {kind} of {score_path}; {hint(name, known)}"
+            )
+
+    for index, claim in enumerate(spec.claims):
         for arm in claim.all_rows:
-            if arm not in table.rows:
-                raise ValueError(
-                    f"{where}: {arm!r} is no arm of {score_path}; {hint(arm, table.rows)}"
-                )
+            check(arm, table.rows, "arm", f"claims.{index}")
         claimed = [claim.column]
         # [row, row, column]: its rows are in `all_rows` already.
         if claim.against:
             claimed.append(claim.against[2])
         for column in claimed:
-            if column not in (*columns, ALL_COLUMNS):
-                raise ValueError(
-                    f"{where}: {column!r} is no task of {score_path}; {hint(column, columns)}"
-                )
-
-
-def check_declared(table: ScoreTable, spec: TableSpec, claim_path: Path) -> None:
-    """Every column with a unit has scores. ValueError: one that has none."""
-    columns = [column.name for column in table.spec.columns]
-    for column in spec.columns:
-        if column.name not in columns:
-            raise ValueError(
-                f"{claim_path}: columns: {column.name!r} is no task of the scores;"
-                f" {hint(column.name, columns)}"
-            )
+            check(column, [*columns, ALL_COLUMNS], "task", f"claims.{index}")
+    for declared in spec.columns:
+        check(declared.name, columns, "task", "columns")

@@ -32,6 +32,9 @@ class Layout(Entry):
     """a regular expression of a run's name, with the groups arm and seed, and task if it has one"""
 
 
+DEFAULT_LAYOUT = Layout()
+
+
 @dataclass(frozen=True)
 class ScoreRows:
     """Scores in long form: a row a score.

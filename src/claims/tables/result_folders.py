@@ -26,7 +26,6 @@ class Score(NamedTuple):
     task: str
     metric: str
     value: float
-    higher_is_better: bool = True
 
 
 def read_result_folder(folder: Path, layout: Layout) -> ScoreRows:
@@ -45,7 +44,7 @@ def read_result_folder(folder: Path, layout: Layout) -> ScoreRows:
             cells, score = _named(name, written, layout, path)
             key = (score.task, score.metric)
             largest[key] = max(abs(score.value), largest.get(key, 0.0))
-            if not score.higher_is_better or " ".join(key).endswith(FALLING):
+            if " ".join(key).endswith(FALLING):
                 falling.add(key)
             found.append((place.as_posix(), cells, score))
     if not found:
@@ -101,14 +100,12 @@ def _of_mteb(result: Mapping[str, Any]) -> Score:
 
 def _of_harness(results: Mapping[str, Any]) -> Iterator[Score]:
     """Of `acc,none` the metric is acc; of `exact_match,strict-match` it is both words."""
-    directions = results.get("higher_is_better", {})
     for task, values in results["results"].items():
         for key, value in values.items():
             metric, comma, kind = key.partition(",")
             if not comma or metric.endswith("_stderr") or isinstance(value, str):
                 continue
-            name = metric if kind == "none" else f"{metric} {kind}"
-            yield Score(task, name, value, directions.get(task, {}).get(metric) is not False)
+            yield Score(task, metric if kind == "none" else f"{metric} {kind}", value)
 
 
 def _named(name: str, score: Score, layout: Layout, path: Path) -> tuple[dict[str, str], Score]:
@@ -117,14 +114,15 @@ def _named(name: str, score: Score, layout: Layout, path: Path) -> tuple[dict[st
     if layout.run:
         pattern = layout.run
     match = pattern.search(name)
-    if match is None or not {"arm", "seed"} <= match.groupdict().keys():
+    groups = match.groupdict("") if match else {}
+    if not {"arm", "seed"} <= groups.keys():
         raise ValueError(
             f"{path}: {name!r} does not say which arm and seed it is; name runs as mlm-seed-1, or"
             " write `scores: {run: REGULAR EXPRESSION}` in the file of claims (docs/judge.md)"
         )
-    groups = match.groupdict()
-    if not score.task:
+    if groups.get("task") and not score.task:
+        score = score._replace(task=groups["task"])
+    elif not score.task:
         # Of a tree without folders of tasks, a metric is what a column is about.
-        task = groups.get("task")
-        score = score._replace(task=task) if task else score._replace(task=score.metric, metric="")
+        score = score._replace(task=score.metric, metric="")
     return {"arm": groups["arm"], "seed": groups["seed"]}, score

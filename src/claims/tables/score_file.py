@@ -7,60 +7,86 @@ ltr,1,qnli,74.9
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from claims.analysis.schema import IN_PERCENT, Claim, Column, Row, SequentialDesign, TableSpec
+from pydantic import FiniteFloat, ValidationError
+
+from claims.analysis.schema import (
+    IN_PERCENT,
+    Claim,
+    Column,
+    Entry,
+    Row,
+    SequentialDesign,
+    TableSpec,
+)
 from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from claims.analysis.statistics import Seeds
-from claims.tables.layout import Layout, ScoreRows
+from claims.tables.claim_file import validation_message
+from claims.tables.layout import DEFAULT_LAYOUT, Layout, ScoreRows
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import read_rows
 
-REQUIRED = ("arm", "seed", "task", "score")
 
+class ScoreRow(Entry):
+    """The cells of a score."""
 
-@dataclass(frozen=True)
-class ScoreLine:
-    """One score of one run."""
-
-    # "line 3", or a file of a folder
-    where: str
     arm: str
-    seeds: Seeds
-    # the task, and its metric where the file has several of one task: "qnli accuracy"
-    column: str
-    score: float
+    """the name of a system"""
+    seed: int
+    """a whole number"""
+    finetuning_seed: int = 0
+    """a whole number"""
+    task: str
+    """the name of a task"""
+    metric: str = ""
+    """the name of a metric"""
+    score: FiniteFloat
+    """a number; leave the line out where a run failed"""
 
 
 @dataclass(frozen=True)
 class Scores:
     """What a file or a folder of scores has."""
 
-    lines: list[ScoreLine]
+    # (arm, column) -> seeds -> score. A column is a task, and its metric where the file has several
+    # of one task: "qnli accuracy".
+    cells: dict[tuple[str, str], dict[Seeds, float]]
     # those of which the file itself gives unit and direction
     columns: list[Column]
     # what was left out, in words
     notes: list[str]
 
 
-def read_scores(path: Path, layout: Layout | None = None) -> Scores:
+def read_scores(path: Path, layout: Layout = DEFAULT_LAYOUT) -> Scores:
     """Read scores from a CSV, a Parquet file or a folder of result files.
 
     ValueError: a column is missing, a cell is not what it should be (with its line), or two lines
     are about the same run.
     """
-    layout = layout or Layout()
-    found = read_result_folder(path, layout) if path.is_dir() else read_rows(path, layout)
+    read = read_result_folder if path.is_dir() else read_rows
+    found = read(path, layout)
+    rows = [(where, _read_row(path, where, cells)) for where, cells in found.rows]
     metrics: dict[str, set[str]] = {}
-    for _, cells in found.rows:
-        metrics.setdefault(cells["task"].strip(), set()).add(cells.get("metric", "").strip())
-    lines = [_read_line(path, where, cells, metrics) for where, cells in found.rows]
-    _refuse_repeated(path, lines)
-    return Scores(lines, _falling_columns(found, metrics), found.notes)
+    for _, row in rows:
+        metrics.setdefault(row.task, set()).add(row.metric)
+
+    cells: dict[tuple[str, str], dict[Seeds, float]] = {}
+    for where, row in rows:
+        column = _column_name(row.task, row.metric, metrics)
+        cell = cells.setdefault((row.arm, column), {})
+        seeds = (row.seed, row.finetuning_seed)
+        # One run has one score: two lines about it would count twice.
+        if seeds in cell:
+            fine = f", fine-tuning seed {row.finetuning_seed}" if row.finetuning_seed else ""
+            raise ValueError(
+                f"{path}, {where}: a second score of {row.arm} on {column}, seed {row.seed}{fine}"
+            )
+        cell[seeds] = row.score
+    return Scores(cells, _falling_columns(found, metrics), found.notes)
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:
@@ -75,89 +101,42 @@ def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[
     return [Column(name=name, task=name, unit="points", higher_is_better=False) for name in names]
 
 
-def _read_line(
-    path: Path, where: str, cells: Mapping[str, str], metrics: Mapping[str, set[str]]
-) -> ScoreLine:
-    place = f"{path}, {where}"
+def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:
     texts = {name: text.strip() for name, text in cells.items()}
-    for name in REQUIRED:
-        if not texts[name]:
-            raise ValueError(f"{place}: {name} is empty")
-    finetune_seed = 0
-    if texts.get("finetuning_seed"):
-        finetune_seed = _whole_number(texts["finetuning_seed"], "finetuning_seed", place)
-    return ScoreLine(
-        where=where,
-        arm=texts["arm"],
-        seeds=(_whole_number(texts["seed"], "seed", place), finetune_seed),
-        column=_column_name(texts["task"], texts.get("metric", ""), metrics),
-        score=_finite_number(texts["score"], place),
-    )
-
-
-def _whole_number(text: str, name: str, where: str) -> int:
+    # An empty cell is none: it may only be one that nothing has to have.
+    given = {name: text for name, text in texts.items() if text}
     try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{where}: {name} is {text!r}; it is a whole number") from None
-
-
-def _finite_number(text: str, where: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        raise ValueError(f"{where}: score is {text!r}; it is a number") from None
-    if not math.isfinite(score):
-        raise ValueError(f"{where}: score is {text!r}; leave the line out where a run failed")
-    return score
-
-
-def _refuse_repeated(path: Path, lines: Iterable[ScoreLine]) -> None:
-    """One run has one score: two lines about it would count twice."""
-    first: dict[tuple[str, str, Seeds], str] = {}
-    for line in lines:
-        key = (line.arm, line.column, line.seeds)
-        if key in first:
-            seed, finetune_seed = line.seeds
-            fine = f", fine-tuning seed {finetune_seed}" if finetune_seed else ""
-            raise ValueError(
-                f"{path}, {first[key]} and {line.where}: two scores of {line.arm} on"
-                f" {line.column}, seed {seed}{fine}"
-            )
-        first[key] = line.where
+        return ScoreRow.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(f"{path}, {where}: {validation_message(error, ScoreRow)}") from None
 
 
 def make_score_table(
-    lines: Iterable[ScoreLine],
+    scores: Scores,
     claims: Iterable[Claim],
     design: SequentialDesign | None = None,
     declared: Iterable[Column] = (),
 ) -> ScoreTable:
     """The table of a score file. Nothing is known of how its runs were made.
 
-    `declared` are columns whose unit and direction are given; all others are taken for percent,
-    where higher is better.
+    `declared` are columns whose unit and direction are given, which go before what the file itself
+    says; all others are taken for percent, where higher is better.
     """
-    scores: dict[tuple[str, str], dict[Seeds, float]] = {}
-    for line in lines:
-        scores.setdefault((line.arm, line.column), {})[line.seeds] = line.score
-    arms = dict.fromkeys(arm for arm, _ in scores)
-    column_names = dict.fromkeys(name for _, name in scores)
-    declared_columns = {column.name: column for column in declared}
+    arms = dict.fromkeys(arm for arm, _ in scores.cells)
+    known = {column.name: column for column in (*scores.columns, *declared)}
     columns = []
-    for name in column_names:
-        columns.append(declared_columns.get(name, Column(name=name, task=name)))
-    rows = [Row(row=arm, label=arm, arm=arm) for arm in arms]
+    for name in dict.fromkeys(name for _, name in scores.cells):
+        columns.append(known.get(name, Column(name=name, task=name)))
     spec = TableSpec(
         columns=tuple(columns),
-        rows=tuple(rows),
+        rows=tuple(Row(row=arm, label=arm, arm=arm) for arm in arms),
         claims=tuple(claims),
         stopping=design,
     )
     datasets = tuple(map(_data_column, columns))
     cells = {}
     for dataset in datasets:
-        of_column = {arm: scores.get((arm, dataset.key), {}) for arm in arms}
+        of_column = {arm: scores.cells.get((arm, dataset.key), {}) for arm in arms}
         seeds = set(chain.from_iterable(of_column.values()))
         for arm, of_arm in of_column.items():
             # No file says that a run has collapsed, so all are taken for healthy.
