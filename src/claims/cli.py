@@ -29,7 +29,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"claims: {error}", file=sys.stderr)
         return 1
-    print_score_page(page, Console())
-    if options.out:
-        print(f"Report: {(options.out / 'report.html').resolve()}")
+    print_score_page(page, options.out, Console())
     return 0

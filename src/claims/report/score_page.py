@@ -116,8 +116,8 @@ def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:
     return page
 
 
-def print_score_page(page: ScorePage, console: Console) -> None:
-    """Print what was read, what is taken on trust, scores, and verdicts or differences."""
+def print_score_page(page: ScorePage, folder: Path | None, console: Console) -> None:
+    """Print what was read, what is taken on trust, scores, verdicts, and where the report lies."""
     print_plain(page.about.title, console, "bold")
     print_plain(f"{page.setup}; {page.table.interval}", console, "dim")
     for heading, lines in page.problems.items():
@@ -125,3 +125,5 @@ def print_score_page(page: ScorePage, console: Console) -> None:
             print_plain(f"{heading.lower()}: {line}", console, "yellow")
     print_plain(page.caveat, console, "yellow")
     print_judged(page, console)
+    if folder:
+        console.print(f"Report: {(folder / 'report.html').resolve()}", markup=False, soft_wrap=True)

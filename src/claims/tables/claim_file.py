@@ -17,7 +17,7 @@ from claims.analysis.schema import (
     SequentialDesign,
     TableSpec,
 )
-from claims.tables.layout import DEFAULT_LAYOUT, Layout
+from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout
 from claims.text.did_you_mean import hint
 from claims.text.safe_yaml import UniqueKeys, own_text
 
@@ -29,7 +29,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "rows": Row,
     "claims": BaseClaim,
     "stopping": SequentialDesign,
-    "scores": Layout,
+    "scores": ScoreLayout,
 }
 """What stands below a key of such a file."""
 LISTS = ("columns", "rows", "claims")
@@ -43,7 +43,7 @@ class ClaimFile(TableSpec):
     """what stands over the page"""
     compare: Literal["first", "all"] | None = None
     """first, for all rows against the first one, or all, for all pairs; without claims"""
-    scores: Layout = DEFAULT_LAYOUT
+    scores: ScoreLayout = DEFAULT_LAYOUT
     """a mapping that names the columns of the file of scores"""
 
     @model_validator(mode="after")

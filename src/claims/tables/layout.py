@@ -15,7 +15,7 @@ OF_TASK = re.compile(r"^(?P<arm>[^/]+?)(/(?P<task>[^/]+?))?[-_/]?seed[-_=]?(?P<s
 """A folder, with its task where that is a folder, too: `mlm/mrpc/seed_1`."""
 
 
-class Layout(Entry):
+class ScoreLayout(Entry):
     """The names of a file's columns (`scores:` in a file of claims)."""
 
     arm: str = "arm"
@@ -32,7 +32,7 @@ class Layout(Entry):
     """a regular expression of a run's name, with the groups arm and seed, and task if it has one"""
 
 
-DEFAULT_LAYOUT = Layout()
+DEFAULT_LAYOUT = ScoreLayout()
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from claims.tables.layout import OF_MODEL, OF_TASK, Layout, ScoreRows
+from claims.tables.layout import OF_MODEL, OF_TASK, ScoreLayout, ScoreRows
 
 FALLING = ("loss", "perplexity", "bits_per_byte", "mae", "mse", "rmse", "wer", "cer", "ter")
 # what Trainer measures beside scores
 NO_SCORES = ("runtime", "per_second", "samples", "time")
 
 
-class Score(NamedTuple):
+class WrittenScore(NamedTuple):
     """One number of a result file; a file of one task may leave its name to the folder."""
 
     task: str
@@ -28,7 +28,7 @@ class Score(NamedTuple):
     value: float
 
 
-def read_result_folder(folder: Path, layout: Layout) -> ScoreRows:
+def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     """Read all result files below a folder.
 
     Scores of which none is above 1 are written as fractions, and become percent. ValueError: there
@@ -60,7 +60,7 @@ def read_result_folder(folder: Path, layout: Layout) -> ScoreRows:
     return ScoreRows(rows, frozenset(falling))
 
 
-def _read_file(path: Path, run: str) -> tuple[str, list[Score]]:
+def _read_file(path: Path, run: str) -> tuple[str, list[WrittenScore]]:
     """The name of a file's run, and its scores; none where it is no result file."""
     is_checkpoint = path.parent.name.startswith("checkpoint-")
     has_results = is_checkpoint or path.with_name("all_results.json").is_file()
@@ -85,30 +85,32 @@ def _load(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
 
 
-def _of_trainer(results: Mapping[str, Any]) -> Iterator[Score]:
+def _of_trainer(results: Mapping[str, Any]) -> Iterator[WrittenScore]:
     for key, value in results.items():
         if key.startswith("eval_") and not key.endswith(NO_SCORES):
-            yield Score("", key.removeprefix("eval_"), value)
+            yield WrittenScore("", key.removeprefix("eval_"), value)
 
 
-def _of_mteb(result: Mapping[str, Any]) -> Score:
+def _of_mteb(result: Mapping[str, Any]) -> WrittenScore:
     """The mean over subsets of the test split, as MTEB's own tables have it; else of the first."""
     splits = result["scores"]
     entries = splits.get("test", next(iter(splits.values())))
-    return Score(result["task_name"], "", fmean(entry["main_score"] for entry in entries))
+    return WrittenScore(result["task_name"], "", fmean(entry["main_score"] for entry in entries))
 
 
-def _of_harness(results: Mapping[str, Any]) -> Iterator[Score]:
+def _of_harness(results: Mapping[str, Any]) -> Iterator[WrittenScore]:
     """Of `acc,none` the metric is acc; of `exact_match,strict-match` it is both words."""
     for task, values in results["results"].items():
         for key, value in values.items():
             metric, comma, kind = key.partition(",")
             if not comma or metric.endswith("_stderr") or isinstance(value, str):
                 continue
-            yield Score(task, metric if kind == "none" else f"{metric} {kind}", value)
+            yield WrittenScore(task, metric if kind == "none" else f"{metric} {kind}", value)
 
 
-def _named(name: str, score: Score, layout: Layout, path: Path) -> tuple[dict[str, str], Score]:
+def _named(
+    name: str, score: WrittenScore, layout: ScoreLayout, path: Path
+) -> tuple[dict[str, str], WrittenScore]:
     """Arm and seed of a run, and a score with its task. ValueError: its name does not say them."""
     pattern = OF_MODEL if score.task else OF_TASK
     if layout.run:

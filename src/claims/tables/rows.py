@@ -10,7 +10,7 @@ import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from claims.tables.layout import Layout, ScoreRows
+from claims.tables.layout import ScoreLayout, ScoreRows
 from claims.text.phrases import count_noun
 
 FINETUNE_SEED_NAMES = ("finetuning_seed", "fine_tuning_seed")
@@ -23,7 +23,7 @@ UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "preempted", 
 NumberedRow = tuple[int, dict[str, str]]
 
 
-def read_rows(path: Path, layout: Layout) -> ScoreRows:
+def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     """Read a table of scores in long or wide form.
 
     Runs that an export calls unfinished are left out and counted. ValueError: a column is missing

@@ -26,7 +26,7 @@ from claims.analysis.schema import (
 from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from claims.analysis.statistics import Seeds
 from claims.tables.claim_file import validation_message
-from claims.tables.layout import DEFAULT_LAYOUT, Layout, ScoreRows
+from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import read_rows
 
@@ -61,7 +61,7 @@ class Scores:
     notes: list[str]
 
 
-def read_scores(path: Path, layout: Layout = DEFAULT_LAYOUT) -> Scores:
+def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     """Read scores from a CSV, a Parquet file or a folder of result files.
 
     ValueError: a column is missing, a cell is not what it should be (with its line), or two lines

@@ -39,8 +39,7 @@ from clozelab.report.summaries import (
 )
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable
-from clozelab.runs.record import Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import STAGE_NAMES, Record
 
 SELECTION = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on"

@@ -23,8 +23,7 @@ from clozelab.results.evidence import (
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import STAGE_NAMES, Record
 
 
 def problems(table: ResultTable) -> dict[str, list[str]]:

@@ -11,8 +11,7 @@ from claims.analysis.schema import Row
 from claims.text.phrases import DASH, count_noun, distinct, duration, format_count, join_list
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, fresh_heads, same_fraction
-from clozelab.runs.record import Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import STAGE_NAMES, Record
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2

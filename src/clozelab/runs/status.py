@@ -17,8 +17,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, JobName, Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, JobName, Record
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from claims.report.score_page import judge_files, print_score_page
-from clozelab.terminal import ParsedArgs, make_console, say, verb
+from clozelab.terminal import ParsedArgs, make_console, verb
 
 HELP = """clozelab judge SCORES CLAIMS.yaml [out=FOLDER]
 
@@ -31,7 +31,5 @@ def main(args: ParsedArgs) -> int:
     scores, *claims = map(Path, args.names)
     folder = Path(args.values["out"]) if "out" in args.values else None
     page = judge_files(scores, claims[0] if claims else None, folder)
-    print_score_page(page, make_console())
-    if folder is not None:
-        say(f"Report: {(folder / 'report.html').resolve()}")
+    print_score_page(page, folder, make_console())
     return 0

@@ -13,9 +13,8 @@ from claims.text.terminal import Heading
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed
-from clozelab.runs.record import STATUSES, Record
+from clozelab.runs.record import STAGE_NAMES, STATUSES, Record
 from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import STAGE_NAMES
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 

@@ -6,8 +6,6 @@ import re
 import shutil
 import textwrap
 
-STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
-
 
 def shortened(text: str, most_characters: int) -> str:
     """Return a value for a message: its beginning and dots where it is longer."""
