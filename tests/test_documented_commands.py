@@ -181,6 +181,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (1, 2):
         model = root / f"runs/adhoc/demo/finetune/mine/pretrain-seed-1/sst2/seed-{seed}/model"
         write_model(model, head="SequenceClassification")
+    scores = [f"mlm,{seed},qnli,8{seed}\nltr,{seed},qnli,7{seed}\n" for seed in (1, 2, 3)]
+    (root / "scores.csv").write_text("arm,seed,task,score\n" + "".join(scores))
+    (root / "claims.yaml").write_text("compare: all\n")
     (root / "words.txt").write_text("cat\n")
     (root / "names.txt").write_text("the mat\n")
     (root / "mypkg.py").write_text(PACKAGE)

@@ -22,8 +22,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from claims.text.did_you_mean import hint
 from clozelab.schema import IDENTITY, meanings
-from clozelab.text.did_you_mean import hint, key_of
+from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import PlainMapping, ReadOnlyJson
 

@@ -29,6 +29,7 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from claims.text.did_you_mean import hint, nearest
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
@@ -40,7 +41,6 @@ from clozelab.schema import (
     SCHEMAS,
     meaning_of,
 )
-from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import (
     Json,
     JsonObject,

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from tests.results.words import read_claim
 
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, detectable_difference, judge
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, detectable_difference, judge
+from claims.tables.score_file import ScoreLine, make_score_table
 from clozelab.metrics.entities import entity_scores
 
 SEEDS = (1, 2, 3, 4, 5)

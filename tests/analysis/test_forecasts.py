@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.results.words import read_claim
 
-from clozelab.analysis.schema import SequentialDesign
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
-from clozelab.report import wording
+from claims.analysis.schema import SequentialDesign
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
+from claims.report import wording
+from claims.tables.score_file import ScoreLine, make_score_table
 
 WOBBLE = (1.0, -1.2, 0.4, -0.3, 0.2)
 

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from scipy import stats
 from tests.results.words import read_claim
 
-from clozelab.analysis.history import allowed_for, statement
-from clozelab.analysis.power import required_seeds, simulate_decided
-from clozelab.analysis.schema import BaseClaim
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.history import allowed_for, statement
+from claims.analysis.power import required_seeds, simulate_decided
+from claims.analysis.schema import BaseClaim
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
+from claims.tables.score_file import ScoreLine, make_score_table
 
 SPREAD = (0.3, -0.2, 0.1, -0.3, 0.1)
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.screens import shows
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs

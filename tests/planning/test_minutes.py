@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from claims.text.phrases import duration
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.planning import starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
@@ -22,7 +23,6 @@ from clozelab.planning.sweeps import Corpora, analyse, text_bytes
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.schema import CorpusConfig, PretrainConfig, SourceConfig
-from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")
 

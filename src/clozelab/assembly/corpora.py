@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from claims.text.did_you_mean import hint
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.mixing import check_weights
@@ -17,7 +18,6 @@ from clozelab.corpus.sources import make_source
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.schema import PrepareConfig, PretrainConfig
-from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject
 from clozelab.training.host import usable_cores
 

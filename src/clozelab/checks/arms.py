@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,

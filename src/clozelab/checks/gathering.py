@@ -29,8 +29,8 @@ from clozelab.planning.sweeps import (
 )
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
+from clozelab.runs.record import STAGE_NAMES
 from clozelab.schema import TrainerConfig
-from clozelab.text.formatting import STAGE_NAMES
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 from clozelab.training.trainer import Hardware
 

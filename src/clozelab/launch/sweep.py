@@ -26,9 +26,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError
 
+from claims.analysis.grouping import group_by
 from clozelab import hydra_compat
 from clozelab.addresses import validate_config_security
-from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed, to_plain
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from claims.text.did_you_mean import hint
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
@@ -45,7 +46,6 @@ from clozelab.modules.sentence_folders import (
     read_prompts,
     read_sentence_vectors,
 )
-from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pandas
 from scipy.optimize import brentq
 
-from clozelab.analysis.grouping import group_by
+from claims.analysis.grouping import group_by
+from claims.text.phrases import duration
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import PlanPart, job_key
@@ -48,7 +49,6 @@ from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
 from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.formatting import duration
 from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.config import typed
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
@@ -60,8 +60,8 @@ def print_warnings(lines: Sequence[str]) -> None:
 
 def _print_detectable(plan: Plan) -> None:
     """The smallest difference that the seeds can be expected to show."""
-    from clozelab.analysis.verdicts import detectable_difference
-    from clozelab.report import wording
+    from claims.analysis.verdicts import detectable_difference
+    from claims.report import wording
     from clozelab.results.table import build_table
 
     table = build_table(plan.experiment, plan.runs)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from claims.text.did_you_mean import nearest
 from clozelab.readers.lines import Advance, ignore
 from clozelab.readers.remote import FilePath
-from clozelab.text.did_you_mean import nearest
 from clozelab.text.plain import JsonObject
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from clozelab.analysis.phrases import join_list
+from claims.text.phrases import join_list
 from clozelab.runs.record import Record
 from clozelab.text.plain import JsonObject, flatten
 

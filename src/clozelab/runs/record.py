@@ -39,6 +39,7 @@ LOCK_FILE = ".lock"
 TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
 # exit status of a command whose run folder another process holds: try again later
 BUSY_STATUS = os.EX_TEMPFAIL
+STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
 DAMAGED = "damaged"
 KILLED = "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)

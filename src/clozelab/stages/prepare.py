@@ -7,12 +7,14 @@ from pathlib import Path
 
 from rich import filesize
 
+from claims.text.phrases import duration
+from claims.text.terminal import Heading
 from clozelab.assembly import corpora
 from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
-from clozelab.terminal import Heading, print_table
-from clozelab.text.formatting import duration, visible
+from clozelab.terminal import print_table
+from clozelab.text.formatting import visible
 from clozelab.text.plain import JsonObject
 
 STEPS = (
