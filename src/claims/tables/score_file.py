@@ -8,7 +8,7 @@ ltr,1,qnli,74.9
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -56,9 +56,9 @@ class Scores:
     # of one task: "qnli accuracy".
     cells: dict[tuple[str, str], dict[Seeds, float]]
     # those of which the file itself gives unit and direction
-    columns: list[Column]
+    columns: list[Column] = field(default_factory=list)
     # what was left out, in words
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
