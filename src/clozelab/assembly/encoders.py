@@ -138,7 +138,7 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
     folder = next(iter(starts), cfg.encoder)
     if folder is None or cfg.fresh_weights:
         return set()
-    given = folders.read_config_dict(folder).get("clozelab", {})
+    given = folders.read_provenance(folder)
     # Somebody else's may have been trained on any of its positions.
     positions = folders.read_config(folder).max_position_embeddings
     return set(given.get("trained_seq_lengths", (positions,)))

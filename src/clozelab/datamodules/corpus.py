@@ -25,7 +25,6 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
@@ -245,7 +244,7 @@ class CorpusDataModule(LightningDataModule):
         prepared_corpus: PreparedCorpus,
         objectives: Sequence[Objective],
         *,
-        phases: Sequence[ReadOnlyJson],
+        phases: Sequence[Mapping[str, int]],
         seed: int,
         validation_instances: int,
         validation_seq_length: int,

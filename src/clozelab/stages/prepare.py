@@ -8,12 +8,12 @@ from pathlib import Path
 from rich import filesize
 
 from clozelab.assembly import corpora
+from clozelab.corpus.manifest import StepFacts
 from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 from clozelab.terminal import Heading, print_table
 from clozelab.text.formatting import duration, visible
-from clozelab.text.plain import JsonObject
 
 STEPS = (
     Heading("step"),
@@ -57,7 +57,7 @@ def main(cfg: PrepareConfig) -> Path | None:
     return corpus.folder
 
 
-def print_examples(steps: Sequence[JsonObject]) -> None:
+def print_examples(steps: Sequence[StepFacts]) -> None:
     """Print some of what the steps dropped, for a person to look at."""
     for step in steps:
         for reason, texts in step["examples"].items():
@@ -65,14 +65,14 @@ def print_examples(steps: Sequence[JsonObject]) -> None:
                 print(f"{step['step']}: {reason}: {visible(text)}")
 
 
-def step_row(step: JsonObject) -> Sequence[str]:
+def step_row(step: StepFacts) -> Sequence[str]:
     """What a step left of all sources, and what it did to the rest."""
     documents = sum(kept["documents"] for kept in step["kept"].values())
     characters = sum(kept["characters"] for kept in step["kept"].values())
     actions = []
     for reason, counts in step["reasons"].items():
-        for action in ("dropped", "changed"):
-            number = counts[f"{action}_documents"]
+        numbers = {"dropped": counts["dropped_documents"], "changed": counts["changed_documents"]}
+        for action, number in numbers.items():
             if number:
                 actions.append(f"{reason}: {number:,} {action}")
     return step["step"], f"{documents:,}", f"{characters:,}", "; ".join(actions)

@@ -30,7 +30,7 @@ from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
@@ -121,7 +121,7 @@ class ClassTarget(KnownClasses):
             self.given_positive_label = cell_text(positive_label)
         super().__init__(labels=labels)
 
-    def config_to_save(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
@@ -286,8 +286,8 @@ class ClassTarget(KnownClasses):
             log.warning("%s is not written, since its texts changed: %s", file, problem)
         return files
 
-    def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
-        pairs = [(record["label"], record["prediction"]) for record in records]
+    def class_report(self, records: Sequence[PlainDict]) -> ClassReport | None:
+        pairs = [(str(record["label"]), str(record["prediction"])) for record in records]
         return ClassReport.from_pairs(self.classes, pairs)
 
 

@@ -32,7 +32,7 @@ from clozelab.metrics import glue, ordinal
 from clozelab.tasks.baselines import Scores, score_each_set
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import PlainDict
 
 FREQUENT = "most frequent class"
 MEDIAN = "median class"
@@ -67,7 +67,7 @@ class OrdinalTarget(ClassTarget):
     def output_names(self) -> Sequence[str]:
         return [f"above {name}" for name in self.classes[:-1]]
 
-    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         return {"answers": {"ranks": list(self.classes)}}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -27,12 +27,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import squad
+from clozelab.models.config_keys import Provenance
 from clozelab.readers.squad import SquadExamples
 from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
 SURELY_NULL = 1e6
@@ -302,15 +303,16 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def restore_config(self, saved_config: ReadOnlyJson) -> PlainDict:
+    def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = saved_config.get("answers") or {}
+        by_name: PlainMapping = rules
         for name, value in asdict(self.settings).items():
-            if rules.get(name, value) != value:
+            if by_name.get(name, value) != value:
                 log.warning(
                     "the model was fine-tuned with %s %s, and is scored with %s",
                     name,
-                    rules[name],
+                    by_name[name],
                     value,
                 )
         if not self.settings.with_unanswerable:
