@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +31,15 @@ from clozelab.files.digests import file_sha256
 from clozelab.text.plain import PlainDict, read_json
 
 
-class Bound(TypedDict):
+class Bound(TypedDict, total=False):
     """A loss that no model can be below on average, a word, of readers with one view."""
 
     reader: str
     view: str
     nats_per_word: float
     standard_error: float
-    hidden_fraction: NotRequired[float]
-    max_seq_length: NotRequired[int]
+    hidden_fraction: float
+    max_seq_length: int
 
 
 class Generated(TypedDict):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from clozelab.files.digests import FileFacts
 from clozelab.text.plain import PlainDict
@@ -22,19 +21,11 @@ class SourceFacts(TypedDict):
     files: list[SourceFile]
 
 
-class CorpusSettings(TypedDict):
+class CorpusSettings(TypedDict, total=False):
     """What a folder's name is a hash of."""
 
     sources: list[SourceFacts]
-    steps: NotRequired[list[PlainDict]]  # not in one of versions up to 3
-
-
-class ReasonFacts(TypedDict):
-    """What was done for one reason."""
-
-    dropped_documents: int
-    changed_documents: int
-    characters: int
+    steps: list[PlainDict]  # not in one of versions up to 3
 
 
 class StepFacts(TypedDict):
@@ -42,16 +33,8 @@ class StepFacts(TypedDict):
 
     step: str
     kept: dict[str, dict[str, int]]
-    reasons: dict[str, ReasonFacts]
+    reasons: dict[str, dict[str, int]]
     examples: dict[str, list[str]]  # reason -> texts
-
-
-class RepeatedLine(TypedDict):
-    """A line with a large share of all tokens."""
-
-    line: str
-    copies: int
-    token_share: float
 
 
 class SplitFacts(TypedDict):
@@ -67,7 +50,7 @@ class SplitFacts(TypedDict):
     fingerprint: str
 
 
-class CorpusManifest(TypedDict):
+class CorpusManifest(TypedDict, total=False):
     """`manifest.json`, as far as it is read. A corpus of an older version lacks the last keys."""
 
     format_version: int
@@ -78,7 +61,7 @@ class CorpusManifest(TypedDict):
     skipped: dict[str, int]
     files: dict[str, FileFacts]
     fingerprint: str
-    removed: NotRequired[dict[str, int]]
-    steps: NotRequired[list[StepFacts]]
-    repeated_lines: NotRequired[list[RepeatedLine]]
-    words: NotRequired[Mapping[str, Mapping[str, int]]]
+    removed: dict[str, int]
+    steps: list[StepFacts]
+    repeated_lines: list[PlainDict]
+    words: dict[str, dict[str, int]]

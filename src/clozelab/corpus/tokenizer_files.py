@@ -92,9 +92,7 @@ def reads_token_types(config: PlainMapping) -> bool:
 
 def type_of(node: RulePart | ModelPart | None) -> str | None:
     """What kind of normaliser, pre-tokeniser or the like a node of tokenizer.json is."""
-    if node is None:
-        return None
-    return node.get("type")
+    return (node or {}).get("type")
 
 
 def resolve_settings(path: Path, rules: Rules, config: PlainMapping) -> Rules:
@@ -175,16 +173,15 @@ def _settle_template(settled: Rules, config: PlainMapping) -> None:
     if cls not in ids or sep not in ids:
         return
     if processor:
-        roberta: RulePart = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
+        roberta: PlainDict = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
         roberta["type"] = "RobertaProcessing"
         # A key of ByteLevel's that RobertaProcessing has not.
         roberta.pop("use_regex", None)
         settled["post_processor"] = roberta
         return
-    text: PlainDict = {"Sequence": {"id": "A", "type_id": 0}}
-    first = [_special(cls, 0), text, _special(sep, 0)]
-    second: list[PlainDict] = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
-    special_tokens: dict[str, PlainDict] = {}
+    first = [_special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(sep, 0)]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
+    special_tokens = {}
     for name in (cls, sep):
         special_tokens[name] = {"id": name, "ids": [ids[name]], "tokens": [name]}
     settled["post_processor"] = {
@@ -302,10 +299,8 @@ def kind_of(rules: Rules) -> str:
 
 def _types_in(splitter: RulePart | None) -> set[str | None]:
     """The types of a pre-tokeniser, and of those that it is a sequence of."""
-    if splitter is None:
-        return set()
-    types = {splitter.get("type")}
-    for part in splitter.get("pretokenizers", ()):
+    types = {type_of(splitter)}
+    for part in (splitter or {}).get("pretokenizers", ()):
         types |= _types_in(part)
     return types
 

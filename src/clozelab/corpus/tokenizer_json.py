@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Required, TypedDict
+from typing import Any, TypedDict
+
+from clozelab.text.plain import PlainMapping
 
 
 class RulePart(TypedDict, total=False):
-    """A normaliser, a pre-tokeniser or a template."""
+    """A normaliser or a pre-tokeniser."""
 
     type: str
     lowercase: bool | None
@@ -18,19 +20,13 @@ class RulePart(TypedDict, total=False):
     add_prefix_space: bool
     use_regex: bool
     pretokenizers: list[RulePart]  # of a sequence
-    # of a template
-    cls: list[str | int]
-    sep: list[str | int]
-    single: list[dict[str, object]]
-    pair: list[dict[str, object]]
-    special_tokens: dict[str, dict[str, object]]
 
 
 class ModelPart(TypedDict, total=False):
     """The model: its entries, and how a word is cut into them."""
 
     type: str
-    vocab: Required[Any]  # entry -> id; of Unigram a list of entries with their scores
+    vocab: Any  # entry -> id; of Unigram a list of entries with their scores
     merges: list[str | list[str]]
     dropout: float | None
     unk_token: str | None
@@ -54,5 +50,5 @@ class Rules(TypedDict, total=False):
     added_tokens: list[AddedPart]
     normalizer: RulePart | None
     pre_tokenizer: RulePart | None
-    post_processor: RulePart | None
-    model: Required[ModelPart]
+    post_processor: PlainMapping | None  # the template
+    model: ModelPart

@@ -61,17 +61,17 @@ class PaperRow(TypedDict, total=False):
     """A row of a table: an encoder, and what is said of its fine-tunings."""
 
     row: str
-    arm: str | None
-    set: PlainDict | None
+    arm: str
+    set: PlainDict
 
 
 class Paper(TypedDict, total=False):
     """What is read of a paper.yaml to make its sweeps."""
 
-    arms: dict[str, PlainDict] | None
-    rows: list[PaperRow] | None
-    columns: list[str | PlainDict] | None
-    sweeps: dict[str, PlainDict | None] | None
+    arms: dict[str, PlainDict]
+    rows: list[PaperRow]
+    columns: list[str | PlainDict]
+    sweeps: dict[str, PlainDict]
 
 
 def inline_configs(experiment: Path) -> dict[str, PlainDict]:

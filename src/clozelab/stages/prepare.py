@@ -71,8 +71,8 @@ def step_row(step: StepFacts) -> Sequence[str]:
     characters = sum(kept["characters"] for kept in step["kept"].values())
     actions = []
     for reason, counts in step["reasons"].items():
-        numbers = {"dropped": counts["dropped_documents"], "changed": counts["changed_documents"]}
-        for action, number in numbers.items():
+        for action in ("dropped", "changed"):
+            number = counts[f"{action}_documents"]
             if number:
                 actions.append(f"{reason}: {number:,} {action}")
     return step["step"], f"{documents:,}", f"{characters:,}", "; ".join(actions)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from typing import NoReturn, NotRequired, SupportsFloat, TypedDict
+from typing import NoReturn, SupportsFloat, TypedDict
 
 import torch
 from lightning.pytorch import Trainer
@@ -79,11 +79,11 @@ def require_finite_state(trainer: Trainer) -> None:
         )
 
 
-class SpikeState(TypedDict):
+class SpikeState(TypedDict, total=False):
     """What a checkpoint has of a SpikeWatch; an older one names no phase."""
 
     logs: list[float]
-    phase: NotRequired[int]
+    phase: int
     left_out: list[int]
 
 

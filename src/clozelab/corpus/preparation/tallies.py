@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from clozelab.corpus.steps.step import Document, StepReport
 
@@ -72,12 +72,7 @@ class Tally:
             "step": self.step,
             "documents": list(self.documents.items()),
             "characters": list(self.characters.items()),
-            "report": {
-                "documents": self.report.documents,
-                "characters": self.report.characters,
-                "changed": self.report.changed,
-                "examples": self.report.examples,
-            },
+            "report": cast("ReportFacts", vars(self.report)),
         }
 
     def add(self, facts: TallyFacts) -> None:
@@ -87,10 +82,10 @@ class Tally:
         report = facts["report"]
         self.report.add(
             StepReport(
-                documents=Counter(report["documents"]),
-                characters=Counter(report["characters"]),
-                changed=Counter(report["changed"]),
-                examples=report["examples"],
+                Counter(report["documents"]),
+                Counter(report["characters"]),
+                Counter(report["changed"]),
+                report["examples"],
             )
         )
 
