@@ -99,16 +99,12 @@ class Model:
     @property
     def texts_per_example(self) -> int | None:
         """Of a classifier: 1 if it was trained on single texts, 2 if on pairs, None if unknown."""
-        recorded = self.provenance.get("texts_per_example")
-        if recorded is None:
-            return None
-        return int(recorded)
+        return self.provenance.get("texts_per_example")
 
     @property
     def window_length(self) -> int:
         """Tokens of the longest row that it was fine-tuned on; without a record as `max_length`."""
-        recorded = self.provenance.get("max_seq_length", self.max_length)
-        return min(int(recorded), self.max_length)
+        return min(self.provenance.get("max_seq_length", self.max_length), self.max_length)
 
 
 def read_model(path: Path | str) -> Model:
@@ -234,7 +230,7 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
     vectors = read_sentence_vectors(folder)
     if vectors is not None:
         return vectors
-    return SentenceVectors(str(provenance.get("pooling", "mean")), prompts=prompts)
+    return SentenceVectors(provenance.get("pooling", "mean"), prompts=prompts)
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:

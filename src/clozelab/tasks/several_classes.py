@@ -263,9 +263,9 @@ class SeveralClassesTarget(KnownClasses):
         expected = split.labels.astype(bool)
         return label_sets.SCORERS[name](_most_frequent(expected, len(expected)), expected)
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """The set that is most frequent, each label by its share, and a regression a label."""
-        labels = self.encode(train.labels)
+        labels = self.encode(train.known_labels)
         rows = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_label_sets(
             text_pairs(train.texts), labels.astype(np.int64), text_pairs(rows)

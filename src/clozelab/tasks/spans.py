@@ -17,7 +17,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -250,7 +249,7 @@ class SpanTarget(Target):
         num_unanswerable = sum(not question.answers for question in questions)
         return 100.0 * num_unanswerable / len(questions)
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: SquadExamples, validation: Mapping[str, SquadExamples]) -> Scores:
         """Longest overlap.
 
         A question for which no phrase is known gets no answer, in 2.0 as well.
