@@ -477,8 +477,7 @@ class Tokenizer:
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _identity(self) -> list[object]:
-        rules: PlainMapping = self._rules
-        sections = {name: rules.get(name) for name in SECTIONS}
+        sections = {name: self._rules.get(name) for name in SECTIONS}
         written = json.dumps(sections, sort_keys=True)
         identity: list[object] = ["tokenizer.json", written, self.special_tokens]
         # Only where it is set: older fingerprints knew nothing of it.

@@ -32,7 +32,7 @@ from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.text.plain import PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SURELY_NULL = 1e6
@@ -305,13 +305,12 @@ class SpanTarget(Target):
     def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = saved_config.get("answers") or {}
-        by_name: PlainMapping = rules
         for name, value in asdict(self.settings).items():
-            if by_name.get(name, value) != value:
+            if rules.get(name, value) != value:
                 log.warning(
                     "the model was fine-tuned with %s %s, and is scored with %s",
                     name,
-                    by_name[name],
+                    rules.get(name),
                     value,
                 )
         if not self.settings.with_unanswerable:
