@@ -242,12 +242,12 @@ class Gathering:
             self.noticed.append(Finding("task", WARNING, problem, "", remedy))
             return
         # The files: that they are there, and what they hold.
-        place = TaskPlace.of_finetuning(cfg)
-        task_data = open_task(place, tokenizer, trained_length)
+        task_place = TaskPlace.of_finetuning(cfg)
+        task_data = open_task(task_place, tokenizer, trained_length)
         if cfg.predict_test:
             task_data.require_test_files()
         preview = task_data.preview()
-        self.files.of(place, preview)
+        self.files.of(task_place, preview)
         self.tasks.append(
             Task(
                 name,

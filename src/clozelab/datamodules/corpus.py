@@ -49,6 +49,9 @@ class Phase:
     micro_batch_size: int
 
 
+PhaseSizes = Mapping[str, int]  # a Phase as a configuration has it, which may say more
+
+
 @dataclass(frozen=True)
 class BoundPhase:
     """A phase with its objective, its instances and its place among the optimizer steps."""
@@ -244,7 +247,7 @@ class CorpusDataModule(LightningDataModule):
         prepared_corpus: PreparedCorpus,
         objectives: Sequence[Objective],
         *,
-        phases: Sequence[Mapping[str, int]],
+        phases: Sequence[PhaseSizes],
         seed: int,
         validation_instances: int,
         validation_seq_length: int,

@@ -706,16 +706,13 @@ class TaskJob(Shape):
             **adaptation_of(self.settings),
         }
         if self.features is None:
-            question["kind"] = "finetune"
-            question["head"] = self.head
-            question["tokens_each"] = rounded_length(length)
-            question["max_tokens"] = self.longest
+            question |= {"kind": "finetune", "head": self.head}
+            question |= {"tokens_each": rounded_length(length), "max_tokens": self.longest}
             tokens = batch_size * length
             flops = tokens * self.flops_per_token
         else:
             words = max(1, round(self.words_per_example))
-            question["kind"] = "features"
-            question["words_each"] = words
+            question |= {"kind": "features", "words_each": words}
             question["bilstm"] = self.features._asdict()
             tokens = float(batch_size * words)
             flops = tokens * self.features.flops_per_word

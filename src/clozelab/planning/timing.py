@@ -240,10 +240,9 @@ def _timed(request: Request, hardware: Hardware, compiles: bool) -> Speed:
     }
     # Two steps do not fit into SECONDS: a few ticks, however long they take.
     if 2 * step_seconds > SECONDS:
-        question["ticks"] = SLOW_TICKS
-        question["seconds"] = (SLOW_TICKS + 0.2) * step_seconds
+        question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
     elif step_seconds < QUICK_STEP_SECONDS:
-        question["steps_a_tick"] = STEPS_A_TICK
+        question |= {"steps_a_tick": STEPS_A_TICK}
     is_gpu = hardware.accelerator == "gpu"
     is_uncompiled = False
     if is_gpu:
@@ -459,11 +458,12 @@ def finetuning_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
     unit = TextUnit(text_columns=["text"], label_column="label")
+    target = ClassTarget(labels=["no", "yes"])
     encoder = Encoder(config)
     module = FineTuning(
         encoder=encoder,
         unit=unit,
-        target=ClassTarget(labels=["no", "yes"]),
+        target=target,
         head=request["head"],
         bilstm_num_layers=1,
         bilstm_hidden_size=None,

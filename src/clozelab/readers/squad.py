@@ -223,10 +223,13 @@ T = TypeVar("T")
 
 def _value(path: Path, node: object, key: str, expected: type[T]) -> T:
     """The value of a key; ValueError where it is missing, or no text (or list)."""
-    value = node.get(key) if isinstance(node, dict) else None
-    if isinstance(value, expected):
-        return value
-    name = "list" if expected is list else "text"
+    if isinstance(node, dict):
+        value = node.get(key)
+        if isinstance(value, expected):
+            return value
+    name = "text"
+    if expected is list:
+        name = "list"
     raise ValueError(
         f"{path} is not in the SQuAD format: expected a {name} {key!r} in {str(node)[:80]!r}",
     )

@@ -511,7 +511,20 @@ def new_record(
     code = code_of(stage, plain)
     # of each module, so that arms that use others may be compared in those of both
     modules = {name: module_hash[:8] for name, module_hash in code.items()}
-    origin: JsonObject = {**provenance_of(config.origin), **host_facts()}
+    identity: JsonObject = {
+        "config": plain,
+        "inputs": dict(inputs),
+        "results_version": version,
+        "fingerprint": fingerprint_of(plain, inputs, version),
+    }
+    origin: JsonObject = {
+        "code": digest(code),
+        "modules": modules,
+        "home": _home_of(folder, config),
+        "watched": watched_files(config),
+        "process": Process(pid=os.getpid(), host=platform.node()),
+    }
+    origin |= {**provenance_of(config.origin), **host_facts()}
     return Record(
         status="running",
         stage=stage,
@@ -520,15 +533,7 @@ def new_record(
         scores=dict(scores),
         started=now(),
         folder=folder,
-        config=plain,
-        inputs=dict(inputs),
-        results_version=version,
-        fingerprint=fingerprint_of(plain, inputs, version),
-        code=digest(code),
-        modules=modules,
-        home=_home_of(folder, config),
-        watched=watched_files(config),
-        process=Process(pid=os.getpid(), host=platform.node()),
+        **identity,
         **origin,
     )
 

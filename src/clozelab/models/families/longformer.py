@@ -87,7 +87,10 @@ class Longformer(Roberta):
     def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         given = values["attention_window"]
         depth = values["num_hidden_layers"]
-        windows = [given] * depth if isinstance(given, int) else given
+        if isinstance(given, int):
+            windows = [given] * depth
+        else:
+            windows = given
         if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
             raise ValueError(
                 f"attention_window is {given}; it is an even number above 0, or one"
