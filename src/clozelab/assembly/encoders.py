@@ -88,7 +88,7 @@ def build_module(
     if cfg.encoder is not None and not cfg.fresh_weights:
         module.fresh_heads = _load_given_heads(module.model, Path(cfg.encoder))
         for name in module.fresh_heads:
-            begin_with_frequencies(module.model.models["encoder"].heads[name], corpus.train)
+            begin_with_frequencies(module.model.named_models["encoder"].heads[name], corpus.train)
     return module
 
 
@@ -144,7 +144,7 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
     folder = next(iter(starts), cfg.encoder)
     if folder is None or cfg.fresh_weights:
         return set()
-    given = folders.read_config_dict(folder).get("clozelab", {})
+    given = folders.read_provenance(folder)
     # Somebody else's may have been trained on any of its positions.
     positions = folders.read_config(folder).max_position_embeddings
     return set(given.get("trained_seq_lengths", (positions,)))

@@ -142,7 +142,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
     """
     if fraction == 1.0:
         return
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     step = provenance.get("step")
     phases = provenance.get("phases")
     if step is None or not phases:

@@ -30,7 +30,11 @@ from claims.text.did_you_mean import hint
 from clozelab.metrics.metric import UNKNOWN_UNIT
 from clozelab.results.units import UNKNOWN, scale_without_runs
 from clozelab.text.paths import EXPERIMENTS_DIR
-from clozelab.text.plain import JsonObject, PlainDict, ReadOnlyJson
+from clozelab.text.plain import (
+    JsonObject,
+    PlainDict,
+    PlainMapping,
+)
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
@@ -121,7 +125,7 @@ class Experiment(TableSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, file: JsonObject) -> PlainDict:
+    def _with_defaults(cls, file: PlainDict) -> PlainDict:
         """Fill in what a file need not say.
 
         Rows for the arms where there are none; name, split and empty cells where an entry says
@@ -134,15 +138,15 @@ class Experiment(TableSpec):
         # Arms without rows: a row for each, and the floor that was never trained.
         if file.get("rows") is None and isinstance(arms, dict) and arms:
             floor = {"row": "random", "label": "No pre-training", "arm": None}
-            rows = [{"row": arm, "arm": arm, "floor": "random"} for arm in arms]
-            file["rows"] = [*rows, floor]
+            file["rows"] = [*({"row": arm, "arm": arm, "floor": "random"} for arm in arms), floor]
         columns = file.get("columns")
         if not isinstance(columns, list):
             return file
         split = {"split": file["split"]} if "split" in file else {}
         file["columns"] = [_column_with_defaults(entry, split) for entry in columns]
-        if isinstance(file.get("rows"), list):
-            file["rows"] = [_row_with_defaults(entry, len(columns)) for entry in file["rows"]]
+        rows = file.get("rows")
+        if isinstance(rows, list):
+            file["rows"] = [_row_with_defaults(entry, len(columns)) for entry in rows]
         return file
 
     @model_validator(mode="after")
@@ -390,7 +394,7 @@ def _check_files(experiment: Experiment, path: Path) -> None:
 
 
 def _check_file(
-    file: Path, kind: str, settings: ReadOnlyJson, rows: Mapping[str, str | None]
+    file: Path, kind: str, settings: PlainMapping, rows: Mapping[str, str | None]
 ) -> None:
     """One file of an arm or a row. ValueError: it says another name, or another arm."""
     name = file.stem
@@ -412,5 +416,5 @@ def _check_file(
         )
 
 
-def _as_yaml(name: str | None) -> str:
+def _as_yaml(name: object) -> str:
     return "null" if name is None else repr(name)

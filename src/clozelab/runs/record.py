@@ -210,7 +210,7 @@ class Record(BaseModel, extra="forbid"):
     git: Git | None = None
     host: JsonObject = {}
     # each other code, set of versions and machine that trained it, once
-    earlier_sessions: list[JsonObject] = []
+    earlier_sessions: list[PlainDict] = []
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
