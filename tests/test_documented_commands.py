@@ -119,7 +119,7 @@ def write_model(
     import transformers
 
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a film to remember not mat sat on who sang ? ada my"
-    words += " good bad yes no maybe"  # what the prompts of conf/task/ predict
+    words += " book it was . good bad yes no maybe"  # of the prompts of conf/task/
     config = transformers.BertConfig(
         vocab_size=len(words.split()),
         hidden_size=size,
