@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.text.did_you_mean import hint
+from claims.text.did_you_mean import hint
 from clozelab.training.stopping import (
     Interrupted,
     begin_process,
