@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_exports_of_trackers_are_read_without_their_failed_runs(
     found = read_scores(path, ScoreLayout.model_validate(layout))
     assert found.cells == {("bert", task): {(1, 0): 88.1}, ("ours", task): {(1, 0): 89.0}}
     assert found.notes == ["1 unfinished run left out"]
+    path.write_text(re.sub("(?i)finished", "failed", text))
+    with refuses("no score of a finished run"):
+        read_scores(path, ScoreLayout.model_validate(layout))
 
 
 # -- folders ---------------------------------------------------------------------------------------

@@ -96,6 +96,14 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
     }
 
 
+def test_fractions_are_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    for score, is_named in (("0.9", True), ("90", False)):
+        path.write_text(f"arm,seed,mnli,rte\na,1,{score},\nb,1,0.8,0.7\n")
+        assumed = judge_files(path, None, None).problems["Assumed"]
+        assert any("no score is above 1" in line for line in assumed) == is_named
+
+
 def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None:
     claims = write_claims(tmp_path / "claims.yaml")
     for num_seeds, is_exploratory in ((3, False), (4, True)):

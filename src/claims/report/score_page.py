@@ -77,8 +77,10 @@ def build_score_page(
 ) -> ScorePage:
     """Put judged scores into words; `notes` says what of them was left out."""
     seeds: list[int] = []
+    values: list[float] = []
     for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
+        values += cell.scores.values()
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     problems = {}
     if notes:
@@ -87,6 +89,11 @@ def build_score_page(
     if assumed:
         names = ", ".join(assumed)
         problems["Assumed"] = [f"percent, where higher is better: {names}"]
+        if max(map(abs, values)) <= 1.0:
+            problems["Assumed"].append(
+                "no score is above 1: fractions are to be written as percent, or declared by"
+                " `columns:` with another unit"
+            )
     title = file.title if file.title else f"Claims about {scores.name}"
     about = About(title, scores.name)
     labels = {row: row for row in table.rows}

@@ -69,6 +69,8 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     """
     read = read_result_folder if path.is_dir() else read_rows
     found = read(path, layout)
+    if not found.rows:
+        raise ValueError(f"{path}: no score of a finished run")
     rows = [(where, _read_row(path, where, cells)) for where, cells in found.rows]
     metrics: dict[str, set[str]] = {}
     for _, row in rows:
