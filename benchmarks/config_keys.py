@@ -29,6 +29,7 @@ from clozelab.models.folders import (
     has_head,
     load_encoder,
     load_head,
+    read_config,
     read_config_dict,
     read_tensors,
 )
@@ -217,6 +218,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "_name_or_path": ("elsewhere",),
     "transformers_version": ("3.0.0",),
 }
+# Keys with one of these in their names matter to a head; others are the encoder's alone.
+PARTS_OF_HEADS_KEYS = ("act", "summary", "classif", "pool", "label", "problem", "is_decoder")
 # Their value is of the class that saves the folder.
 OF_THE_CLASS = frozenset({"model_type", "architectures"})
 # Read by a class without being a field of its configuration, or by classes of old.
@@ -371,12 +374,17 @@ def our_outputs(folder: Path, class_name: str) -> Tensor:
     return states if head is None else head(states)
 
 
-def try_change(name: str, key: str, value: Any, place: Path) -> Outcome:
-    """All classes of a family with this one change."""
+def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) -> Outcome:
+    """The classes of a family that the key could matter to, or all, with this one change."""
     subject = SUBJECTS[name]
+    sentence = refusal_of_config(subject, key, value, place / "config")
+    if sentence:
+        return Outcome(name, key, value, "refused", sentence)
+    is_of_heads = every_class or any(part in key for part in PARTS_OF_HEADS_KEYS)
+    classes = subject.classes if is_of_heads else subject.classes[:1]
     title = transformers.CONFIG_MAPPING[subject.model_type].__name__.removesuffix("Config")
     end = "impossible"
-    for suffix in subject.classes:
+    for suffix in classes:
         folder = place / suffix
         expected = expected_outputs(title + suffix, subject.settings, key, value, folder)
         try:
@@ -392,6 +400,18 @@ def try_change(name: str, key: str, value: Any, place: Path) -> Outcome:
             return Outcome(name, key, value, "different", f"{suffix}: by {distance:.2g}")
         end = "equal"
     return Outcome(name, key, value, end)
+
+
+def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:
+    """What our reader says of the configuration alone; nothing where it takes it."""
+    config_class = transformers.CONFIG_MAPPING[subject.model_type]
+    config_class(**subject.settings).save_pretrained(folder)
+    configure(folder, key, value)
+    try:
+        read_config(folder)
+    except ValueError as error:
+        return str(error).replace(f"{folder}/", "")
+    return ""
 
 
 def expected_outputs(
@@ -438,12 +458,12 @@ def configure(folder: Path, key: str, value: Any) -> None:
     path.write_text(json.dumps(values))
 
 
-def outcomes(name: str) -> list[Outcome]:
-    """Of every change of one family."""
+def outcomes(name: str, every_class: bool = True) -> list[Outcome]:
+    """Of every change of one family; by default all its classes are built with each change."""
     results = []
     with tempfile.TemporaryDirectory() as place:
         for number, (key, value) in enumerate(changes(SUBJECTS[name])):
-            results.append(try_change(name, key, value, Path(place) / str(number)))
+            results.append(try_change(name, key, value, Path(place) / str(number), every_class))
     return results
 
 
