@@ -492,7 +492,7 @@ def test_every_arm_is_a_model_at_every_scale() -> None:
 
 @pytest.mark.parametrize("name", SCORED)
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
-    """At the smallest of its scales and at the largest: those between differ in the same numbers."""
+    """At the smallest and the largest of its scales; those between differ in the same numbers."""
     folder = EXPERIMENTS_DIR / name
     stage = stages_of(folder)[1]
     scales = scales_of(name)
