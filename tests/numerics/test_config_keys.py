@@ -66,8 +66,8 @@ EVERY_CLASS = [False, pytest.param(True, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("every_class", EVERY_CLASS, ids=["where_it_matters", "everywhere"])
 @pytest.mark.parametrize("name", list(config_keys.SUBJECTS))
 def test_a_changed_key_is_read_or_refused(name: str, every_class: bool) -> None:
-    """In each run of the suite, a change of the encoder in its language model, and one of a head in
-    all classes; `slow` builds all classes with every change.
+    """In each run of the suite, a change of the encoder in its language model, one of a head in all
+    classes, and keys that no family reads in BERT; `slow` builds all classes with every change.
     """
     with config_keys.quiet():
         outcomes = config_keys.outcomes(name, every_class)
