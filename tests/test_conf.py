@@ -477,8 +477,3 @@ def test_no_group_file_names_a_machine() -> None:
         absolute = re.findall(r"""(?:^|[\s"'=:\[,])(/\w+/\S*)""", path.read_text())
         # "override /hydra/launcher: ..." names a group.
         assert not [one for one in absolute if not one.endswith(":")], (path, absolute)
-
-
-def test_own_corpus_needs_no_yaml() -> None:
-    own = config("prepare", "corpus=text", "corpus.sources.0.path=my folder/text.txt")
-    assert own.corpus.sources[0].path == "my folder/text.txt"
