@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +90,17 @@ def kill_after(command: list[str], run_dir: Path, lines: int) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.fixture(scope="module")
-def killed(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+@pytest.fixture
+def killed(workplace: Path, tmp_path: Path, offline: None) -> Iterator[tuple[list[str], Path]]:
     """A run that was killed before its first save, and again behind its second."""
-    pytest.importorskip("wandb")
-    folder = tmp_path_factory.mktemp("killed")
-    run_dir = folder / "run"
+    run_dir = tmp_path / "run"
     words = command(workplace, run_dir, **SETTINGS)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-            patch.setenv(name, str(folder / "wandb_own"))
-        patch.delenv("WANDB_MODE", raising=False)
-        kill_after(words, run_dir, 4 * STEP_LINES)
-        assert not list(run_dir.glob("checkpoints/*"))
-        kill_after(words, run_dir, 24 * STEP_LINES)
+    kill_after(words, run_dir, 4 * STEP_LINES)
+    assert not list(run_dir.glob("checkpoints/*"))
+    kill_after(words, run_dir, 24 * STEP_LINES)
     assert list(run_dir.glob("checkpoints/*"))
     wait_for_wandb(run_dir)
-    return words, run_dir
+    yield words, run_dir
 
 
 def wait_for_wandb(run_dir: Path) -> None:
@@ -128,34 +122,7 @@ def assert_holds(values: Values, expected: Values, is_once: bool = True) -> None
         assert np.isclose(values[place], value, rtol=1e-6).any(), place
 
 
-def test_a_killed_run_that_does_not_go_on_is_sent_by_track(
-    killed: tuple[list[str], Path],
-    offline: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """In a copy, since the run itself goes on in the next test."""
-    run_dir = shutil.copytree(killed[1], tmp_path / "copy" / "run")
-    expected = figures(run_dir)
-    assert track.main([str(run_dir.parent)]) == 0
-    counts: list[Any] = []
-    for _ in range(2):
-        values = in_wandb(run_dir), in_tensorboard(run_dir), in_table(run_dir)
-        assert_holds(values[0], expected, is_once=False)
-        assert_holds(values[1], expected)
-        assert_holds(values[2], expected)
-        counts.append(({place: len(held) for place, held in values[0].items()}, *values[1:]))
-        capsys.readouterr()
-        assert track.main([str(run_dir)]) == 0, "once more"
-    assert counts[0] == counts[1]
-    assert "wandb was sent 0 values" in capsys.readouterr().out
-    record = read_record(run_dir)
-    assert record is not None and not record.is_complete and unsent(run_dir) == {}
-
-
-def test_trackers_hold_what_metrics_csv_holds(
-    killed: tuple[list[str], Path], offline: None
-) -> None:
+def test_trackers_hold_what_metrics_csv_holds(killed: tuple[list[str], Path]) -> None:
     words, run_dir = killed
     assert unsent(run_dir) == {"wandb": None, "tensorboard": None, "csv": None}
     lost = [place for place in figures(run_dir) if place not in in_wandb(run_dir)]
@@ -173,3 +140,24 @@ def test_trackers_hold_what_metrics_csv_holds(
     assert steps == sorted(steps), "TensorBoard's line would run backwards"
     assert_holds(in_table(run_dir), expected)
     assert unsent(run_dir) == {}
+
+
+def test_a_killed_run_that_does_not_go_on_is_sent_by_track(
+    killed: tuple[list[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, run_dir = killed
+    expected = figures(run_dir)
+    assert track.main([str(run_dir.parent)]) == 0
+    counts: list[Any] = []
+    for _ in range(2):
+        values = in_wandb(run_dir), in_tensorboard(run_dir), in_table(run_dir)
+        assert_holds(values[0], expected, is_once=False)
+        assert_holds(values[1], expected)
+        assert_holds(values[2], expected)
+        counts.append(({place: len(held) for place, held in values[0].items()}, *values[1:]))
+        capsys.readouterr()
+        assert track.main([str(run_dir)]) == 0, "once more"
+    assert counts[0] == counts[1]
+    assert "wandb was sent 0 values" in capsys.readouterr().out
+    record = read_record(run_dir)
+    assert record is not None and not record.is_complete and unsent(run_dir) == {}
