@@ -25,10 +25,12 @@ import torch
 import transformers
 from torch import Tensor
 
+from clozelab.models.config_keys import HARMLESS
 from clozelab.models.folders import (
     has_head,
     load_encoder,
     load_head,
+    read_config,
     read_config_dict,
     read_tensors,
 )
@@ -217,6 +219,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "_name_or_path": ("elsewhere",),
     "transformers_version": ("3.0.0",),
 }
+# Keys with one of these in their names matter to a head; others are the encoder's alone.
+PARTS_OF_HEADS_KEYS = ("act", "summary", "classif", "pool", "label", "problem", "is_decoder")
 # Their value is of the class that saves the folder.
 OF_THE_CLASS = frozenset({"model_type", "architectures"})
 # Read by a class without being a field of its configuration, or by classes of old.
@@ -371,12 +375,16 @@ def our_outputs(folder: Path, class_name: str) -> Tensor:
     return states if head is None else head(states)
 
 
-def try_change(name: str, key: str, value: Any, place: Path) -> Outcome:
-    """All classes of a family with this one change."""
+def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) -> Outcome:
+    """The classes of a family that the key could matter to, or all, with this one change."""
     subject = SUBJECTS[name]
+    sentence = refusal_of_config(subject, key, value, place / "config")
+    if sentence:
+        return Outcome(name, key, value, "refused", sentence)
+    classes = subject.classes if every_class or is_of_heads(key) else subject.classes[:1]
     title = transformers.CONFIG_MAPPING[subject.model_type].__name__.removesuffix("Config")
     end = "impossible"
-    for suffix in subject.classes:
+    for suffix in classes:
         folder = place / suffix
         expected = expected_outputs(title + suffix, subject.settings, key, value, folder)
         try:
@@ -394,17 +402,38 @@ def try_change(name: str, key: str, value: Any, place: Path) -> Outcome:
     return Outcome(name, key, value, end)
 
 
-def expected_outputs(
-    class_name: str, settings: Mapping[str, Any], key: str, value: Any, folder: Path
-) -> Tensor | None:
-    """What transformers computes of a folder with the change, which stays; None: it cannot."""
+def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:
+    """What our reader says of the configuration alone; nothing where it takes it."""
+    config_class = transformers.CONFIG_MAPPING[subject.model_type]
+    try:
+        config = config_class(**changed_settings(subject.settings, key, value))
+    except Exception:
+        config = config_class(**subject.settings)
+    config.save_pretrained(folder)
+    configure(folder, key, value)
+    try:
+        read_config(folder)
+    except ValueError as error:
+        return str(error).replace(f"{folder}/", "")
+    return ""
+
+
+def changed_settings(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """What a class of transformers is built of for a change."""
     changed = dict(settings)
     if value is MISSING:
         changed.pop(key, None)
     elif key != "quantization_config":
         changed[key] = value
+    return changed
+
+
+def expected_outputs(
+    class_name: str, settings: Mapping[str, Any], key: str, value: Any, folder: Path
+) -> Tensor | None:
+    """What transformers computes of a folder with the change, which stays; None: it cannot."""
     try:
-        model_class = saved_model(class_name, changed, folder)
+        model_class = saved_model(class_name, changed_settings(settings, key, value), folder)
     except Exception:
         model_class = saved_model(class_name, settings, folder)
     configure(folder, key, value)
@@ -438,12 +467,28 @@ def configure(folder: Path, key: str, value: Any) -> None:
     path.write_text(json.dumps(values))
 
 
-def outcomes(name: str) -> list[Outcome]:
-    """Of every change of one family."""
+def is_read_nowhere(key: str) -> bool:
+    """Ids of tokens and ties of vocabularies are none: positions and heads depend on some."""
+    matters = key.endswith("token_id") or key.startswith("tie")
+    return key in HARMLESS and not matters and not is_of_heads(key)
+
+
+def is_of_heads(key: str) -> bool:
+    return any(part in key for part in PARTS_OF_HEADS_KEYS)
+
+
+def outcomes(name: str, every_class: bool = True) -> list[Outcome]:
+    """Of every change of one family; by default all its classes are built with each change.
+
+    Without `every_class`, keys that no family reads (of calls, texts and bookkeeping) are changed
+    in BERT alone.
+    """
     results = []
     with tempfile.TemporaryDirectory() as place:
         for number, (key, value) in enumerate(changes(SUBJECTS[name])):
-            results.append(try_change(name, key, value, Path(place) / str(number)))
+            if not every_class and name != "BERT" and is_read_nowhere(key):
+                continue
+            results.append(try_change(name, key, value, Path(place) / str(number), every_class))
     return results
 
 

@@ -399,12 +399,18 @@ def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
             assert values[key] == delta and values["experiment"] == name
             if stage != "pretrain":
                 assert values["encoder_arm"] in (None, *arms)
-    # Numbers are the scale's: each scale has to have them all, and sizes that can be built.
-    for scale, stage in product([*SCALES, SMALL_WORLD], stages_of(folder)):
+    # Numbers are the scale's: its own scales have to have them all, and sizes that can be built.
+    for scale, stage in product(scales_of(name)[::2], stages_of(folder)):
         assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
 
 
-@pytest.mark.parametrize("scale", SCALES)
+WITH_TASKS = [
+    pytest.param(scale, marks=[pytest.mark.slow] if scale == "gpu_day" else []) for scale in SCALES
+]
+"""The tasks of `gpu_day` are known by `test_a_task_that_a_scale_misspells_is_found`."""
+
+
+@pytest.mark.parametrize("scale", WITH_TASKS)
 def test_every_task_of_every_sweep_composes_at_every_scale(scale: str) -> None:
     tasks = tasks_at(scale_values(scale))
     assert tasks <= known_tasks()
@@ -463,10 +469,18 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", COMPLETE)
-def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
-    folder = EXPERIMENTS_DIR / name
-    for arm, scale in product(deltas(folder, "pretrain"), SCALES):
+def test_every_arm_is_a_model_at_every_scale() -> None:
+    """Arms that say the same of their model are looked at once."""
+    arms: dict[str, tuple[Path, str]] = {}
+    for name in COMPLETE:
+        folder = EXPERIMENTS_DIR / name
+        for arm in deltas(folder, "pretrain"):
+            config = with_delta(folder, "pretrain", arm)
+            parts = [config.get(key) for key in ("model", "size", "architecture", "tokenizer")]
+            text = "".join(OmegaConf.to_yaml(part) for part in parts if part is not None)
+            arms.setdefault(text, (folder, arm))
+    assert len(arms) > 10
+    for (folder, arm), scale in product(arms.values(), SCALES):
         config = delta_at(folder, "pretrain", arm, scale)
         model = OmegaConf.to_container(config.model, resolve=True)
         assert isinstance(model, dict)
@@ -478,9 +492,11 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCORED)
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
+    """At the smallest and the largest of its scales; those between differ in the same numbers."""
     folder = EXPERIMENTS_DIR / name
     stage = stages_of(folder)[1]
-    for row, scale in product(deltas(folder, stage), scales_of(name)):
+    scales = scales_of(name)
+    for row, scale in product(deltas(folder, stage), {scales[0], scales[-1]}):
         config = delta_at(folder, stage, row, scale)
         if config.encoder_arm is None:
             continue
@@ -569,7 +585,15 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     return {frozenset(group) for group in (default | wide | base, *others)}
 
 
-@pytest.mark.parametrize("scale", SCALES)
+OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day")
+"""Scales that share arms as `laptop` and `paper` do, up to a line of `shared_arms`."""
+SHARING = [
+    pytest.param(scale, marks=[pytest.mark.slow] if scale in OF_OTHER_NUMBERS else [])
+    for scale in SCALES
+]
+
+
+@pytest.mark.parametrize("scale", SHARING)
 def test_the_same_run_in_two_experiments_is_one(scale: str) -> None:
     """What is shared has the same configuration but for its names; no other two arms have."""
     groups: dict[str, set[str]] = {}

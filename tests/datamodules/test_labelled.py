@@ -376,6 +376,9 @@ def test_ids_that_stand_twice_are_refused_where_they_are_predicted(
     (tmp_path / "x.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\nb\tthe dog\tno\n")
     settings: dict[str, Any] = {"id_column": "id", "train_file": "train.tsv"}
     assert load(tmp_path, tokenizer, **settings).ids.tolist() == ["a", "a", "b"]
+    sentence = r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path, tokenizer, **settings, validation_file="train.tsv")
 
 
 FILM_WORDS = ["good", "bad", "film", "dull", "fine"]
@@ -832,18 +835,6 @@ def test_a_number_out_of_range_is_refused_with_its_line(
     data.setup()
     with pytest.raises(ValueError, match=r"n\.tsv:3: label 0\.7 lies outside of 0\.1 to 0\.6"):
         data.refuse_outside()
-
-
-def test_an_id_that_stands_twice_where_it_is_predicted(
-    tmp_path: Path, tokenizer: WordPieceTokenizer
-) -> None:
-    twice = "id\ttext\tlabel\na\tthe cat\tyes\na\tthe cat\tyes\nb\tthe dog\tno\n"
-    (tmp_path / "train.tsv").write_text(twice)
-    (tmp_path / "x.tsv").write_text("id\ttext\tlabel\na\tthe cat\tyes\nb\tthe dog\tno\n")
-    files = {"train_file": "train.tsv", "validation_file": "train.tsv"}
-    sentence = r"train\.tsv: 1 ids of the column 'id' stand there twice, the first 'a'"
-    with pytest.raises(ValueError, match=sentence):
-        load(tmp_path, tokenizer, id_column="id", **files)
 
 
 def test_a_class_without_an_example(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:

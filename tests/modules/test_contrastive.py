@@ -203,6 +203,7 @@ def test_loss_and_gradients_are_a_plain_loop_on_transformers_states(
     assert gradient.abs().max() > 1e-4
 
 
+@pytest.mark.slow  # the library takes 15 seconds to import; the plain loop above is the guard
 @pytest.mark.parametrize("has_copies", [False, True])
 @pytest.mark.parametrize("kind", ["pairs", "triples"])
 def test_loss_is_sentence_transformers(

@@ -349,7 +349,9 @@ def every_case() -> dict[str, Case]:
 
 CASES = every_case()
 # Whose class gives the loss of masked tokens; two streams are a file of their own.
-WITH_LOSS = {name: case for name, case in CASES.items() if "ForMaskedLM" in case.member.heads}
+WITH_LOSS = {
+    name: case_of(name) for name, member in MEMBERS.items() if "ForMaskedLM" in member.heads
+}
 
 
 @dataclass

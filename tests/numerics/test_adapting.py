@@ -18,12 +18,16 @@ from tests.numerics.members import (
     our_outputs,
     randomise,
     their_outputs,
+    tokenizer_of,
 )
 from torch import Tensor, nn
 
 from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, save_encoder_folder
+from clozelab.models.layout import Layout
+from clozelab.models.peft_folders import read_adapter
+from clozelab.modules.exporting import write_merged
 
 DENSE = "attention.output.dense"
 # peft's names; those of the last column are ours, which say the same.
@@ -137,3 +141,38 @@ def test_rows_that_are_read_without_their_module_are_adapted(name: str, tmp_path
     if name == "deberta-v2":
         wrapped = encoder(**batch.ours).sequence_output[batch.rows]
         assert float((wrapped - states).detach().abs().max()) > 1000 * TOLERANCE
+
+
+def test_parts_that_peft_has_trained_whole_are_merged_or_refused(tmp_path: Path) -> None:
+    """Such a folder names the embeddings without the prefix that the base's file has."""
+    import peft
+    from transformers import AutoModel
+
+    ids = torch.tensor([[2, 6, 7, 8, 3]])
+    pair = build_pair(case_of("bert"), "Model", tmp_path)
+    base = tmp_path / "base"
+    files = tokenizer_of(pair.case).files()
+    save_encoder_folder(base, pair.encoder, heads={}, tokenizer_files=files, extra_config={})
+
+    def save(name: str, targets: list[str], **settings: Any) -> torch.Tensor:
+        config = peft.LoraConfig(r=2, target_modules=targets, **settings)
+        model = peft.get_peft_model(AutoModel.from_pretrained(base), config).eval()
+        for weight in model.parameters():
+            if weight.requires_grad:
+                torch.nn.init.normal_(weight, std=0.3)
+        model.save_pretrained(tmp_path / name)
+        with torch.no_grad():
+            return model(ids).last_hidden_state
+
+    theirs = save("embeddings", ["query"], modules_to_save=["word_embeddings"])
+    with pytest.raises(ValueError, match="was trained whole, and is no update"):
+        LoRA(adapter=str(tmp_path / "embeddings")).apply(load_encoder(base))
+    (tmp_path / "merged").mkdir()
+    merged = load_encoder(write_merged(tmp_path / "embeddings", base, tmp_path / "merged")).eval()
+    with torch.no_grad():
+        ours = merged(ids[0], torch.zeros(5).long(), torch.arange(5), Layout.ragged([5]))
+    torch.testing.assert_close(ours.sequence_output, theirs[0], rtol=0, atol=1e-5)
+    # An update of embeddings is of another kind, which we do not have.
+    save("words", ["query", "word_embeddings"])
+    with pytest.raises(ValueError, match="lora_embedding_A is no update of a matrix"):
+        read_adapter(tmp_path / "words")

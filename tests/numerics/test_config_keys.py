@@ -60,10 +60,17 @@ def test_what_a_missing_key_means_is_the_classs_default(model_type: str) -> None
         assert theirs[key] == ours[key] or not (theirs[key] or ours[key]), key
 
 
+EVERY_CLASS = [False, pytest.param(True, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("every_class", EVERY_CLASS, ids=["where_it_matters", "everywhere"])
 @pytest.mark.parametrize("name", list(config_keys.SUBJECTS))
-def test_a_changed_key_is_read_or_refused(name: str) -> None:
+def test_a_changed_key_is_read_or_refused(name: str, every_class: bool) -> None:
+    """In each run of the suite, a change of the encoder in its language model, one of a head in all
+    classes, and keys that no family reads in BERT; `slow` builds all classes with every change.
+    """
     with config_keys.quiet():
-        outcomes = config_keys.outcomes(name)
+        outcomes = config_keys.outcomes(name, every_class)
     ends: dict[str, list[Any]] = {"equal": [], "refused": [], "impossible": []}
     for outcome in outcomes:
         assert outcome.end != "different", outcome

@@ -44,6 +44,7 @@ def minilm(minilm_folder):
     return load_encoder(minilm_folder).eval()
 
 
+@pytest.mark.slow  # the library takes 15 seconds to import
 def test_sentence_vectors_are_sentence_transformers(minilm_folder, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     texts = [f"a sentence about {number % 7} {WORDS[number % 5]}" for number in range(50)]
@@ -103,6 +104,7 @@ def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
     assert (pooled - torch.from_numpy(oracle["pooler_output"])).abs().max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
     """Of what is exported, and of the released folder itself."""
     library = pytest.importorskip("sentence_transformers")

@@ -17,11 +17,7 @@ from tests.composing import composed, run_stage
 from tests.runs.test_finetune_run import TOKENIZER
 
 from clozelab.cli import main
-from clozelab.models.adaptation import LoRA
-from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
-from clozelab.models.peft_folders import read_adapter
-from clozelab.modules.exporting import write_merged
 from clozelab.modules.model import read_model
 from clozelab.runs.identity import identity_of
 from clozelab.stages import evaluate, pretrain
@@ -199,40 +195,6 @@ def test_a_run_goes_on_from_an_adapter(adapted: Any, finetune: Any, tmp_path: Pa
     for name, value in left.items():
         if ".encoder." in name:
             assert torch.allclose(value, right[name], atol=1e-6), name
-
-
-def test_parts_that_peft_has_trained_whole_are_merged_or_refused(
-    world: Path, tmp_path: Path
-) -> None:
-    """Such a folder names the embeddings without the prefix that the base's file has."""
-    import peft
-    from transformers import AutoModel
-
-    ids = torch.tensor([[2, 6, 7, 8, 3]])
-    base = world / "encoder"
-
-    def save(name: str, targets: list[str], **settings: Any) -> torch.Tensor:
-        config = peft.LoraConfig(r=2, target_modules=targets, **settings)
-        model = peft.get_peft_model(AutoModel.from_pretrained(base), config).eval()
-        for weight in model.parameters():
-            if weight.requires_grad:
-                torch.nn.init.normal_(weight, std=0.3)
-        model.save_pretrained(tmp_path / name)
-        with torch.no_grad():
-            return model(ids).last_hidden_state
-
-    theirs = save("embeddings", ["query"], modules_to_save=["word_embeddings"])
-    with pytest.raises(ValueError, match="was trained whole, and is no update"):
-        LoRA(adapter=str(tmp_path / "embeddings")).apply(load_encoder(base))
-    (tmp_path / "merged").mkdir()
-    merged = load_encoder(write_merged(tmp_path / "embeddings", base, tmp_path / "merged")).eval()
-    with torch.no_grad():
-        ours = merged(ids[0], torch.zeros(5).long(), torch.arange(5), Layout.ragged([5]))
-    torch.testing.assert_close(ours.sequence_output, theirs[0], rtol=0, atol=1e-5)
-    # An update of embeddings is of another kind, which we do not have.
-    save("words", ["query", "word_embeddings"])
-    with pytest.raises(ValueError, match="lora_embedding_A is no update of a matrix"):
-        read_adapter(tmp_path / "words")
 
 
 def test_updates_of_random_weights_are_no_adapter_of_the_folder(finetune: Any) -> None:

@@ -267,9 +267,9 @@ BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
         (1, {}),
         (5, {}),
         pytest.param(9, {}, marks=pytest.mark.slow),
-        (5, MODERNBERT),
         (5, LONGFORMER),
-        (5, BIGBIRD),
+        pytest.param(5, MODERNBERT, marks=pytest.mark.slow),
+        pytest.param(5, BIGBIRD, marks=pytest.mark.slow),
     ],
 )
 def test_stopped_run_ends_with_the_same_bits(

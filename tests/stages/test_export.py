@@ -198,6 +198,7 @@ def test_a_card_names_no_place_of_this_machine():
     assert [without_path(word) for word in words] == expected
 
 
+@pytest.mark.slow  # the library takes 15 seconds to import; modules/test_sentence_folders.py has it
 def test_sentence_transformers_gives_the_means_of_the_last_layer(tmp_path, tiny_config):
     library = pytest.importorskip("sentence_transformers")
     folder, out = write_folder(tmp_path / "m", tiny_config, "lm"), tmp_path / "out"

@@ -75,10 +75,6 @@ def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, An
     folder = trained["run"].folder / "model"
     assert sentence_vectors(folder) == SentenceVectors("cls")
     assert read_sentence_vectors(trained["root"] / "encoder") is None
-    ours = clozelab.load(folder, precision="32-true").embed(["a b c", "x y"])
-    library = pytest.importorskip("sentence_transformers")
-    theirs = library.SentenceTransformer(str(folder), device="cpu").encode(["a b c", "x y"])
-    assert np.abs(ours - theirs).max() <= 1e-5
     # A training that is told nothing else goes on with the folder's pooling.
     again = clozelab.finetune(
         encoder=str(folder),
