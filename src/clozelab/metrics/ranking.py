@@ -125,34 +125,15 @@ class TopDocuments:
     """
 
     def __init__(self, queries: Sequence[str], depth: int) -> None:
-        self.queries = list(queries)
         self.depth = depth
-        self._hits: list[Hits] = [[] for _ in self.queries]
-        self._least = np.full(len(self.queries), -np.inf)  # what a further document needs
+        self.best: dict[str, Hits] = {query: [] for query in queries}  # the best first
 
     def add(self, scores: Floats, documents: Sequence[str]) -> None:
         """Scores [Q, C] of C further documents."""
-        least = self._least
-        # One more than is kept, since one of them may be the query itself.
-        surplus = len(documents) - self.depth - 1
-        if surplus > 0:
-            least = np.maximum(least, np.partition(scores, surplus, axis=1)[:, surplus])
-        for query, document in np.argwhere(scores >= least[:, None]).tolist():
-            name = documents[document]
-            if name != self.queries[query]:
-                self._hits[query].append((float(scores[query, document]), name))
-        for query, hits in enumerate(self._hits):
-            if len(hits) > 2 * self.depth:
-                self._prune(query)
-
-    def _prune(self, query: int) -> None:
-        hits = sorted(self._hits[query], reverse=True)[: self.depth]
-        self._hits[query] = hits
-        if len(hits) == self.depth:
-            self._least[query] = hits[-1][0]
-
-    def best(self) -> dict[str, Hits]:
-        """Query -> its documents, the best first."""
-        for query in range(len(self.queries)):
-            self._prune(query)
-        return dict(zip(self.queries, self._hits, strict=True))
+        for (query, hits), of_query in zip(self.best.items(), scores, strict=True):
+            least = hits[-1][0] if len(hits) == self.depth else -np.inf
+            for document in np.flatnonzero(of_query >= least).tolist():
+                if documents[document] != query:
+                    hits.append((float(of_query[document]), documents[document]))
+            hits.sort(reverse=True)
+            del hits[self.depth :]
