@@ -176,28 +176,28 @@ def with_own_task(
     Raises:
         ValueError: as of `task_settings`; or the file is one of several tasks.
     """
-    words = list(overrides)
-    given = values_of(words)
+    spelt = list(overrides)
+    given = values_of(spelt)
     # An experiment has a configuration of its own, and says its rows and its scale.
     is_plain = config_name in ("finetune", "evaluate")
     encoder = given.get("encoder")
     if is_plain and encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
-        words.append(f"row={encoder}")
-    for choice, place in PLACES.items():
+        spelt.append(f"row={encoder}")
+    for choice, key in PLACES.items():
         file = given.get(choice, "").strip("'\"")
         if not _is_table(choice, file):
             continue
-        numeric = given.get(f"{place}.data.numeric_labels", "").lower()
-        words = [word for word in words if key_of(word) not in (choice, *COLUMN_WORDS)]
-        words.append(f"{choice}={OWN_TASK}")
+        numeric = given.get(f"{key}.data.numeric_labels", "").lower()
+        spelt = [word for word in spelt if key_of(word) not in (choice, *COLUMN_WORDS)]
+        spelt.append(f"{choice}={OWN_TASK}")
         if is_plain and "scale" not in given:
-            words.append("scale=own")
+            spelt.append("scale=own")
         settings = settings_of_words(
-            file, data_dir_of(words), given, {"true": True, "false": False}.get(numeric)
+            file, data_dir_of(spelt), given, {"true": True, "false": False}.get(numeric)
         )
         # What the user says of a key comes behind, and counts.
-        words = [*_sweep_words(settings, place), *words]
-    return words
+        spelt = [*_sweep_words(settings, key), *spelt]
+    return spelt
 
 
 def _sweep_words(settings: Sequence[JsonObject], place: str) -> list[str]:
@@ -236,10 +236,10 @@ def _is_table(choice: str, file: str) -> bool:
 
 def _as_words(settings: JsonObject, place: str) -> list[str]:
     """Settings as overrides; Hydra's grammar reads what JSON writes."""
-    words = []
+    overrides = []
     for key, value in settings.items():
         if isinstance(value, dict):
-            words += _as_words(value, f"{place}.{key}")
+            overrides += _as_words(value, f"{place}.{key}")
         else:
-            words.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
-    return words
+            overrides.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
+    return overrides

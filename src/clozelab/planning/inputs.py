@@ -105,11 +105,11 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
 def _words_of_filled(words: Sequence[str], form: Experiment, name: str, filled: Path) -> list[str]:
     """The filled experiment is called as its folder, and has a scale of its own."""
     of_inputs = (PREFIX, "experiment=", *(f"{word}=" for word in COLUMN_WORDS))
-    others = [word for word in words if not word.startswith(of_inputs)]
-    others[others.index(name)] = str(filled)
+    kept = [word for word in words if not word.startswith(of_inputs)]
+    kept[kept.index(name)] = str(filled)
     if "scale" not in values_of(words):
-        others.append(f"scale={form.scale}")
-    return others
+        kept.append(f"scale={form.scale}")
+    return kept
 
 
 def _form_of(name: str | None) -> Experiment | None:
@@ -334,8 +334,8 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         link.unlink(missing_ok=True)
         link.symlink_to(target.resolve())
 
-    place = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
-    filling = _Filling(_replacements(form, given, place), given.tasks)
+    given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
+    filling = _Filling(_replacements(form, given, given_folder), given.tasks)
     paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
     for key in OF_A_FORM:
         paper.pop(key, None)
@@ -346,7 +346,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: f"{place}/tasks"})
+            node = _replace(task.node, {FILES: f"{given_folder}/tasks"})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():

@@ -262,12 +262,12 @@ class RetrievalTarget(Target):
         states = states.float()
         if not training:
             return states
-        own = TextStates(states, batch["text_numbers"])
-        everyone = texts_of_all_ranks(own, batch["local_weight"] > 0)
+        local = TextStates(states, batch["text_numbers"])
+        everyone = texts_of_all_ranks(local, batch["local_weight"] > 0)
         logits = []
         with torch.autocast(states.device.type, enabled=False):
             for size in self.sizes or [states.shape[2]]:
-                logits.append(batch_logits(own.cut(size), self.temperature, everyone.cut(size)))
+                logits.append(batch_logits(local.cut(size), self.temperature, everyone.cut(size)))
         return torch.stack(logits)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
