@@ -35,6 +35,7 @@ from clozelab.models.trained import freeze
 log = logging.getLogger(__name__)
 PROJECTIONS = ("query", "key", "value")
 FREEZE_WORDS = re.compile(r"all but (\d+)|(\d+)(?:-(\d+))?")
+FIRST_LAYER = re.compile(r"\b0\b")
 PLACEMENTS = ("houlsby", "pfeiffer")
 
 
@@ -329,56 +330,51 @@ class LoRA(Adaptation):
             raise ValueError(
                 f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
             )
-        updates: dict[LoraPlace, FileUpdate] = {}
-        if self.adapter is not None:
-            updates = adapter_updates(encoder, Path(self.adapter))
+        if self.adapter is None:
+            updates = self._fresh(encoder)
         else:
-            for place in self._targeted(encoder):
-                updates[place] = self._fresh(encoder, place)
+            updates = adapter_updates(encoder, Path(self.adapter))
         freeze(encoder.parameters())
-        by_path: dict[str, dict[LoraPlace, FileUpdate]] = {}
+        by_matrix: dict[tuple[str, int], dict[int, FileUpdate]] = {}
         for place, update in updates.items():
-            by_path.setdefault(place.path, {})[place] = update
-        for path, of_path in by_path.items():
-            (num_parts,) = {place.num_parts for place in of_path}
-            numbered = {place.part: update for place, update in of_path.items()}
+            by_matrix.setdefault((place.path, place.num_parts), {})[place.part] = update
+        for (path, num_parts), numbered in by_matrix.items():
             module = encoder.get_submodule(path)
+            if is_parametrized(module):
+                raise ValueError(
+                    f"adaptation.targets: {', '.join(self.targets)} name both all of {path} and"
+                    " parts of it: name one of them"
+                )
             weight: Any = module.weight
             register_parametrization(module, "weight", LowRank(weight, num_parts, numbered))
         return f"low-rank updates of {len(updates)} matrices"
 
-    def _targeted(self, encoder: Encoder) -> list[LoraPlace]:
-        """The places that the targets name; ValueError for a target that names none."""
-        targeted: dict[tuple[str, int, int], LoraPlace] = {}
+    def _fresh(self, encoder: Encoder) -> dict[LoraPlace, FileUpdate]:
+        """Updates of the matrices that the targets name; ValueError for a target that names none.
+
+        As peft begins: A is drawn, B is zero, so that the first step starts from the weights.
+        """
+        matrices = list(lora_places(encoder))
+        updates: dict[LoraPlace, FileUpdate] = {}
         for target in self.targets:
-            matrices = [each for each in lora_places(encoder) if matches_target(each.names, target)]
-            if not matrices:
-                raise ValueError(_no_target(encoder, target))
-            for place in matrices:
-                # What nothing reads gets no gradient: a pooler, global tokens' matrices.
+            targeted = [place for place in matrices if matches_target(place.names, target)]
+            if not targeted:
+                names = [place.names[0] for place in matrices]
+                raise ValueError(
+                    f"adaptation.targets: no matrix is called {target!r}; this encoder's first"
+                    f" layer has {', '.join(filter(FIRST_LAYER.search, names))}, and any end of"
+                    " such a name will do"
+                )
+            for place in targeted:
                 weight: Any = encoder.get_submodule(place.path).weight
-                if weight.requires_grad:
-                    targeted[place[:3]] = place
-        return list(targeted.values())
-
-    def _fresh(self, encoder: Encoder, place: LoraPlace) -> FileUpdate:
-        """As peft begins: A is drawn, B is zero, so that the first step starts from the weights."""
-        weight: Any = encoder.get_submodule(place.path).weight
-        down = weight.new_empty(self.rank, weight.shape[1])
-        nn.init.kaiming_uniform_(down, a=math.sqrt(5))
-        up = weight.new_zeros(len(weight) // place.num_parts, self.rank)
-        return FileUpdate(down, up, self.alpha / self.rank)
-
-
-def _no_target(encoder: Encoder, target: str) -> str:
-    names = []
-    for place in lora_places(encoder):
-        if re.search(r"\b0\b", place.names[0]):
-            names.append(place.names[0])
-    return (
-        f"adaptation.targets: no matrix is called {target!r}; this encoder's first layer has"
-        f" {', '.join(names)}, and any end of such a name will do"
-    )
+                # What nothing reads gets no gradient: a pooler, global tokens' matrices.
+                if place in updates or not weight.requires_grad:
+                    continue
+                down = weight.new_empty(self.rank, weight.shape[1])
+                nn.init.kaiming_uniform_(down, a=math.sqrt(5))
+                up = weight.new_zeros(len(weight) // place.num_parts, self.rank)
+                updates[place] = FileUpdate(down, up, self.alpha / self.rank)
+        return updates
 
 
 def adapter_updates(encoder: Encoder, folder: Path) -> dict[LoraPlace, FileUpdate]:
