@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test cluster durations check audit house faults odd bench bench-finetuning clean
+.PHONY: install demo test cluster durations check audit house faults odd bench bench-finetuning site clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,6 +50,10 @@ bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interlea
 
 bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)
 	$(BIN)/python benchmarks/finetuning.py
+
+site: $(STAMP)  ## the documentation as a site in site/index.html, with search; opens from the disk, without a network
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:  ## the environment; run folders stay (`clozelab gc` is for those)
 	rm -rf $(VENV)

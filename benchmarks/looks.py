@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs

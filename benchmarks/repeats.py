@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from clozelab.analysis.schema import BaseClaim
-from clozelab.analysis.verdict_codes import Verdict as Code
-from clozelab.analysis.verdict_codes import read_verdict
-from clozelab.report.verdict_styles import LABELS, label_of
+from claims.analysis.schema import BaseClaim
+from claims.analysis.verdict_codes import Verdict as Code
+from claims.analysis.verdict_codes import read_verdict
+from claims.report.verdict_styles import LABELS, label_of
 from clozelab.results.experiment import find_experiment, load_experiment
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

@@ -12,6 +12,7 @@ from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of
 MOST_LINES_OF_A_VERB = 150
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "clozelab"
+CLAIMS = ROOT / "src" / "claims"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -69,16 +70,16 @@ def test_every_room_and_file_that_the_page_names_is_there() -> None:
     for room in rooms - {"version"}:
         assert re.search(rf"\b{room}\b", PAGE), room
     for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|\.yaml)?)`", PAGE):
-        places = (ROOT / name, PACKAGE / name)
+        places = (ROOT / name, PACKAGE / name, PACKAGE.parent / name)
         assert any(place.exists() for place in places), name
 
 
 def test_no_two_public_classes_have_one_name() -> None:
     files: dict[str, list[str]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted([*PACKAGE.rglob("*.py"), *CLAIMS.rglob("*.py")]):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                files.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+                files.setdefault(node.name, []).append(str(path.relative_to(PACKAGE.parent)))
     twice = {name: places for name, places in files.items() if len(places) > 1}
     assert twice.keys() == NAMED_IN_CONFIGURATIONS, twice
 

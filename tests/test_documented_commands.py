@@ -48,7 +48,8 @@ EXPERIMENT = "table5_pretraining_tasks"
 MISSING = (
     r"no run below",
     r"no run to pack below",
-    r"runs/adhoc/own: no run",
+    r"runs/(adhoc/own|rates): no run",
+    r"runs/mine/laptop/pretrain/mlm/seed-\* is no run's folder",
     r"no run of 'table5",
     r"until=decided needs a stopping rule",
     r"nothing is missing of the runs",
@@ -62,21 +63,26 @@ MISSING = (
     r"'ray', which is not installed",
     r"no model here, expected config\.json",
     r"runs/\S*/encoders?(/step-240)?: no encoder here",
-    r"benchmark file not found: (data|my/data|my/benchmarks)/",
+    r"benchmark file not found: (data|/?my)/",
     r"no files of minimal pairs at",
     r"COMMIT",
     r"uncased_L-12_H-768_A-12",
 )
 
 
+# A block of a page, between two lines of three backticks; inside a list both are indented.
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
 def documented(text: str) -> Iterator[str]:
     """The commands of a page: those of its blocks, and whole ones in its sentences."""
-    blocks = "\n".join(re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL))
+    shells = ("", "bash", "sh", "console")
+    blocks = "\n".join(block for language, block in BLOCK.findall(text) if language in shells)
     for line in re.sub(r"\\\n\s*", " ", blocks).splitlines():
         match = re.search(r"(?:^|[ |])(?:-m )?clozelab (\S.*)", line)
         if match and not line.startswith(("git ", "#", "cd ")):
             yield match[1]
-    sentences = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    sentences = BLOCK.sub("", text)
     yield from re.findall(r"`clozelab ([a-z-]+ [^`]*=[^`]*)`", sentences)
 
 
@@ -89,6 +95,23 @@ def all_documented() -> list[tuple[str, str]]:
     return list(dict.fromkeys(commands))
 
 
+# Files that a page shows whole: its page, how its block begins, and what the commands call it.
+BLOCKS = (
+    ("claims.md", "# my_domain/paper.yaml", "my_domain/paper.yaml"),
+    ("claims.md", "# records/paper.yaml", "records/paper.yaml"),
+    ("claims.md", "claims:\n  - {text: masking helps QNLI", "claims.yaml"),
+    ("claims.md", "arm,seed,task,score", "scores.csv"),
+    ("own-text.md", "title: Is 30 % masking better", "rates.yaml"),
+)
+
+
+def block_of(page: str, beginning: str) -> str:
+    """The one block of a page that begins so."""
+    blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    (found,) = [block for _, block in blocks if block.startswith(beginning)]
+    return found
+
+
 def write_model(
     folder: Path, *, size: int = 16, heads: int = 2, layers: int = 2, head: str = "MaskedLM"
 ) -> None:
@@ -96,6 +119,7 @@ def write_model(
     import transformers
 
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a film to remember not mat sat on who sang ? ada my"
+    words += " good bad yes no maybe"  # what the prompts of conf/task/ predict
     config = transformers.BertConfig(
         vocab_size=len(words.split()),
         hidden_size=size,
@@ -150,6 +174,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = pandas.DataFrame({"premise": ["a film"], "hypothesis": ["the film"]})
     pairs.to_parquet(root / "pairs.parquet")
     pair = json.dumps({"question": "who sang ?", "answer": "ada"}) + "\n"
+    for page, beginning, file in BLOCKS:
+        (root / file).parent.mkdir(exist_ok=True)
+        (root / file).write_text(block_of(page, beginning))
+    # What `models=` of docs/tasks.md names.
+    for seed in (1, 2):
+        model = root / f"runs/adhoc/demo/finetune/mine/pretrain-seed-1/sst2/seed-{seed}/model"
+        write_model(model, head="SequenceClassification")
+    scores = [f"mlm,{seed},qnli,8{seed}\nltr,{seed},qnli,7{seed}\n" for seed in (1, 2, 3)]
+    (root / "scores.csv").write_text("arm,seed,task,score\n" + "".join(scores))
+    (root / "claims.yaml").write_text("compare: all\n")
     (root / "words.txt").write_text("cat\n")
     (root / "names.txt").write_text("the mat\n")
     (root / "mypkg.py").write_text(PACKAGE)
@@ -243,7 +277,7 @@ def words_of(command: str) -> list[str]:
     for name, stand_in in NAMES.items():
         command = command.replace(name, stand_in)
     words = shlex.split(command, comments=True)
-    if words[0] in ("plan", "reproduce", "runs", "pack") and "NAME" in words:
+    if words[0] in ("plan", "reproduce", "runs", "pack", "register") and "NAME" in words:
         has_inputs = any(word.startswith("inputs.") for word in words)
         words[words.index("NAME")] = "worth_it" if has_inputs else EXPERIMENT
     if words[0] in ("export", "vocabulary"):
@@ -296,5 +330,7 @@ def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) ->
 def test_the_control() -> None:
     """No end above lets a misspelt value through."""
     page = "```bash\nclozelab pretrain objective=mlmm   # a comment\n```\n`clozelab plan NAME a=b`"
-    assert list(documented(page)) == ["pretrain objective=mlmm   # a comment", "plan NAME a=b"]
+    page = f"```yaml\nname: intent\n```\n{page}\n\n- An item:\n  ```\n  clozelab runs\n  ```\n"
+    expected = ["pretrain objective=mlmm   # a comment", "runs", "plan NAME a=b"]
+    assert list(documented(page)) == expected
     assert not any(re.search(end, "error: there is no objective 'mlmm'") for end in MISSING)

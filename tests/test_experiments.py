@@ -25,8 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
 from tests.screens import refuses
 
+from claims.analysis.comparability import is_within
 from clozelab.addresses import check_targets
-from clozelab.analysis.comparability import is_within
 from clozelab.config import Composed, canonical, kept_step, scaled, total_steps
 from clozelab.files.digests import digest
 from clozelab.launch import sweep

@@ -31,6 +31,7 @@ from hydra.utils import instantiate
 from tests.screens import refuses, shows
 
 import clozelab
+from claims.text.safe_yaml import own_text
 from clozelab import addresses
 from clozelab.cli import main
 from clozelab.launch import experiments, mistakes, plugins, sweep
@@ -39,7 +40,6 @@ from clozelab.models.folders import read_tensors
 from clozelab.readers.lines import text_lines
 from clozelab.tasks.cache import cached_arrays
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.safe_yaml import own_text
 from clozelab.training.checkpoints import load_file, save_file
 
 PAPER: dict[str, Any] = {

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.screens import Screens, read_sections
 
+from claims.report.claims import DifferenceView
+from claims.report.screen import print_differences
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
-from clozelab.report.claims import DifferenceView
-from clozelab.report.screen import print_differences
 from clozelab.runs.find import find
 from clozelab.runs.outcome import ending
 from clozelab.runs.record import Record

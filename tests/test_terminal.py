@@ -7,8 +7,10 @@ from __future__ import annotations
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.terminal import Grammar, Heading, fitting, make_console, make_table, parse
-from clozelab.text.did_you_mean import hint, key_of, nearest
+from claims.text.did_you_mean import hint, nearest
+from claims.text.terminal import Heading, fitting, make_table
+from clozelab.terminal import Grammar, make_console, parse
+from clozelab.text.did_you_mean import key_of
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
 ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]

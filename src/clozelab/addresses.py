@@ -22,8 +22,9 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from claims.text.did_you_mean import hint
 from clozelab.schema import IDENTITY, meanings
-from clozelab.text.did_you_mean import hint, key_of
+from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
@@ -137,14 +138,15 @@ def is_permitted(target: object) -> bool:
     return target.startswith(tuple(prefixes))
 
 
-def validate_config_security(plain: ReadOnlyJson) -> None:
+def validate_config_security(plain: PlainMapping) -> None:
     """Check the plain values of a composed configuration, Hydra's own node included.
 
     ValueError for an address that is not allowed at its place, and for a path that leads out of the
     folders of the runs.
     """
     check_targets(plain, signatures=False)
-    if plain["hydra"]["output_subdir"]:
+    hydra: Any = plain["hydra"]
+    if hydra["output_subdir"]:
         raise ValueError(
             "hydra.output_subdir: leave it out; a run's folder has config.yaml, which holds no"
             " secret"
@@ -168,9 +170,10 @@ def _check_names(plain: PlainMapping) -> None:
             )
 
 
-def _check_run_dir(plain: ReadOnlyJson) -> None:
+def _check_run_dir(plain: PlainMapping) -> None:
     """ValueError for a run_dir that is not below runs_dir, unless it is on the command line."""
-    if "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"]):
+    hydra: Any = plain["hydra"]
+    if "run_dir" in map(key_of, hydra["overrides"]["task"]):
         return
     run_dir = str(plain.get("run_dir") or "${runs_dir}/")
     runs_dir = f"{str(plain['runs_dir']).rstrip('/')}/"
@@ -206,7 +209,7 @@ def check_targets(config: PlainMapping, *, signatures: bool = True) -> None:
         _check_tasks(config)
 
 
-def _node_at(config: ReadOnlyJson, place: str) -> ReadOnlyJson | None:
+def _node_at(config: PlainMapping, place: str) -> PlainMapping | None:
     """The node of a dotted key; None where there is none."""
     node: Any = config
     for key in place.split("."):
@@ -262,9 +265,9 @@ def _nodes(value: object, place: str) -> Iterator[tuple[str, PlainMapping]]:
             yield from _nodes(child, f"{place}.{index}")
 
 
-def _check_keys(place: str, node: ReadOnlyJson) -> None:
+def _check_keys(place: str, node: PlainMapping) -> None:
     """ValueError for a key that the node's target does not take, and for a missing argument."""
-    target = node["_target_"]
+    target = str(node["_target_"])
     function = locate(target)
     parameters = parameters_of(function)
     set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())

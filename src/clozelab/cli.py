@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.text.did_you_mean import hint
+from claims.text.did_you_mean import hint
 from clozelab.training.stopping import (
     Interrupted,
     begin_process,
@@ -171,7 +171,8 @@ def job(composed: Composed) -> int:
             accept_other_code([read_record(Path(run_dir))], composed.values["reuse"])
             print(f"complete already: {run_dir}")
             return 0
-    if "encoder_arm" in composed.values:
+    # `models` of an evaluation stands in the place of the row's own encoder.
+    if "encoder_arm" in composed.values and composed.values.get("models") is None:
         require_encoder(composed.values["encoder"])
     if verb in ("prepare", "pretrain"):
         from clozelab.assembly.corpora import require_sources

@@ -29,6 +29,7 @@ from omegaconf.resolvers import oc
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from claims.text.did_you_mean import hint, nearest
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
@@ -40,7 +41,6 @@ from clozelab.schema import (
     SCHEMAS,
     meaning_of,
 )
-from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import (
     Json,
     JsonObject,
@@ -81,7 +81,7 @@ def scaled(value: int, *ratios: object) -> int:
     return int(product)
 
 
-def scaled_phases(phases: Sequence[ReadOnlyJson], factor: float) -> Sequence[PlainMapping]:
+def scaled_phases(phases: Sequence[Mapping[str, int]], factor: float) -> Sequence[PlainMapping]:
     """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with more or fewer steps.
 
     Each has a multiple of its steps, at least one. At 1 it is the very node that was given, so that
@@ -286,11 +286,11 @@ def validation_messages(stage: str, plain: object) -> list[str]:
     return []
 
 
-def _unknown_key(mistake: ErrorDetails, plain: Json) -> str:
+def _unknown_key(mistake: ErrorDetails, plain: object) -> str:
     """Write the sentence for an unknown key, as pydantic reports it, of a configuration."""
     # ("model", "hiden_size"): the keys of the node that has it are those that may be meant
     *parents, name = mistake["loc"]
-    node = plain
+    node: Any = plain
     for parent in parents:
         node = node[parent]
     known_keys = [key for key in node if key != name]
@@ -334,7 +334,7 @@ class Composition:
     config_name: str
     overrides: list[str]  # of the stage's keys, in order
     hydra_overrides: list[str]  # of Hydra's own
-    choices: JsonObject  # group -> choice
+    choices: PlainDict  # group -> choice
     sources: list[ConfigSource]
 
     @property
@@ -537,7 +537,7 @@ def to_plain(value: object, *, resolve: bool = True) -> Json:
     return value
 
 
-def canonical(config: DictConfig | PlainMapping) -> JsonObject:
+def canonical(config: DictConfig | PlainMapping) -> PlainDict:
     """Return a configuration as a record holds it: resolved, without what changes nothing.
 
     What comes from the environment and what looks like a secret is a hash. ValueError where a value

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, PlainDict
 
 HYDRA_VERBS = {
     "prepare": "text to vocabulary and token shards",
@@ -231,13 +230,13 @@ def _config_dirs(argv: Sequence[str]) -> Iterator[Path]:
             yield Path(folder or following)
 
 
-def _default_choices(verb: str) -> JsonObject:
+def _default_choices(verb: str) -> dict[str, str]:
     """Group -> its choice, as the verb's defaults list says."""
     import yaml  # type: ignore[import-untyped]
 
     config = yaml.safe_load((CONF_DIR / f"{verb}.yaml").read_text(encoding="utf-8"))
     # A defaults list: ["pretrain_schema", {"scale": "demo"}, "_self_"].
-    choices: PlainDict = {}
+    choices: dict[str, str] = {}
     for entry in config["defaults"]:
         if isinstance(entry, dict):
             choices |= entry

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from tests.results.words import read_claim
 
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, detectable_difference, judge
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, detectable_difference, judge
+from claims.tables.score_file import Scores, make_score_table
 from clozelab.metrics.entities import entity_scores
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -26,11 +26,11 @@ def judged(
     metric: str = "validation/accuracy",
     num_entities: int | None = None,
 ) -> Judgement:
-    lines: list[ScoreLine] = []
+    cells = {}
     for arm, scores in (("a", first), ("b", second)):
-        for seed, score in zip(SEEDS, scores, strict=True):
-            lines.append(ScoreLine(len(lines), arm, (seed, 0), "kinds", score))
-    table = make_score_table(lines, [read_claim(claim)])
+        seeds = [(seed, 0) for seed in SEEDS]
+        cells[arm, "kinds"] = dict(zip(seeds, scores, strict=True))
+    table = make_score_table(Scores(cells), [read_claim(claim)])
     columns = []
     for column in table.columns:
         columns.append(

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from tests.results.words import read_claim
 
-from clozelab.analysis.schema import SequentialDesign
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
-from clozelab.report import wording
+from claims.analysis.schema import SequentialDesign
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
+from claims.report import wording
+from claims.tables.score_file import Scores, make_score_table
 
 WOBBLE = (1.0, -1.2, 0.4, -0.3, 0.2)
 
 
 def test_seeds_after_the_last_analysis_are_not_counted_as_lacking() -> None:
-    lines: list[ScoreLine] = []
+    first, second = {}, {}
     for seed, wobble in enumerate(WOBBLE, 1):
-        lines.append(ScoreLine(len(lines), "a", (seed, 0), "t", 70.0 + wobble))
-        lines.append(ScoreLine(len(lines), "b", (seed, 0), "t", 70.0))
+        first[seed, 0] = 70.0 + wobble
+        second[seed, 0] = 70.0
+    scores = Scores({("a", "t"): first, ("b", "t"): second})
     claim = read_claim({"text": "c", "compare": ["a", "b", "t"], "direction": "higher"})
     design = SequentialDesign(first=2, most=3)
-    (judgement,) = judge(make_score_table(lines, [claim], design))
+    (judgement,) = judge(make_score_table(scores, [claim], design))
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.forecast is not None
     assert (judgement.forecast.short, judgement.forecast.additional_seeds) == (">3 seeds", 0)

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from scipy import stats
 from tests.results.words import read_claim
 
-from clozelab.analysis.history import allowed_for, statement
-from clozelab.analysis.power import required_seeds, simulate_decided
-from clozelab.analysis.schema import BaseClaim
-from clozelab.analysis.score_file import ScoreLine, make_score_table
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.history import allowed_for, statement
+from claims.analysis.power import required_seeds, simulate_decided
+from claims.analysis.schema import BaseClaim
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
+from claims.tables.score_file import Scores, make_score_table
 
 SPREAD = (0.3, -0.2, 0.1, -0.3, 0.1)
 
@@ -28,11 +28,11 @@ def claim(direction: str = "not_lower", **keys: object) -> BaseClaim:
 
 def judge_differences(differences: Sequence[float], *claims: BaseClaim) -> list[Judgement]:
     """The claims about rows a and b, whose scores differ by so much, a value a seed."""
-    lines: list[ScoreLine] = []
+    first, second = {}, {}
     for seed, difference in enumerate(differences, 1):
-        lines.append(ScoreLine(len(lines), "a", (seed, 0), "t", 70.0 + difference))
-        lines.append(ScoreLine(len(lines), "b", (seed, 0), "t", 70.0))
-    return judge(make_score_table(lines, claims))
+        first[seed, 0] = 70.0 + difference
+        second[seed, 0] = 70.0
+    return judge(make_score_table(Scores({("a", "t"): first, ("b", "t"): second}), claims))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.analysis.comparability import (
+from claims.analysis.comparability import (
     Exclusion,
     Pair,
     RowEvidence,
@@ -15,7 +15,7 @@ from clozelab.analysis.comparability import (
     find_incomparability,
     provenance,
 )
-from clozelab.analysis.phrases import truncate_list
+from claims.text.phrases import truncate_list
 
 RUN = RunEvidence(
     place="finetune/ltr/1",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.analysis.multiplicity import holm
-from clozelab.analysis.power import minimum_detectable_difference, required_seeds
-from clozelab.analysis.statistics import (
+from claims.analysis.multiplicity import holm
+from claims.analysis.power import minimum_detectable_difference, required_seeds
+from claims.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,

@@ -26,6 +26,7 @@ from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.planning.cost import DiskUsage
 from clozelab.planning.jobs import Arm, Corpus
+from clozelab.schema import PretrainConfig
 from clozelab.tasks.baselines import guess_classes
 from clozelab.tasks.classes import DEFAULT_POSITIVE_LABELS
 from clozelab.tasks.preview import Preview, TaskPreview
@@ -84,7 +85,9 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=pair)
     sizes = {"vocab_size": corpus.ids.vocab_size, "hidden_size": 16, "num_attention_heads": 2}
     config = EncoderConfig(**{**TINY, **sizes}, is_causal=objective.is_causal)
-    settings = {"schedule": {"warmup_fraction": 0.05}}
+    settings = PretrainConfig(
+        schedule={"warmup_fraction": 0.05}, optimizer={}, encoder=None, keep_encoders=[]
+    )
     return replace(Arm(name, objective, config, PHASES, corpus, settings=settings), **changes)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.screens import shows
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
@@ -648,7 +648,9 @@ def test_no_disk(one_arm: Subject) -> None:
 
 
 def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus, settings={"schedule": {"warmup_fraction": 0.5}})
+    arm = make("arm", "mlm", corpus)
+    settings = replace(arm.settings, schedule={"warmup_fraction": 0.5})
+    arm = replace(arm, settings=settings)
     assert levels(list(examine(replace(subject, arms=[arm]))), WARNING) == {"schedule"}
 
 
@@ -664,7 +666,7 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     assert f"(about {format_count(arm.tokens_to_plateau)} tokens)" in found.what
 
     # Weights that were given have left it behind.
-    given = replace(arm, settings={**arm.settings, "encoder": "minilm"})
+    given = replace(arm, settings=replace(arm.settings, encoder="minilm"))
     assert given.tokens_to_plateau == 0.0
     assert not caught(replace(subject, arms=[given]), warning=True)
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.results.words import role_of
 
-from clozelab.analysis.hypotheses import resolve_claim
+from claims.analysis.hypotheses import resolve_claim
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find

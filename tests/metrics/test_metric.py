@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as oracle
 
-from clozelab.analysis import schema
+from claims.analysis import schema
 from clozelab.metrics import entities, glue, metric, squad
 from clozelab.metrics.metric import Metric, Unit, metric_of
 from clozelab.runs.older_scores import older_metric

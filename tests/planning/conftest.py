@@ -20,7 +20,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def usual_starts() -> Iterator[None]:
     """Jobs start as fast as conf/planning.yaml says, however fast this machine runs Python."""
-    loops = [float(starts.constants()["python_seconds"])]
+    loops = [float(starts.constants().python_seconds)]
     starts.start_seconds.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starts, "timeit", SimpleNamespace(repeat=lambda *_, **__: loops))

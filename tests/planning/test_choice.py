@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.analysis.verdict_codes import Verdict
+from claims.analysis.verdict_codes import Verdict
 from clozelab.planning.choice import (
     Allocation,
     Effect,

@@ -91,8 +91,8 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
 def test_the_unit_is_that_of_the_main_score(jobs: list[TaskJob]) -> None:
     job = jobs[0]
     target = {"_target_": "clozelab.tasks.token_numbers.TokenNumberTarget"}
-    task = {**job.settings["task"], "target": target, "metric": "validation/mae"}
-    in_points = replace(job, settings={**job.settings, "task": task})
+    task = replace(job.settings.task, target=target, metric="validation/mae")
+    in_points = replace(job, settings=replace(job.settings, task=task))
     assert (job.unit, in_points.unit) == ("percent", "points")
 
 
@@ -103,15 +103,15 @@ def test_frozen_layers_are_not_counted_as_trained(jobs: list[TaskJob]) -> None:
         {"pattern": pattern, "frozen": True} for pattern in ("*.embeddings.*", "*.layer.[01].*")
     ]
     groups.append({"pattern": "classifier.*", "learning_rate_factor": 2.0})
-    optimizer = {**job.settings["optimizer"], "groups": groups}
-    frozen = replace(job, settings={**job.settings, "optimizer": optimizer})
+    optimizer = {**job.settings.optimizer, "groups": groups}
+    frozen = replace(job, settings=replace(job.settings, optimizer=optimizer))
     assert frozen.flops_per_token == pytest.approx(job.flops_per_token * (3 - 1) / 3)
 
 
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     job = replace(by_size(jobs, 128), speeds=[Speed(1000.0), Speed(50_000.0)], start=5.0)
     training = 10 * 300 * 2 / 1000.0
-    passes = round(float(job.settings["epochs"]) * float(job.settings["evaluations_per_epoch"]))
+    passes = round(job.settings.epochs * job.settings.evaluations_per_epoch)
     evaluation = passes * 100 * 2 / 1000.0 * FORWARD_SHARE
     encoding = job.pass_tokens / 50_000.0
     assert job.seconds == pytest.approx(5.0 + training + evaluation + encoding)

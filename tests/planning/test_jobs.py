@@ -36,6 +36,7 @@ from clozelab.planning.jobs import (
     Request,
     Sample,
     Speed,
+    TaskPlace,
     synthetic_corpus,
 )
 from clozelab.planning.steps import make_steps
@@ -91,7 +92,7 @@ def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
 def test_an_adapted_arm_has_moments_of_what_is_trained(demo: list[Arm]) -> None:
     arm = next(arm for arm in demo if arm.name == "mlm")
     lora = {"_target_": "clozelab.models.adaptation.LoRA", "rank": 4}
-    adapted = replace(arm, settings={**arm.settings, "adaptation": lora})
+    adapted = replace(arm, settings=replace(arm.settings, adaptation=lora))
     hidden, head = 128, arm.trained_parameters - arm.parameters
     # Query and value of each layer have two matrices of 4 rows.
     updates = arm.config.num_hidden_layers * 2 * 2 * 4 * hidden
@@ -99,7 +100,7 @@ def test_an_adapted_arm_has_moments_of_what_is_trained(demo: list[Arm]) -> None:
     weights = arm.checkpoint_bytes // (1 + MOMENTS)
     assert adapted.checkpoint_bytes == weights + 4 * MOMENTS * (head + updates)
     # Frozen matrices have no gradient; below the lowest trained layer nothing has.
-    frozen = replace(arm, settings={**arm.settings, "freeze": ["embeddings", "0"]})
+    frozen = replace(arm, settings=replace(arm.settings, freeze=["embeddings", "0"]))
     assert frozen.flops < arm.flops > adapted.flops
 
 
@@ -215,7 +216,7 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     assert list(matched) == pytest.approx([matched[0]] * 3)
     # What an arm has to say of the scale's 2,400 steps, also where it says something already.
     assert list(2400 * found.steps_factor) == pytest.approx(list(found.steps))
-    shorter = [replace(arm, settings={**arm.settings, "steps_factor": 0.5}) for arm in shapes]
+    shorter = [replace(arm, settings=replace(arm.settings, steps_factor=0.5)) for arm in shapes]
     again = divide(shorter, 7200.0, 1, matched_by)
     assert list(again.steps_factor) == pytest.approx(list(found.factor / 2))
     if matched_by == "time":
@@ -258,10 +259,10 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         for step in make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"])
         if step.verb == "finetune"
     )
-    settings = step.sweep.settings(step.sweep.jobs[0])
+    place = TaskPlace.of_finetuning(step.sweep.config(step.sweep.jobs[0]))
     assert (
-        TaskFiles(read_preview).of(settings)
-        == TaskFiles(read_preview).of(settings | {"hub": True})
+        TaskFiles(read_preview).of(place)
+        == TaskFiles(read_preview).of(place._replace(hub=True))
         == (None, None)
     )
 
@@ -419,7 +420,7 @@ def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
         tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
     )
     usual, long = analyse(steps, Corpora(strict=False)).tasks
-    assert usual.settings["epochs"] < long.settings["epochs"] == 30
+    assert usual.settings.epochs < long.settings.epochs == 30
     assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
 
 

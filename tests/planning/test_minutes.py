@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from claims.text.phrases import duration
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.planning import starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
@@ -22,7 +23,6 @@ from clozelab.planning.sweeps import Corpora, analyse, text_bytes
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.schema import CorpusConfig, PretrainConfig, SourceConfig
-from clozelab.text.formatting import duration
 
 FOLDER = find_experiment("two_sides")
 
@@ -92,7 +92,7 @@ def test_seconds_of_a_measure_by_hand(costing: Costing) -> None:
     job = replace(
         job,
         reading=Reading(100, 10.0),
-        fitted_values=2.0 * constants()["fitted_values_per_second"],
+        fitted_values=2.0 * constants().fitted_values_per_second,
         speeds=[Speed(500.0)],
         start=3.0,
     )
@@ -152,8 +152,8 @@ def test_sizes_without_a_speed_are_relative(costing: Costing) -> None:
 
 
 def test_a_slow_machine_starts_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = constants()["usual_starts"]
-    twice = [2.0 * constants()["python_seconds"], 9.0]
+    usual = constants().usual_starts
+    twice = [2.0 * constants().python_seconds, 9.0]
     monkeypatch.setattr(starts.timeit, "repeat", lambda *_, **__: twice)
     seconds = start_seconds.__wrapped__
     assert seconds("server", forks=True) == pytest.approx(2 * usual["server"])

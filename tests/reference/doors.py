@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from clozelab.analysis import verdicts
+from claims.analysis import verdicts
 from clozelab.cli import main
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table

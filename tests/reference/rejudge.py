@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.reference import doors
 
-from clozelab.analysis.verdict_codes import read_verdict
+from claims.analysis.verdict_codes import read_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.analysis.verdict_codes import read_verdict
+from claims.analysis.verdict_codes import read_verdict
 from clozelab.cli import main
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment

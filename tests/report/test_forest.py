@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.report.forest import Axis, Forest, ForestLine
-from clozelab.report.forest_picture import draw_forest
-from clozelab.report.pictures import use_style
+from claims.report.forest import Axis, Forest, ForestLine
+from claims.report.forest_picture import draw_forest
+from claims.report.pictures import use_style
+from claims.report.screen import interval_line
 from clozelab.report.render import Report, write_report
-from clozelab.report.screen import interval_line
 from clozelab.results.experiment import find_experiment, load_experiment
 
 TABLE_5 = "table5_pretraining_tasks"

@@ -12,7 +12,8 @@ from scipy import stats
 from tests.results.test_made_up import METRIC, run
 from tests.results.test_made_up import declare as declare
 
-from clozelab.report import pictures, plots
+from claims.report import pictures
+from clozelab.report import plots
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.analysis.schema import IN_PERCENT
-from clozelab.analysis.scores import DataColumn, Origin
-from clozelab.report.pictures import use_style
+from claims.analysis.schema import IN_PERCENT
+from claims.analysis.scores import DataColumn, Origin
+from claims.report.pictures import use_style
 from clozelab.report.plots import (
     LEAST_PERCENT,
     _draw_column,

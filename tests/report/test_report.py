@@ -18,18 +18,18 @@ import pytest
 from rich.console import Console
 from tests.screens import Screens, refuses, shows
 
-from clozelab.analysis.phrases import format_count
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.report import verdict_styles
-from clozelab.report.page import CellView
+from claims.analysis.verdict_codes import Verdict
+from claims.report import verdict_styles
+from claims.report.page import CellView
+from claims.report.screen import verdict_table
+from claims.report.wording import summarise
+from claims.text.phrases import duration, format_count, signed
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
-from clozelab.report.screen import print_page, verdict_table
-from clozelab.report.wording import summarise
+from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
-from clozelab.text.formatting import duration, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")

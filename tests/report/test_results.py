@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.analysis.scores import Cell, DataColumn
+from claims.analysis.scores import Cell, DataColumn
 from clozelab.report.render import RESULT_FIELDS, write_results
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table

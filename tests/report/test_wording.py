@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from tests.results.words import read_claim
 
-from clozelab.analysis.comparability import Exclusion
-from clozelab.analysis.contrasts import Context, Contrast, ContrastTerm, Exclusions
-from clozelab.analysis.crossover import Crossover
-from clozelab.analysis.history import Breach, BreachKind
-from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesign
-from clozelab.analysis.scores import DataColumn, Origin
-from clozelab.analysis.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Forecast, Judgement
-from clozelab.report import claims, verdict_styles, wording
-from clozelab.report.page import _paragraphs
+from claims.analysis.comparability import Exclusion
+from claims.analysis.contrasts import Context, Contrast, ContrastTerm, Exclusions
+from claims.analysis.crossover import Crossover
+from claims.analysis.history import Breach, BreachKind
+from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesign
+from claims.analysis.scores import DataColumn, Origin
+from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Forecast, Judgement
+from claims.report import claims, verdict_styles, wording
+from claims.report.page import templates
 
 NO_RUN = Exclusion("no run", "no complete run of LTR")
 
@@ -363,7 +363,7 @@ TYPES: dict[str, tuple[dict[str, Any], str, bool]] = {
     ),
 }
 """Type -> a claim, what it compares, and whether plans expect no difference."""
-TABLE: Any = SimpleNamespace(experiment=SimpleNamespace(label=str))
+TABLE: Any = SimpleNamespace(spec=SimpleNamespace(label=str))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -389,8 +389,9 @@ def test_a_margin_is_explained_by_the_type_of_claim(name: str) -> None:
     claim = read_claim(TYPES[name][0])
     experiment = SimpleNamespace(claims=[claim], matched=[], matched_by_reason="", has_paper=False)
     reading = str(
-        _paragraphs(
-            "reading.txt.j2",
+        templates()
+        .get_template("reading.txt.j2")
+        .render(
             experiment=experiment,
             claim_types={name},
             family=1,

@@ -18,9 +18,9 @@ from tests.results.words import (
 )
 from tests.screens import shows
 
-from clozelab.analysis.comparability import Exclusion
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.comparability import Exclusion
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
 from clozelab.launch import sweep
 from clozelab.report.problems import inconsistencies, problems
 from clozelab.results.evidence import derived_settings, treatment_factors

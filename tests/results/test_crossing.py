@@ -15,9 +15,9 @@ import pytest
 from scipy import stats
 from tests.results.words import crossover_interval, crossover_place, judgement_note, missing_in
 
-from clozelab.analysis.crossover import find_sign_changes
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge, run_interim_analysis
+from claims.analysis.crossover import find_sign_changes
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge, run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs

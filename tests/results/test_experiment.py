@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from tests import forked
 from tests.results.words import read_claim
 
-from clozelab.analysis.schema import (
+from claims.analysis.schema import (
     ContrastClaim,
     EquivalenceClaim,
     OrderClaim,
@@ -23,7 +23,7 @@ from clozelab.analysis.schema import (
     TrendClaim,
 )
 from clozelab.launch.experiments import inline_configs
-from clozelab.report.wording import statistic
+from clozelab.report.page import statistic_of
 from clozelab.results import experiment
 from clozelab.results.experiment import (
     find_experiment,
@@ -153,7 +153,7 @@ def test_what_arms_are_matched_by(tmp_path: Path, line: str, matched: tuple[str,
     ],
 )
 def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words: str) -> None:
-    assert statistic(load_experiment(write(tmp_path, f"{TABLE}{lines}\n"))) == words
+    assert statistic_of(load_experiment(write(tmp_path, f"{TABLE}{lines}\n"))) == words
 
 
 MNLI = (

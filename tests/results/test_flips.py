@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.results.words import forecast, incomparability_of, missing_in
 
-from clozelab.analysis.scores import Origin
-from clozelab.analysis.verdicts import (
+from claims.analysis.scores import Origin
+from claims.analysis.verdicts import (
     Judgement,
     Verdict,
     judge,

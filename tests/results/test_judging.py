@@ -12,18 +12,18 @@ import pytest
 from tests.results.words import forecast, judgement_note, missing_in, read_claim, role_of
 from tests.screens import shows
 
-from clozelab.analysis.contrasts import Contrast
-from clozelab.analysis.schema import Row
-from clozelab.analysis.scores import Origin
-from clozelab.analysis.statistics import FINETUNING_SEEDS
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.contrasts import Contrast
+from claims.analysis.schema import Row
+from claims.analysis.scores import Origin
+from claims.analysis.statistics import FINETUNING_SEEDS
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
+from claims.report.wording import summarise
+from claims.text.phrases import duration
 from clozelab.report.problems import inconsistencies, problems
-from clozelab.report.wording import summarise
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.text.formatting import duration
 
 
 @pytest.fixture

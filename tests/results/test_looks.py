@@ -19,9 +19,9 @@ from rich.console import Console
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
 
-from clozelab.analysis.history import ANALYSIS_LOG, Breach, BreachKind
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, run_interim_analysis
+from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
@@ -127,7 +127,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
     assert claim(first).verdict == Verdict.HOLDS and not claim(first).is_exploratory
     (look,) = noted(root)
     assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == Verdict.HOLDS
-    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.overview.analyses.startswith(
+    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page.judged.analyses.startswith(
         "1 ("
     )
     add_seed(root, writers, 4)
@@ -140,7 +140,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
     )
     note = judgement_note(claim(second))
     assert f"seeds were added after a look at 1 2 3/1 2 ({day}: holds)" in note
-    assert second.page.overview.analyses.startswith("2 (")
+    assert second.page.judged.analyses.startswith("2 (")
     console = Console(width=160, file=io.StringIO())
     print_page(second.page, console)
     shown = " ".join(console.file.getvalue().split())
@@ -149,7 +149,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
         "md": (second.folder / "report.md").read_text(),
         "html": (second.folder / "report.html").read_text(),
         "tex": write_latex(second.page, second.folder / "report.tex").read_text(),
-        "summary": second.page.overview.summary,
+        "summary": second.page.judged.summary,
         "screen": shown,
     }
     said = {
@@ -201,7 +201,7 @@ def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> No
     report = written(root)
     assert (
         claim(report).verdict == Verdict.ONE_SEED
-        and not report.page.overview.analyses
+        and not report.page.judged.analyses
         and not (root / ANALYSIS_LOG).exists()
     )
     for seed in (2, 3, 4):
@@ -229,8 +229,8 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
     add_seed(root, writers, 4)
     report = written(root)
     assert claim(report).is_exploratory
-    assert re.fullmatch(r"3 \([-\d]+, unreadable, [-\d]+\)", report.page.overview.analyses)
-    assert written(root).page.overview.analyses == report.page.overview.analyses, (
+    assert re.fullmatch(r"3 \([-\d]+, unreadable, [-\d]+\)", report.page.judged.analyses)
+    assert written(root).page.judged.analyses == report.page.judged.analyses, (
         "the look was noted on a line of its own"
     )
 
@@ -295,7 +295,7 @@ def test_four_of_five_repetitions_decide_at_the_forecast(
 
 
 def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
-    from clozelab.analysis.verdicts import judge
+    from claims.analysis.verdicts import judge
     from clozelab.results.table import build_table
     from clozelab.runs.find import find
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from tests.results.words import incomparability_of, role_of
 
-from clozelab.analysis.history import Breach, BreachKind
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import (
+from claims.analysis.history import Breach, BreachKind
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import (
     Judgement,
     detectable_difference,
     judge,
     run_interim_analysis,
 )
+from claims.report.wording import breach_text
 from clozelab.planning.choice import power_study
 from clozelab.planning.next_seed import nearest
-from clozelab.report.wording import breach_text
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs

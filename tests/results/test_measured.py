@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from tests.results.words import forecast, missing_in, why_barred, why_not
 
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
-from clozelab.report.claims import claim_views
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
+from claims.report.claims import claim_views
+from claims.text.phrases import duration
 from clozelab.report.problems import problems
 from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.text.formatting import duration
 
 PAPER = """
 columns:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clozelab.analysis.schema import FALLING, ContrastClaim, OrderClaim
+from claims.analysis.schema import FALLING, ContrastClaim, OrderClaim
 from clozelab.results.experiment import (
     Experiment,
     find_experiment,

@@ -13,8 +13,8 @@ from scipy import stats
 from tests.results.words import forecast, judgement_note
 from tests.screens import shows
 
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement
 from clozelab.results.experiment import Experiment
 
 FILE = importlib.util.spec_from_file_location(

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.analysis import multiplicity
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis import multiplicity
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs

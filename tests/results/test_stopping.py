@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
 
-from clozelab.analysis.statistics import sequential_p
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Forecast, Judgement, run_interim_analysis
+from claims.analysis.statistics import sequential_p
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table

@@ -13,10 +13,11 @@ import pytest
 import scipy.stats
 from tests.screens import shows
 
-from clozelab.analysis.contrasts import contrast_rows
-from clozelab.analysis.schema import Column
-from clozelab.analysis.statistics import FINETUNING_SEEDS
-from clozelab.report.claims import differences
+from claims.analysis.contrasts import contrast_rows
+from claims.analysis.schema import Column
+from claims.analysis.statistics import FINETUNING_SEEDS
+from claims.report.claims import differences
+from claims.text.phrases import signed
 from clozelab.report.problems import problems
 from clozelab.report.summaries import seed_counts
 from clozelab.results.adhoc import infer_table
@@ -25,7 +26,6 @@ from clozelab.results.units import scale_without_runs
 from clozelab.runs.find import find
 from clozelab.runs.outcome import results
 from clozelab.stages.report import main
-from clozelab.text.formatting import signed
 
 
 def say(root: Path, pattern: str, *overrides: str) -> None:

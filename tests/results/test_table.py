@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.results.words import cell_note, incomparability_of, judgement_note, role_of
 
-from clozelab.analysis.scores import Cell
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
+from claims.analysis.scores import Cell
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
 from clozelab.launch import sweep
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import ResultTable, build_table

@@ -15,8 +15,8 @@ import pytest
 from tests.results.words import judgement_note, why_not
 from tests.screens import shows
 
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement, judge
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement, judge
 from clozelab.report.problems import problems
 from clozelab.report.render import write_results
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from clozelab.analysis.comparability import Exclusion, find_incomparability, provenance
-from clozelab.analysis.schema import BaseClaim, Claim
-from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.analysis.verdicts import Judgement
-from clozelab.report import claims, wording
-from clozelab.report.wording import (
+from claims.analysis.comparability import Exclusion, find_incomparability, provenance
+from claims.analysis.schema import BaseClaim, Claim
+from claims.analysis.scores import Cell, DataColumn
+from claims.analysis.verdicts import Judgement
+from claims.report import claims, wording
+from claims.report.wording import (
     crossover_interval,
     crossover_place,
     judgement_note,

@@ -97,7 +97,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("metrics.glue", False, True),
         ("training.tracking", False, False),
         ("report.page", False, False),
-        ("analysis.verdicts", False, False),
+        ("results.table", False, False),
         ("runs.store", False, False),
         ("launch.launcher", False, False),
     ],

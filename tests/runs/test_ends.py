@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.composing import given
 from tests.screens import Screens, refuses, shows
 
+from claims.text.phrases import DASH
 from clozelab.launch import launcher as launching
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.launch.processes import Job, JobState
@@ -27,7 +28,6 @@ from clozelab.stages.compare import main as compare
 from clozelab.stages.list_experiments import main as list_all
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
-from clozelab.text.formatting import DASH
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.training.callbacks import in_one_line
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.analysis.schema import Row
+from claims.analysis.schema import Row
 from clozelab.report.render import write_results
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import build_table

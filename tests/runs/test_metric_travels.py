@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_absolute_error
 
-from clozelab.analysis.contrasts import ContrastTerm, make_contrast
-from clozelab.analysis.schema import Scale
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
+from claims.analysis.contrasts import ContrastTerm, make_contrast
+from claims.analysis.schema import Scale
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.report.render import write_table
 from clozelab.results.experiment import load_experiment

@@ -1098,3 +1098,29 @@ def test_an_encoder_is_written_in_half_precision(workplace: Path, tmp_path: Path
     assert {value.dtype for value in load_encoder(folders["float16"]).parameters()} == {
         torch.float32
     }
+
+
+def test_a_head_that_a_given_encoder_lacks_begins_with_word_frequencies(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(whole_run / "encoder", bare)
+    (bare / "checksums.json").unlink()
+    stored = load_file(bare / "model.safetensors")
+    kept = {name: tensor for name, tensor in stored.items() if "predictions" not in name}
+    assert len(kept) < len(stored)
+    save_file(kept, bare / "model.safetensors")
+    untrained = {
+        "objective": "mlm",
+        "optimizer.learning_rate": 1e-12,
+        "phases": "[{seq_length: 16, steps: 1, global_batch_size: 4, micro_batch_size: 4}]",
+    }
+    run_here(workplace, tmp_path / "fresh", encoder=bare, **untrained)
+    facts = state(tmp_path / "fresh")["facts"]
+    assert facts["fresh_heads"] == ["lm"]
+    assert facts["validation/loss"] == pytest.approx(facts["unigram_loss"], abs=1e-5)
+    # A head that was trained is used as it is.
+    run_here(workplace, tmp_path / "trained", encoder=whole_run / "encoder", **untrained)
+    facts = state(tmp_path / "trained")["facts"]
+    assert facts["fresh_heads"] == []
+    assert facts["validation/loss"] != pytest.approx(facts["unigram_loss"], abs=1e-2)

@@ -10,12 +10,13 @@ import pytest
 from scipy import stats
 from tests.screens import Screens
 
-from clozelab.analysis.schema import IN_PERCENT, Scale
-from clozelab.analysis.score_file import make_score_table, read_score_file
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import judge
+from claims.analysis.schema import IN_PERCENT, Scale
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import judge
+from claims.report.score_page import judge_files
+from claims.tables.claim_file import read_claims
+from claims.tables.score_file import make_score_table, read_scores
 from clozelab.cli import main
-from clozelab.results.experiment import read_claims
 
 CLAIMS = """
 claims:
@@ -50,22 +51,26 @@ def test_thirty_lines_are_judged(
     screen: Screens,
 ) -> None:
     """Differences and p-values against scipy's paired t test."""
-    out = tmp_path / "verdicts.csv"
-    files = [str(tmp_path / "scores.csv"), str(tmp_path / "claims.yaml")]
-    assert main(["judge", *files, f"out={out}"]) == 0
-    helps, everywhere, level, contrast = csv.DictReader(out.open(encoding="utf-8"))
+    out = tmp_path / "report"
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+    assert main(["judge", *map(str, files), f"out={out}"]) == 0
+    shown = capsys.readouterr().out
+    page = judge_files(*files, None)
+    helps, everywhere, level, contrast = [claim.judgement for claim in page.judged.claims]
     paired = stats.ttest_rel(scores["mlm", "qnli"], scores["ltr", "qnli"])
-    assert helps["verdict"] == Verdict.HOLDS
-    assert float(helps["p"]) == pytest.approx(paired.pvalue)
-    assert float(helps["corrected_p"]) == pytest.approx(paired.pvalue / 0.8)
+    assert helps.verdict is Verdict.HOLDS and helps.difference is not None
+    assert helps.p_value == pytest.approx(paired.pvalue)
+    assert helps.corrected_p == pytest.approx(paired.pvalue / 0.8)
     interval = paired.confidence_interval()
-    assert float(helps["low"]) == pytest.approx(interval.low)
-    assert float(helps["high"]) == pytest.approx(interval.high)
-    assert everywhere["verdict"] == Verdict.INCONCLUSIVE  # level on SST-2
-    assert everywhere["judged_on"] == "3 of 3 columns"
-    assert level["verdict"] == Verdict.HOLDS
-    assert contrast["verdict"] == Verdict.HOLDS
-    screen(capsys.readouterr().out)
+    assert (helps.difference.low, helps.difference.high) == pytest.approx(tuple(interval))
+    assert everywhere.verdict is Verdict.INCONCLUSIVE  # level on SST-2
+    assert everywhere.judged_on == "3 of 3 columns"
+    assert level.verdict is Verdict.HOLDS
+    assert contrast.verdict is Verdict.HOLDS
+    with (out / "claims.csv").open(encoding="utf-8") as file:
+        verdicts = [line["verdict"] for line in csv.DictReader(file)]
+    assert verdicts == [one.verdict for one in (helps, everywhere, level, contrast)]
+    screen(shown)
 
 
 def test_one_seed_decides_nothing(tmp_path: Path) -> None:
@@ -73,7 +78,7 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
     path.write_text("arm,seed,task,score\na,1,t,9\nb,1,t,1\n")
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
     spec = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_score_file(path), spec.claims, spec.stopping))
+    (judgement,) = judge(make_score_table(read_scores(path), spec.claims, spec.stopping))
     assert judgement.verdict is Verdict.ONE_SEED
 
 
@@ -92,14 +97,14 @@ def test_a_file_of_claims_declares_a_unit_and_the_rest_is_said_to_be_assumed(
     files[1].write_text(UNITS.replace("NAME", "mae") + claims)
     assert main(["judge", *map(str, files)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Taken for percent, where higher is better: t." in printed
+    assert "assumed: percent, where higher is better: t" in printed
 
     spec = read_claims(files[1])
-    table = make_score_table(read_score_file(files[0]), spec.claims, None, spec.columns)
+    table = make_score_table(read_scores(files[0]), spec.claims, None, spec.columns)
     scales = {column.heading: column.scale for column in table.columns}
     assert scales == {"mae": Scale("points", higher_is_better=False), "t": IN_PERCENT}
 
-    for name, message in (("mea", "'mea' is no task of the scores"), ("", "belong together")):
+    for name, message in (("mea", "'mea' is no task of"), ("", "belong together")):
         entry = UNITS.replace("NAME", name or "mae")
         files[1].write_text((entry if name else entry.replace("unit: points, ", "")) + claims)
         assert main(["judge", *map(str, files)]) != 0
@@ -115,7 +120,7 @@ def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path)
     path.write_text("\n".join(lines))
     (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
     spec = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_score_file(path), spec.claims, spec.stopping))
+    (judgement,) = judge(make_score_table(read_scores(path), spec.claims, spec.stopping))
     assert judgement.difference is not None
     assert judgement.difference.count == 3 and judgement.difference.mean == pytest.approx(2.0)
 
@@ -125,7 +130,7 @@ def test_several_metrics_of_a_task_are_columns_of_their_own(tmp_path: Path) -> N
     path.write_text(
         "arm,seed,task,metric,score\na,1,mrpc,f1,80\na,1,mrpc,accuracy,70\na,1,rte,accuracy,60\n"
     )
-    assert {line.column for line in read_score_file(path)} == {
+    assert {column for _, column in read_scores(path).cells} == {
         "mrpc f1",
         "mrpc accuracy",
         "rte",
@@ -143,9 +148,9 @@ HEADING = "arm,seed,task,score\n"
         (HEADING + "a,1,t,good\n", "line 2: score is 'good'; it is a number"),
         (HEADING + "a,1,t,1\nb,1,t,nan\n", "line 3: score is 'nan'"),
         (HEADING + "a,one,t,1\n", "line 2: seed is 'one'; it is a whole number"),
-        (HEADING + "a,1,,1\n", "line 2: task is empty"),
+        (HEADING + "a,1,,1\n", "line 2: lacks task, the name of a task"),
         (HEADING + "a,1,t,1,5\n", "line 2: it has more cells than the heading"),
-        (HEADING + "a,1,t,1\na,1,t,2\n", "lines 2 and 3: two scores of a on t, seed 1"),
+        (HEADING + "a,1,t,1\na,1,t,2\n", "line 3: a second score of a on t, seed 1"),
         ("arm,seed,task,score,score\na,1,t,1,1\n", "two columns are called 'score'"),
     ],
 )
@@ -153,7 +158,7 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
     path = tmp_path / "scores.csv"
     path.write_text(text)
     with pytest.raises(ValueError) as error:
-        read_score_file(path)
+        read_scores(path)
     assert part in str(error.value)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.analysis.hypotheses import ResolvedClaim
-from clozelab.analysis.schema import IN_PERCENT
-from clozelab.analysis.scores import DataColumn, Origin
-from clozelab.analysis.statistics import estimate
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement
+from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.schema import IN_PERCENT
+from claims.analysis.scores import DataColumn, Origin
+from claims.analysis.statistics import estimate
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement
 from clozelab.cli import main
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning import next_seed, reproduction
@@ -25,6 +25,7 @@ from clozelab.planning.steps import Step
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
 
+UNTIMED = SimpleNamespace(seconds_a_seed=lambda *_: None)
 STEPS = [
     Step("prepare", "prepare", None, ()),
     Step("pretrain", "sweep_pretrain", Path("experiment"), ()),
@@ -132,11 +133,11 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
     ) -> tuple[int, Any]:
         rounds.append((is_checked, len(steps), [*words]))
         return 0, SimpleNamespace(
-            judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]], table=None
+            judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]],
+            table=UNTIMED,
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
-    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
     monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
     first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
@@ -173,12 +174,14 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
 ) -> None:
     folder = ruled(tmp_path / "mine")
     experiment, clock, rounds = load_experiment(folder), [0.0], []
+    table = SimpleNamespace()
 
     def run_round(*_: Any, **__: Any) -> tuple[int, Any]:
         rounds.append(1)
         clock[0] += 300.0 if len(rounds) == 1 else 100.0
         return 0, SimpleNamespace(
-            judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)], table=None
+            judgements=[judgement(experiment, 0, 2 + len(rounds), Verdict.INCONCLUSIVE)],
+            table=table,
         )
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
@@ -192,7 +195,7 @@ def test_a_budget_begins_no_seed_that_it_cannot_pay(
         ("2h", 7000.0, 1),
     ):
         rounds.clear()
-        monkeypatch.setattr(reproduction, "seed_seconds", lambda *_, before=before: before or None)
+        table.seconds_a_seed = lambda *_, before=before: before or None
         assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
         assert len(rounds) == wanted, budget
 
@@ -246,10 +249,9 @@ def test_a_claim_about_two_columns_gets_its_seed_on_both(
 
     def run_round(_: Path, __: Any, ___: Any, steps: list[Any], **____: Any) -> tuple[int, Any]:
         stages.append([step.verb for step in steps])
-        return 0, SimpleNamespace(judgements=[found], table=None)
+        return 0, SimpleNamespace(judgements=[found], table=UNTIMED)
 
     monkeypatch.setattr(reproduction, "run_round", run_round)
-    monkeypatch.setattr(reproduction, "seed_seconds", lambda *_: None)
     with refuses("a seed more gave 't' none: seeds=4 pretrain.arm=b,a row=b,a"):
         reproduce.main([str(folder), "until=decided", "scale=demo"])
     assert stages == [["prepare", "pretrain", "finetune", "evaluate"]] * 2, "and not for ever"

@@ -5,24 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from claims.text.did_you_mean import hint
 from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
+from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.mixing import check_weights
 from clozelab.corpus.preparation.forecast import SECONDS, CorpusForecast, forecast_source
 from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.prepare import MakePool, plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.sources import make_source
+from clozelab.corpus.sources import DatasetSource, make_source
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
-from clozelab.schema import PrepareConfig, PretrainConfig
-from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject
+from clozelab.schema import (
+    Component,
+    PrepareConfig,
+    PretrainConfig,
+)
 from clozelab.training.host import usable_cores
 
 STEPS = "corpus.steps"
 EXECUTOR = "corpus.executor"
+
+
+class CorpusArguments(NamedTuple):
+    """The arguments of plan_corpus, in its order."""
+
+    name: str
+    sources: Sequence[CorpusSource | DatasetSource]
+    data_dir: str
+    cache_dir: str
+    tokenizer: TokenizerSettings
+    validation_fraction: float
+    steps: Sequence[CorpusStep]
 
 
 def prepared_corpus(cfg: PrepareConfig | PretrainConfig) -> PreparedCorpus:
@@ -38,7 +55,7 @@ def prepared_corpus(cfg: PrepareConfig | PretrainConfig) -> PreparedCorpus:
     generate = _generator(cfg)
     if generate is not None:
         generate(output_dir=cfg.data_dir)
-    plan = plan_corpus(**arguments)
+    plan = plan_corpus(*arguments)
     corpus = prepare_corpus(plan, cfg.max_unknown_share, make_pool)
     refuse_unknown(
         f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share
@@ -65,12 +82,12 @@ def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
             f"corpus {cfg.corpus.name} is generated when it is prepared, within minutes: there is"
             " no text yet to measure; leave --dry-run out"
         )
-    tokenizer = arguments["tokenizer"].given(cfg.data_dir)
+    tokenizer = arguments.tokenizer.given(cfg.data_dir)
     forecasts = {}
-    for index, source in enumerate(arguments["sources"]):
+    for index, source in enumerate(arguments.sources):
         files = source.shards(index, Path(cfg.data_dir))
-        seconds = SECONDS / len(arguments["sources"])
-        forecasts[source.name] = forecast_source(files, arguments["steps"], tokenizer, seconds)
+        seconds = SECONDS / len(arguments.sources)
+        forecasts[source.name] = forecast_source(files, arguments.steps, tokenizer, seconds)
     return forecasts
 
 
@@ -78,7 +95,7 @@ def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
     """ValueError where a source has no file, unless the corpus is generated."""
     if cfg.corpus.generator:
         return
-    for source in _prepare_arguments(cfg)["sources"]:
+    for source in _prepare_arguments(cfg).sources:
         source.require_files(cfg.data_dir)
 
 
@@ -91,7 +108,7 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     generate = _generator(cfg)
     if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
         return None
-    folder = plan_corpus(**arguments).folder
+    folder = plan_corpus(*arguments).folder
     return folder if folder.exists() else None
 
 
@@ -112,22 +129,21 @@ def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:
     return weights
 
 
-def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> JsonObject:
-    """The arguments of plan_corpus."""
-    sources = []
+def _prepare_arguments(cfg: PrepareConfig | PretrainConfig) -> CorpusArguments:
+    sources: list[CorpusSource | DatasetSource] = []
     for index, source in enumerate(cfg.corpus.sources):
         settings = vars(source)
         sources.append(make_source(settings, index, cfg.corpus.hub, cfg.corpus.how_to_get))
     tokenizer = TokenizerSettings(**vars(cfg.tokenizer))
-    return {
-        "name": cfg.corpus.name,
-        "validation_fraction": cfg.corpus.validation_fraction,
-        "sources": sources,
-        "tokenizer": tokenizer,
-        "steps": corpus_steps(cfg.corpus.steps, cfg.data_dir),
-        "data_dir": cfg.data_dir,
-        "cache_dir": cfg.cache_dir,
-    }
+    return CorpusArguments(
+        cfg.corpus.name,
+        sources,
+        cfg.data_dir,
+        cfg.cache_dir,
+        tokenizer,
+        cfg.corpus.validation_fraction,
+        corpus_steps(cfg.corpus.steps, cfg.data_dir),
+    )
 
 
 def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
@@ -152,7 +168,7 @@ def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
     return steps
 
 
-def _named_node(key: str, entry: object, addresses: Mapping[str, str]) -> JsonObject:
+def _named_node(key: str, entry: object, addresses: Mapping[str, str]) -> Component:
     """An entry as a node with `_target_`: it is NAME, {NAME: settings}, or such a node."""
     if isinstance(entry, str):
         entry = {entry: {}}

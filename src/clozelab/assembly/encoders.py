@@ -7,16 +7,20 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from clozelab.addresses import build
 from clozelab.assembly import factory
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.shards import PreparedCorpus, TokenShards, unigram_log_probabilities
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.launch.overrides import LONGER
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder
+from clozelab.models.heads import MaskedLMHead, PredictionTransform
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.locate import CONFIG_FILE
 from clozelab.models.longer import load_encoder_as, longer_config
@@ -83,6 +87,8 @@ def build_module(
     module.configure_callbacks = partial(list, callbacks)  # type: ignore[method-assign]
     if cfg.encoder is not None and not cfg.fresh_weights:
         module.fresh_heads = _load_given_heads(module.model, Path(cfg.encoder))
+        for name in module.fresh_heads:
+            begin_with_frequencies(module.model.named_models["encoder"].heads[name], corpus.train)
     return module
 
 
@@ -138,7 +144,7 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
     folder = next(iter(starts), cfg.encoder)
     if folder is None or cfg.fresh_weights:
         return set()
-    given = folders.read_config_dict(folder).get("clozelab", {})
+    given = folders.read_provenance(folder)
     # Somebody else's may have been trained on any of its positions.
     positions = folders.read_config(folder).max_position_embeddings
     return set(given.get("trained_seq_lengths", (positions,)))
@@ -165,6 +171,23 @@ def encoder_tokenizer(
     if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
         return corpus.tokenizer
     return corpus.tokenizer.with_token_types("one")
+
+
+def begin_with_frequencies(head: nn.Module, text: TokenShards) -> None:
+    """Let a fresh masked LM head begin by predicting the frequencies of a text's tokens.
+
+    They are its bias [V], and the norm's scale of zero leaves nothing else. With the usual fresh
+    weights, a short training does little but learn them, and moves the encoder meanwhile. Heads
+    without a norm or a bias stay as they are.
+    """
+    if not isinstance(head, MaskedLMHead) or not isinstance(head.bias, nn.Parameter):
+        return
+    if not isinstance(head.transform, PredictionTransform):
+        return
+    log_probabilities = torch.from_numpy(unigram_log_probabilities(text))
+    with torch.no_grad():
+        head.bias[: text.vocab_size] = log_probabilities.to(head.bias.dtype)
+        head.transform.LayerNorm.weight.zero_()
 
 
 def _load_given_heads(model: PretrainingModel, folder: Path) -> list[str]:

@@ -33,6 +33,7 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.metrics.metric import metric_of
 from clozelab.models import folders
+from clozelab.models.config_keys import Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import config_path
 from clozelab.modules.finetuning import FineTuning, write_results
@@ -50,7 +51,7 @@ from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.cache import used_folders
 from clozelab.tasks.target import Target
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -236,7 +237,7 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
 
 def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInputs:
     """What the measure's data is made from; the labels' names are not among it."""
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     log_max_positions(folder)
     inputs = task_inputs(cfg, cfg.measure.name, cfg.measure.task, folder)
     # A fine-tuned model is scored on texts cut as in its training.
@@ -252,9 +253,9 @@ def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInp
     )
 
 
-def warn_of_other_task(task: ReadOnlyJson, folder: Path) -> None:
+def warn_of_other_task(task: PlainMapping, folder: Path) -> None:
     """Warn where a fine-tuned model is scored on a task that it was not trained on."""
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     trained_on = provenance.get("task", task["name"])
     if trained_on != task["name"]:
         # The names of classes may agree and mean something else.
@@ -268,8 +269,7 @@ def warn_of_other_task(task: ReadOnlyJson, folder: Path) -> None:
 
 def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> JsonObject:
     """The task with the class that F1 was of in the model's training, unless it names another."""
-    config = folders.read_config_dict(folder)
-    trained = config.get("clozelab", {}).get("positive_label")
+    trained = folders.read_provenance(folder).get("positive_label")
     data = task["data"]
     if trained is None or data.get("positive_label", trained) is not None:
         return task
@@ -279,7 +279,7 @@ def with_positive_label(task: JsonObject, cfg: EvaluateConfig, folder: Path) -> 
     return task | {"data": data | {"positive_label": trained}}
 
 
-def check_reading(reads: PlainMapping, trained: PlainDict, folder: Path) -> None:
+def check_reading(reads: PlainMapping, trained: PlainMapping, folder: Path) -> None:
     """ValueError where a model would read texts otherwise than in its fine-tuning.
 
     Both are by the names of settings; `trained` is what its folder says.
@@ -287,7 +287,7 @@ def check_reading(reads: PlainMapping, trained: PlainDict, folder: Path) -> None
     # Folders of before say less than their runs do.
     run = read_record(folder.parent)
     if run is not None and run.stage == "finetune":
-        trained = run.config["task"]["data"] | trained
+        trained = {**run.config["task"]["data"], **trained}
     settings = []
     for key, value in reads.items():
         # A score of another class is one more measure of the same answers.
@@ -381,10 +381,10 @@ def restore_config(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> 
     """
     if isinstance(module, Measurement):
         return {}
-    saved_config = {}
+    saved_config: Provenance = {}
     # A threshold belongs to the weights it was chosen with.
     if cfg.initialisation == "pretrained":
-        saved_config = folders.read_config_dict(folder).get("clozelab", {})
+        saved_config = folders.read_provenance(folder)
     return dict(module.restore_config(saved_config))
 
 
@@ -421,7 +421,7 @@ def _build_task_module(
 ) -> Any:
     """A task's module for scoring: what it would train with is 0."""
     seed_initialisation(cfg.pretrain_seed)
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     if "features" in provenance:
         raise ValueError(
             f"{folder} tags words by features of several layers, which an evaluation does not read;"

@@ -19,6 +19,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from claims.text.did_you_mean import hint
 from clozelab.addresses import build, check_targets
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import scale_of_encoder
@@ -33,7 +34,6 @@ from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
-from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
@@ -142,7 +142,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
     """
     if fraction == 1.0:
         return
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     step = provenance.get("step")
     phases = provenance.get("phases")
     if step is None or not phases:

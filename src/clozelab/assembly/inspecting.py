@@ -131,6 +131,6 @@ def _facts(corpus: PreparedCorpus) -> Iterator[str]:
             yield f"left out: {number:,} x {reason}"
     for line in manifest.get("repeated_lines", ()):
         yield (
-            f"repeated line: {line['copies']:,} x {visible(line['line'])}"
+            f"repeated line: {line['copies']:,} x {visible(str(line['line']))}"
             f" ({line['token_share']:.1%} of all tokens)"
         )

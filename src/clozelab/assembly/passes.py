@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.corpus.mixing import tokens_read
 
 MOST_PASSES = 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from claims.text.phrases import count_noun
 from clozelab.runs.record import Record
 from clozelab.terminal import say
-from clozelab.text.formatting import count_noun
 from clozelab.text.plain import PlainDict, read_json
 
 if TYPE_CHECKING:

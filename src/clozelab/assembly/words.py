@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 
 MILLION = 1_000_000
 BABYLM = "babylm"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import (
     ERROR,
@@ -67,7 +67,7 @@ PICKS = 8  # predictions of each instance whose own label is changed
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:
     """Warm-up, and the plateau of masked models."""
-    fraction = arm.settings.get("schedule", {}).get("warmup_fraction", 0.0)
+    fraction = arm.settings.schedule.get("warmup_fraction", 0.0)
     needed = arm.tokens_to_plateau
     figure = f"{arm.steps:,} steps, {format_count(arm.tokens)} tokens, warmup_fraction {fraction:g}"
     plateau = (

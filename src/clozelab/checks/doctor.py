@@ -14,6 +14,8 @@ from functools import partial
 import torch
 from rich import filesize
 
+from claims.text.phrases import count_noun
+from claims.text.terminal import Heading
 from clozelab.checks.arms import (
     check_masks,
     check_pairs,
@@ -41,8 +43,7 @@ from clozelab.models.attention import (
 from clozelab.models.layout import Layout
 from clozelab.planning.jobs import Arm, Corpus
 from clozelab.processor import multiplies_bf16
-from clozelab.terminal import Heading, make_console, print_table
-from clozelab.text.formatting import count_noun
+from clozelab.terminal import make_console, print_table
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,

@@ -16,7 +16,7 @@ from clozelab.launch.sweep import Sweep
 from clozelab.models.folders import read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
-from clozelab.planning.jobs import Arm, JobGroup, Words
+from clozelab.planning.jobs import Arm, JobGroup, TaskPlace, Words
 from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import (
     USER_ERRORS,
@@ -29,9 +29,14 @@ from clozelab.planning.sweeps import (
 )
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
-from clozelab.schema import TrainerConfig
-from clozelab.text.formatting import STAGE_NAMES
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.runs.record import (
+    STAGE_NAMES,
+)
+from clozelab.schema import (
+    EvaluateConfig,
+    FinetuneConfig,
+    TrainerConfig,
+)
 from clozelab.training.trainer import Hardware
 
 
@@ -79,8 +84,8 @@ class Gathering:
         self.noticed: list[Finding] = []
         self.arms: list[Arm] = []
         self.tasks: list[Task] = []
-        self.finetunings: list[JobGroup] = []
-        self.evaluations: list[JobGroup] = []
+        self.finetunings: list[JobGroup[FinetuneConfig]] = []
+        self.evaluations: list[JobGroup[EvaluateConfig]] = []
         self.costing: Costing | None = None
         self.corpora = Corpora(strict=True)
         self.files = TaskFiles(read_preview)
@@ -133,7 +138,7 @@ class Gathering:
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
             pretraining.check_pretraining(cfg, hardware)
-            arm = open_arm(settings, jobs, self.corpora)
+            arm = open_arm(cfg, jobs, self.corpora)
             for name, encoder in pretraining.read_folders(cfg, arm.objectives).items():
                 if not _is_there(encoder) and not _belongs_to_sweep(encoder, sweep):
                     require_encoder(encoder, name)
@@ -148,28 +153,28 @@ class Gathering:
                     " give it a file of that name in conf/measure (or your own folder),"
                     " and say that name in the column"
                 )
-            self._require_files(settings)
-            self.evaluations.append(JobGroup(settings, jobs))
+            self._require_files(cfg)
+            self.evaluations.append(JobGroup(cfg, jobs))
         else:
             finetuning.check_finetuning(cfg)
-            self.finetunings.append(JobGroup(settings, jobs))
+            self.finetunings.append(JobGroup(cfg, jobs))
 
-    def _require_files(self, settings: ReadOnlyJson) -> None:
+    def _require_files(self, cfg: EvaluateConfig) -> None:
         """ValueError where a measure's own files are not there.
 
         The text of a corpus comes with the corpus.
         """
-        measure = settings["measure"]
+        measure = cfg.measure
         try:
-            if measure["task"] is not None:
-                open_task({**settings, "task": measure["task"]})
-            elif "files" in measure["data"]:
-                inputs = task_inputs(settings, measure["name"])
-                build("measure.data", measure["data"])(inputs=inputs, is_causal=False)
+            if measure.task is not None:
+                open_task(TaskPlace.of_measure(cfg))
+            elif measure.data is not None and "files" in measure.data:
+                inputs = task_inputs(cfg, measure.name)
+                build("measure.data", measure.data)(inputs=inputs, is_causal=False)
         except ValueError as error:
             if not self.corpora.awaits_world:
                 raise ValueError(f"{error}\n  to go without measures: evaluate=none") from error
-            self.corpora.unprepared.append(f"measure {measure['name']}")
+            self.corpora.unprepared.append(f"measure {measure.name}")
 
     def _hardware_of(self, trainer: TrainerConfig, runs_here: bool) -> Hardware:
         """This machine; for jobs that run elsewhere what they ask for, where it has not that."""
@@ -194,10 +199,9 @@ class Gathering:
             # An encoder that is not there is no fault of the task's: another one shows whether the
             # task is sound.
             job = next((job for job in jobs if job not in missing_encoder_of), jobs[0])
-            settings = sweep.settings(job)
-            name = settings["task"]["name"]
+            name = sweep.settings(job)["task"]["name"]
             try:
-                self._add_task(settings)
+                self._add_task(sweep.config(job))
             except USER_ERRORS as error:
                 if self.corpora.awaits_world and "not found" in str(error):
                     self.corpora.unprepared.append(f"task {name}")
@@ -223,10 +227,10 @@ class Gathering:
                 missing_encoder_of |= dict.fromkeys(jobs, encoder)
         return missing_encoder_of
 
-    def _add_task(self, settings: JsonObject) -> None:
+    def _add_task(self, cfg: FinetuneConfig) -> None:
         """Look at a task on the arms' encoders, or on a given one."""
-        task = settings["task"]
-        name = task["name"]
+        task = cfg.task
+        name = task.name
         stored_label_names = []
         if "pretrain" in self.steps:
             # A corpus that is not prepared yet has no tokenizer.
@@ -234,31 +238,31 @@ class Gathering:
             tokenizer = next(iter(tokenizers), None)
             trained_length = min((arm.longest for arm in self.arms), default=512)
         else:
-            encoder = Path(require_encoder(settings["encoder"]))
+            encoder = Path(require_encoder(cfg.encoder))
             tokenizer = open_tokenizer(encoder)
             trained_length = max_positions(encoder)
             stored_label_names = named_labels(read_config_dict(encoder), encoder)
-        if settings["hub"]:
+        if cfg.hub:
             problem = f"{name}: its files come from the hub and are not looked at"
             remedy = "data_dir=FOLDER with the same files would be"
             self.noticed.append(Finding("task", WARNING, problem, "", remedy))
             return
         # The files: that they are there, and what they hold.
-        task_data = open_task(settings, tokenizer, trained_length)
-        if settings["predict_test"]:
+        task_place = TaskPlace.of_finetuning(cfg)
+        task_data = open_task(task_place, tokenizer, trained_length)
+        if cfg.predict_test:
             task_data.require_test_files()
         preview = task_data.preview()
-        self.files.of(settings, preview)
-        module = task["module"]
+        self.files.of(task_place, preview)
         self.tasks.append(
             Task(
                 name,
                 preview,
                 tokenizer,
-                max_seq_length=task["data"]["max_seq_length"],
+                max_seq_length=task.data["max_seq_length"],
                 trained_length=trained_length,
-                metrics=module.get("metrics") or (),
-                number_range=module.get("number_range"),
+                metrics=task.module.get("metrics") or (),
+                number_range=task.module.get("number_range"),
                 stored_label_names=stored_label_names,
             )
         )
@@ -268,18 +272,18 @@ class Gathering:
     def _disk_usage(self, root: Path) -> DiskUsage:
         """What all runs want; notes sizes of jobs by speeds that are known: nothing is timed."""
         steps = list(self.steps.values())
-        evaluations: list[JobGroup] = []
+        evaluations: list[JobGroup[EvaluateConfig]] = []
         if self.arms:
             evaluations = self.evaluations
         # Those whose encoder's shape is known.
         finetunings = self.finetunings
         if "pretrain" not in self.steps:
-            finetunings = [group for group in finetunings if _is_there(group.settings["encoder"])]
+            finetunings = [group for group in finetunings if _is_there(str(group.settings.encoder))]
         elif not self.arms:
             finetunings = []
         costing = assemble(steps, self.arms, finetunings, self.files, find(root), evaluations)
         if costing.shapes:
-            cache_dir = Path(costing.shapes[0].settings["cache_dir"])
+            cache_dir = Path(costing.shapes[0].settings.cache_dir)
             self.costing = with_speeds(costing, cache_dir, measure=False)
         return costing.disk_usage(root, steps)
 

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
+from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.words import (
     WordCache,
     WordRules,
@@ -36,7 +37,7 @@ from clozelab.corpus.words import (
     word_rules,
 )
 from clozelab.readers.lines import without_surrogates
-from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     import pyarrow
@@ -111,7 +112,7 @@ class Tokenizer:
     def __init__(
         self,
         path: Path,
-        rules: ReadOnlyJson,
+        rules: Rules,
         config: PlainMapping,
         released: str | None = None,
         *,
@@ -120,7 +121,7 @@ class Tokenizer:
         self.path = path
         self.released = released
         self._config = dict(config)
-        self._rules = dict(rules)
+        self._rules = rules.copy()
         if not finds_added:
             self._rules["added_tokens"] = []
         # In this order: each step asks the library, or what the steps before it have set.
@@ -158,7 +159,7 @@ class Tokenizer:
 
     # What it is made of
 
-    def _open(self, rules: PlainMapping) -> Library:
+    def _open(self, rules: Rules) -> Library:
         library = files.open_library(self.path, rules)
         library.encode_special_tokens = bool(self._config.get("split_special_tokens"))
         return library
@@ -475,9 +476,10 @@ class Tokenizer:
         identity = json.dumps(self._identity(), ensure_ascii=False)
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _identity(self) -> list[Json]:
+    def _identity(self) -> list[object]:
         sections = {name: self._rules.get(name) for name in SECTIONS}
-        identity = ["tokenizer.json", json.dumps(sections, sort_keys=True), self.special_tokens]
+        written = json.dumps(sections, sort_keys=True)
+        identity: list[object] = ["tokenizer.json", written, self.special_tokens]
         # Only where it is set: older fingerprints knew nothing of it.
         if self._library.encode_special_tokens:
             identity.append("split_special_tokens")

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from clozelab.corpus.manifest import SourceFacts
 from clozelab.corpus.paths import corpus_files, path_list, place_of
 from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN, find_text_column
 from clozelab.files.digests import file_facts
@@ -34,7 +35,7 @@ from clozelab.readers.records import Rows as Records
 from clozelab.readers.remote import FilePath, RemotePath, file_size
 from clozelab.readers.tables import FORMATS, open_table, table_format
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,11 @@ class CorpusCounts:
         return dict(sorted({**self.dropped, **self.bad}.items()))
 
 
-def content_marks(sources: Iterable[ReadOnlyJson]) -> list[str]:
+def content_marks(sources: Iterable[SourceFacts]) -> list[str]:
     """The checksum of each file of a manifest's sources; of others the version."""
-    marks: list[str] = []
+    marks = []
     for source in sources:
-        marks += [file.get("sha256", file.get("version")) for file in source["files"]]
+        marks += [file.get("sha256", file.get("version", "")) for file in source["files"]]
     return marks
 
 
@@ -200,9 +201,9 @@ class CorpusFile(Shard):
     def identity(self) -> PlainDict:
         """Size and checksum; of a remote file, which is not read for that, its store's version."""
         if isinstance(self.path, RemotePath):
-            facts = {"size": self.path.size, "version": self.path.version}
+            facts: PlainDict = {"size": self.path.size, "version": self.path.version}
         else:
-            facts = file_facts(self.path)
+            facts = {**file_facts(self.path)}
         return {"name": self.name, **facts, "format": self.format}
 
     def stamp(self) -> object:

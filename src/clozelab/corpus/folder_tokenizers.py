@@ -39,6 +39,7 @@ from clozelab.corpus.tokenizer_files import (
     type_of,
     unknown_token,
 )
+from clozelab.corpus.tokenizer_json import ModelPart, Rules
 from clozelab.corpus.tokenizers import (
     MAX_WORD_CHARACTERS,
     ByteBpeTokenizer,
@@ -51,7 +52,7 @@ from clozelab.corpus.tokenizers import (
     wordpiece_rules,
 )
 from clozelab.corpus.unigram import UnigramTokenizer
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
 # those that a corpus may have learnt; a tokenizer.json may be of one of them
@@ -80,7 +81,7 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     """
     folder = Path(folder)
     config = read_config(folder)
-    refuse_python_rules(folder, config["tokenizer_class"])
+    refuse_python_rules(folder, str(config["tokenizer_class"]))
     if config.get("truncation_side") == "left":
         log.warning("%s: truncation_side left is not followed: a long text loses its end", folder)
     if (folder / TOKENIZER_FILE).is_file():
@@ -133,15 +134,13 @@ def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     return tokenizer
 
 
-def _compare_settings(
-    path: Path, tokenizer: Tokenizer, rules: ReadOnlyJson, config: ReadOnlyJson
-) -> None:
+def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: PlainMapping) -> None:
     """ValueError where tokenizer_config.json says what tokenizer.json does not do.
 
     Only what AutoTokenizer would do by tokenizer_config.json counts: a class that takes
     tokenizer.json as it is looks at none of it.
     """
-    name = config["tokenizer_class"]
+    name = str(config["tokenizer_class"])
     if own_code(config):
         log.warning("%s: %s of auto_map is not run; the file counts", path, own_code(config))
     if is_generic(name):
@@ -159,12 +158,12 @@ def _compare_settings(
         )
     first = tokenizer.vocabulary[tokenizer.cls_id]
     last = tokenizer.vocabulary[tokenizer.sep_id]
-    does: JsonObject = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
+    does: PlainDict = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
     if name in BOS_CLASSES:
         does |= {"bos_token": first, "eos_token": last}
-    for key, value in tokenizer.settings().items():
+    for key, setting in tokenizer.settings().items():
         if name in FOLLOWED[key]:
-            does[key] = value
+            does[key] = setting
     for key, value in does.items():
         given = config.get(key)
         if isinstance(value, str):
@@ -230,7 +229,7 @@ def _from_vocab_json(path: Path, config: PlainMapping) -> Tokenizer:
 
 
 def _rules_of_class(
-    folder: Path, rules: PlainMapping, config: PlainMapping, plain: VocabularyTokenizer | None
+    folder: Path, rules: Rules, config: PlainMapping, plain: VocabularyTokenizer | None
 ) -> Tokenizer:
     """The tokenizer that AutoTokenizer makes of a vocabulary and these rules.
 
@@ -276,7 +275,7 @@ def _number_of_types(config: PlainMapping) -> str:
     return "one"
 
 
-def _wrote_file(released: VocabularyTokenizer, path: Path, rules: ReadOnlyJson) -> bool:
+def _wrote_file(released: VocabularyTokenizer, path: Path, rules: Rules) -> bool:
     """Whether this very tokenizer wrote the file: then text never turns into a special token."""
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
@@ -300,7 +299,7 @@ def _ids_in(path: Path) -> Mapping[str, int]:
     return {line.removesuffix("\r"): number for number, line in enumerate(lines)}
 
 
-def _compare_vocabularies(folder: Path, model: PlainMapping) -> None:
+def _compare_vocabularies(folder: Path, model: ModelPart) -> None:
     """ValueError where a vocabulary beside tokenizer.json gives an id to another entry.
 
     Nobody could tell which of them was trained.

@@ -21,13 +21,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import file_sha256
-from clozelab.text.plain import JsonObject, PlainDict, read_json
+from clozelab.text.plain import PlainDict, read_json
+
+
+class Bound(TypedDict, total=False):
+    """A loss that no model can be below on average, a word, of readers with one view."""
+
+    reader: str
+    view: str
+    nats_per_word: float
+    standard_error: float
+    hidden_fraction: float
+    max_seq_length: int
+
+
+class Generated(TypedDict):
+    """What `generated.json` says."""
+
+    generator: str | None
+    sha256: dict[str, str]  # of each file
+    known_loss: list[Bound]
+
 
 MANIFEST = "generated.json"
 # what simple methods score on a task's validation files; lies beside them
@@ -105,7 +126,7 @@ def known_loss(
     return None
 
 
-def _manifest(data_dir: str | Path) -> JsonObject:
+def _manifest(data_dir: str | Path) -> Generated:
     """What `generated.json` says; of a folder without one, that nothing was generated."""
     path = Path(data_dir) / MANIFEST
     if not path.is_file():

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from claims.text.did_you_mean import hint
 from clozelab.corpus.packing import I64
 from clozelab.corpus.random import derive_seed, instance_indices, uniform01
-from clozelab.text.did_you_mean import hint
 
 PERIOD = 2**16  # instances: shares are multiples of 1 / PERIOD
 

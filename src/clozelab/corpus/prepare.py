@@ -27,6 +27,7 @@ from clozelab.corpus.preparation.passes import Work
 from clozelab.corpus.preparation.pool import EndedProcessError, ShardPool
 from clozelab.corpus.preparation.running import Preparation, begin_work
 from clozelab.corpus.preparation.shard_files import read_facts
+from clozelab.corpus.preparation.tallies import TokenFacts
 from clozelab.corpus.preparation.writing import write_tokens
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
@@ -36,11 +37,12 @@ from clozelab.corpus.shards import (
     PreparedCorpus,
     ShardWriter,
 )
+from clozelab.corpus.sources import DatasetSource
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.files.digests import digest, file_facts
+from clozelab.files.digests import FileFacts, digest, file_facts
 from clozelab.files.locks import exclusive_lock
 from clozelab.readers.remote import RemoteError
 from clozelab.text.plain import PlainDict
@@ -121,7 +123,7 @@ def prepare_corpus(
 
 def plan_corpus(
     name: str,
-    sources: Sequence[CorpusSource],
+    sources: Sequence[CorpusSource | DatasetSource],
     data_dir: str | Path,
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
@@ -176,7 +178,9 @@ def plan_corpus(
     )
 
 
-def _source_facts(sources: Sequence[CorpusSource], files: Sequence[Shard]) -> list[PlainDict]:
+def _source_facts(
+    sources: Sequence[CorpusSource | DatasetSource], files: Sequence[Shard]
+) -> list[PlainDict]:
     """What a manifest says of each source: its name, its field of text, and its files."""
     facts: list[PlainDict] = []
     for index, source in enumerate(sources):
@@ -221,7 +225,7 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: 
                 f"corpus {plan.name} is too small: its {side} documents hold no tokens"
             )
     shutil.copytree(work.tokenizer_folder, folder / "tokenizer")
-    shards = [read_facts(path) for path in tokens]
+    shards: list[TokenFacts] = [read_facts(path) for path in tokens]
     for facts in shards:
         counts.dropped["sentence without tokens"] += facts["sentences_without_tokens"]
     manifest = _manifest_of(folder, plan, tokenizer, writers, counts)
@@ -244,11 +248,12 @@ def _manifest_of(
     if tokenizer.unk_id >= 0:
         num_unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values())
     # The shards' files have been summed while they were written; the others are read now.
-    checksums: PlainDict = {}
+    checksums: dict[str, FileFacts] = {}
     splits: dict[str, PlainDict] = {}
     for side in SPLITS:
         facts = dict(writers[side].facts)
-        for file, entry in facts.pop("files").items():
+        del facts["files"]
+        for file, entry in writers[side].facts["files"].items():
             checksums[f"{side}/{file}"] = entry
         splits[side] = facts
     others = [folder / side / SHARDS_FILE for side in SPLITS]
@@ -276,7 +281,7 @@ def _manifest_of(
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
         "splits": splits,
-        "unigram_entropy": splits["train"]["unigram_entropy"],
+        "unigram_entropy": writers["train"].facts["unigram_entropy"],
         "files": checksums,
         "fingerprint": digest(checksums),
     }

@@ -22,14 +22,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.manifest import CorpusManifest, CorpusSettings, SplitFacts
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.digests import digest, file_facts, file_sha256
-from clozelab.text.plain import JsonObject, PlainDict, read_json
+from clozelab.text.plain import PlainDict, read_json
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -140,7 +141,7 @@ class TokenShards:
         """
         folder = Path(folder)
         # Files are found by what shards.json lists, and their sizes are compared there.
-        facts = _read_facts(folder / SHARDS_FILE)
+        facts: SplitFacts = _read_facts(folder / SHARDS_FILE)
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
         tokens = TokenStream([_map(folder / name, dtype) for name in names])
@@ -164,7 +165,7 @@ def _map(path: Path, dtype: np.dtype[np.integer] | str) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
-def _read_facts(path: Path) -> JsonObject:
+def _read_facts(path: Path) -> Any:
     """A JSON file that names the files of its folder.
 
     ValueError where it is unusable, or one of them is not whole.
@@ -209,7 +210,7 @@ class ShardWriter:
         self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
-        self.facts: JsonObject = {}
+        self.facts: SplitFacts  # once it is closed
         self._dtype = token_dtype(vocab_size)
         self._tokens = [self._create("tokens-00000")]
         self._arrays = {name: self._create(name) for name in ARRAYS}
@@ -290,16 +291,21 @@ def unigram_entropy(counts: np.ndarray) -> float:
     return float(max(0.0, -(probabilities * np.log(probabilities)).sum()))
 
 
-def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
-    """Nats a label [P] by the frequencies of a split's tokens alone.
+def unigram_log_probabilities(shards: TokenShards) -> np.ndarray:
+    """Log of the share of a split's tokens that each entry of the vocabulary has, float64 [V].
 
-    A token that the split does not have counts half a time.
+    A token that the split does not have counts half a time, so that none is minus infinity.
     """
-    # half a count for every entry, so that no loss is infinite
     counts = np.full(shards.vocab_size, 0.5)
     for _, block in shards.tokens.blocks(1 << 20):
         counts += np.bincount(block, minlength=shards.vocab_size)
-    return float(-np.log(counts[labels] / counts.sum()).mean())
+    log_probabilities: np.ndarray = np.log(counts / counts.sum())
+    return log_probabilities
+
+
+def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
+    """Nats a label [P] by the frequencies of a split's tokens alone."""
+    return float(-unigram_log_probabilities(shards)[labels].mean())
 
 
 @dataclass(frozen=True)
@@ -310,7 +316,7 @@ class PreparedCorpus:
     """
 
     folder: Path
-    manifest: JsonObject
+    manifest: CorpusManifest
     tokenizer: Tokenizer
     train: TokenShards
     validation: TokenShards
@@ -344,7 +350,7 @@ class PreparedCorpus:
         together.
         """
         folder = Path(folder)
-        manifest = _read_facts(folder / MANIFEST_FILE)
+        manifest: CorpusManifest = _read_facts(folder / MANIFEST_FILE)
         if manifest.get("format_version") != FORMAT_VERSION:
             raise ValueError(
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
@@ -368,12 +374,12 @@ class PreparedCorpus:
                 raise ValueError(f"{self.folder / name} has changed since it was written; {AGAIN}")
 
 
-def further_steps(settings: JsonObject) -> list[PlainDict]:
+def further_steps(settings: CorpusSettings) -> list[PlainDict]:
     """The steps of a manifest's settings; none where they do what was done before there were steps.
 
     That is cleaning, as of versions up to 3.
     """
-    steps: list[PlainDict] = settings.get("steps", [])
+    steps = settings.get("steps", [])
     if steps == CLEANING:
         return []
     return steps

@@ -9,6 +9,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_files import type_of
+from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.tokenizers import (
     MIN_PIECE_COUNT,
     SPECIAL_TOKENS,
@@ -20,7 +21,6 @@ from clozelab.corpus.tokenizers import (
 )
 from clozelab.corpus.word_counts import count_words
 from clozelab.corpus.words import AT_SPACES, WordRules
-from clozelab.text.plain import ReadOnlyJson
 
 # each word can be encoded by itself
 WORD_CUTS = WordRules(AT_SPACES, lowers=False, uncut="", bare=None)
@@ -84,7 +84,7 @@ class WhitespaceTokenizer(VocabularyTokenizer):
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
-    def from_rules(cls, rules: ReadOnlyJson) -> WhitespaceTokenizer | None:
+    def from_rules(cls, rules: Rules) -> WhitespaceTokenizer | None:
         """The one with the words and the rules of a tokenizer.json.
 
         None where those are not ours.

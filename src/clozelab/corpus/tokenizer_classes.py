@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from clozelab.text.plain import PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 
 # They take tokenizer.json as it is, and read nothing else.
 GENERIC = "PreTrainedTokenizer"
@@ -130,9 +131,9 @@ def refuse_python_rules(folder: Path, name: str) -> None:
         )
 
 
-def own_code(config: ReadOnlyJson) -> str:
+def own_code(config: PlainMapping) -> str:
     """The folder's own Python class that makes its tokenizer; "" where there is none."""
-    auto_map = config.get("auto_map") or {}
+    auto_map: Any = config.get("auto_map") or {}
     if isinstance(auto_map, dict):
         auto_map = auto_map.get("AutoTokenizer") or ()
     if isinstance(auto_map, str):
@@ -140,7 +141,7 @@ def own_code(config: ReadOnlyJson) -> str:
     return next(filter(None, reversed(auto_map)), "")
 
 
-def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
+def vocabulary_file(folder: Path, config: PlainMapping) -> Path | None:
     """The vocabulary file that the folder's class reads by rules that we have; None: it has none.
 
     A folder that says no class has that of its file. ValueError for a class whose rules are others.
@@ -154,7 +155,7 @@ def vocabulary_file(folder: Path, config: ReadOnlyJson) -> Path | None:
             f"{folder}: its tokenizer is code of its own ({code} in auto_map), which is not run;"
             " write tokenizer.json with that code (save_pretrained)"
         )
-    name = config["tokenizer_class"]
+    name = str(config["tokenizer_class"])
     expected = {"": names[0], **VOCABULARY_FILES}.get(name)
     if expected in names:
         return folder / expected

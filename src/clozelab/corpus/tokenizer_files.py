@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_classes import TYPED_CLASSES, class_name, is_generic
-from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
+from clozelab.corpus.tokenizer_json import ModelPart, RulePart, Rules
+from clozelab.text.plain import PlainDict, PlainMapping, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"
+BertRule = Literal["lowercase", "strip_accents", "handle_chinese_chars"]
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of Tokenizer.special_tokens
 DEFAULT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pad": ("[PAD]", "<pad>"),
@@ -28,7 +31,8 @@ DEFAULT_NAMES: Mapping[str, tuple[str, ...]] = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-BERT_RULES = {  # tokenizer_config.json -> the same in tokenizer.json's BertNormalizer
+# tokenizer_config.json -> the same in tokenizer.json's BertNormalizer
+BERT_RULES: Mapping[str, BertRule] = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -44,7 +48,7 @@ def read_text(path: Path, expected: str) -> str:
         raise ValueError(f"vocabulary file {path} is not UTF-8 text: {error}") from None
 
 
-def json_or_empty(path: Path) -> dict:
+def json_or_empty(path: Path) -> Any:
     try:
         content = read_json(path)
     except FileNotFoundError:
@@ -60,7 +64,7 @@ def json_bytes(content: PlainMapping) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def read_config(folder: Path) -> JsonObject:
+def read_config(folder: Path) -> PlainDict:
     """tokenizer_config.json, with the content of older files beside it.
 
     Older versions of transformers wrote these. `tokenizer_class` is the class that AutoTokenizer
@@ -74,24 +78,24 @@ def read_config(folder: Path) -> JsonObject:
     return config
 
 
-def reads_token_types(config: ReadOnlyJson) -> bool:
+def reads_token_types(config: PlainMapping) -> bool:
     """Whether AutoTokenizer gives token types by a tokenizer_config.json.
 
     Where model_input_names does not say it, the class does.
     """
-    names = config.get("model_input_names")
+    names: Any = config.get("model_input_names")
     if names:
         return "token_type_ids" in names
     # Without a class they are the template's.
     return config.get("tokenizer_class", "") in ("", *TYPED_CLASSES)
 
 
-def type_of(node: ReadOnlyJson | None) -> str | None:
+def type_of(node: RulePart | ModelPart | None) -> str | None:
     """What kind of normaliser, pre-tokeniser or the like a node of tokenizer.json is."""
     return (node or {}).get("type")
 
 
-def resolve_settings(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> JsonObject:
+def resolve_settings(path: Path, rules: Rules, config: PlainMapping) -> Rules:
     """tokenizer.json's content with what AutoTokenizer takes from tokenizer_config.json instead.
 
     These are: rules of a BertNormalizer, a ByteLevel's add_prefix_space, further added tokens and
@@ -108,25 +112,29 @@ def resolve_settings(path: Path, rules: PlainMapping, config: ReadOnlyJson) -> J
             f"{path}: its model has dropout {model['dropout']}, so a text would have other ids"
             " each time; set it to null"
         )
-    resolve_settings = {**rules}
-    if not is_generic(config["tokenizer_class"]):
-        _settle_normalizer(resolve_settings, config)
-        _settle_prefix_space(resolve_settings, config)
-        _settle_template(resolve_settings, config)
-    return _with_added_tokens(path, resolve_settings, config)
+    settled = rules.copy()
+    if not is_generic(str(config["tokenizer_class"])):
+        _settle_normalizer(settled, config)
+        _settle_prefix_space(settled, config)
+        _settle_template(settled, config)
+    return _with_added_tokens(path, settled, config)
 
 
-def _settle_normalizer(resolve_settings: JsonObject, config: PlainMapping) -> None:
-    normalizer = resolve_settings.get("normalizer") or {}
+def _settle_normalizer(settled: Rules, config: PlainMapping) -> None:
+    normalizer = settled.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         return
-    changed = {**dict.fromkeys(BERT_RULES.values()), **normalizer}
-    changed |= {rule: config[key] for key, rule in BERT_RULES.items() if key in config}
+    changed: RulePart = {"lowercase": None, "strip_accents": None, "handle_chinese_chars": None}
+    changed.update(normalizer)
+    given: Any = config
+    for key, rule in BERT_RULES.items():
+        if key in given:
+            changed[rule] = given[key]
     if _effect_of(changed) != _effect_of(normalizer):
-        resolve_settings["normalizer"] = changed
+        settled["normalizer"] = changed
 
 
-def _effect_of(normalizer: PlainMapping) -> PlainDict:
+def _effect_of(normalizer: RulePart) -> Mapping[BertRule, object]:
     """BERT's rules without a null: null strips accents where text is lower-cased."""
     effect = {rule: normalizer.get(rule) for rule in BERT_RULES.values()}
     if effect["strip_accents"] is None:
@@ -135,48 +143,48 @@ def _effect_of(normalizer: PlainMapping) -> PlainDict:
     return effect
 
 
-def _settle_prefix_space(resolve_settings: JsonObject, config: PlainMapping) -> None:
-    splitter = resolve_settings.get("pre_tokenizer") or {}
+def _settle_prefix_space(settled: Rules, config: PlainMapping) -> None:
+    splitter = settled.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or config.get("add_prefix_space") is None:
         return
     value = bool(config["add_prefix_space"])
     if value == splitter.get("add_prefix_space", True):
         return
-    resolve_settings["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
-    processor = resolve_settings.get("post_processor") or {}
+    settled["pre_tokenizer"] = {**splitter, "add_prefix_space": value}
+    processor = settled.get("post_processor") or {}
     if "add_prefix_space" in processor:
-        resolve_settings["post_processor"] = {**processor, "add_prefix_space": value}
+        settled["post_processor"] = {**processor, "add_prefix_space": value}
 
 
-def _settle_template(resolve_settings: JsonObject, config: PlainMapping) -> None:
+def _settle_template(settled: Rules, config: PlainMapping) -> None:
     """BERT's or RoBERTa's template where the file has none."""
-    processor = resolve_settings.get("post_processor") or {}
+    processor = settled.get("post_processor") or {}
     if processor.get("type") not in (None, "ByteLevel"):
         return
     # Unigram lists entries with their scores.
-    vocab = resolve_settings["model"]["vocab"]
+    vocab = settled["model"]["vocab"]
     if isinstance(vocab, list):
         vocab = {entry[0]: index for index, entry in enumerate(vocab)}
     ids = dict(vocab)
-    for token in resolve_settings.get("added_tokens", ()):
+    for token in settled.get("added_tokens", ()):
         ids[token["content"]] = token["id"]
     cls = _template_token("cls", ids, config)
     sep = _template_token("sep", ids, config)
     if cls not in ids or sep not in ids:
         return
     if processor:
-        roberta = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
+        roberta: PlainDict = {**processor, "sep": [sep, ids[sep]], "cls": [cls, ids[cls]]}
         roberta["type"] = "RobertaProcessing"
         # A key of ByteLevel's that RobertaProcessing has not.
         roberta.pop("use_regex", None)
-        resolve_settings["post_processor"] = roberta
+        settled["post_processor"] = roberta
         return
     first = [_special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, _special(sep, 0)]
     second = [{"Sequence": {"id": "B", "type_id": 1}}, _special(sep, 1)]
     special_tokens = {}
     for name in (cls, sep):
         special_tokens[name] = {"id": name, "ids": [ids[name]], "tokens": [name]}
-    resolve_settings["post_processor"] = {
+    settled["post_processor"] = {
         "type": "TemplateProcessing",
         "single": first,
         "pair": [*first, *second],
@@ -196,19 +204,15 @@ def _special(name: str, type_id: int) -> PlainDict:
     return {"SpecialToken": {"id": name, "type_id": type_id}}
 
 
-def _with_added_tokens(
-    path: Path,
-    resolve_settings: PlainDict,
-    config: ReadOnlyJson,
-) -> PlainDict:
+def _with_added_tokens(path: Path, settled: Rules, config: PlainMapping) -> Rules:
     """The rules with the tokens and flags that AutoTokenizer adds by tokenizer_config.json."""
-    library = open_library(path, resolve_settings)
+    library = open_library(path, settled)
     vocabulary = library.get_vocab(with_added_tokens=True)
     added = library.get_added_tokens_decoder().values()
     present = set(map(repr, added))
     names = {token.content for token in added}
     to_add = []
-    by_id = config.get("added_tokens_decoder") or {}
+    by_id: Any = config.get("added_tokens_decoder") or {}
     for _, flags in sorted(by_id.items(), key=lambda item: int(item[0])):
         token = _added_token(flags)
         # A token with other flags counts as another one.
@@ -220,34 +224,34 @@ def _with_added_tokens(
             to_add.append(token)
             names.add(token.content)
     if not to_add:
-        return resolve_settings
+        return settled
     library.add_tokens(to_add)
-    return {**resolve_settings, "added_tokens": json.loads(library.to_str())["added_tokens"]}
+    return {**settled, "added_tokens": json.loads(library.to_str())["added_tokens"]}
 
 
-def _named_tokens(config: ReadOnlyJson, vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:
+def _named_tokens(config: PlainMapping, vocabulary: Mapping[str, int]) -> Iterator[AddedToken]:
     """Special tokens by their part, then older files' added tokens, then further special ones."""
     for role in (*ROLES, "bos", "eos"):
         value = config.get(f"{role}_token")
         # One that the vocabulary lacks would be an id without an embedding.
         if content_of(value) in vocabulary:
             yield _added_token(value, special=True)
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    extra: Any = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     if isinstance(extra, dict):
         extra = extra.values()
     special = [_added_token(value, special=True) for value in extra]
     special_names = [token.content for token in special]
-    older = config.get(ADDED_TOKENS) or {}
+    older: Any = config.get(ADDED_TOKENS) or {}
     for content in sorted(older, key=older.__getitem__):
         is_special = content in special_names
         yield AddedToken(content, normalized=not is_special, special=is_special)
     yield from special
 
 
-def _added_token(value: Json, special: bool | None = None) -> AddedToken:
+def _added_token(value: object, special: bool | None = None) -> AddedToken:
     """From a name, or the node of a JSON file."""
     if not isinstance(value, dict):
-        return AddedToken(value, special=True)
+        return AddedToken(str(value), special=True)
     flags = {}
     for key, flag in value.items():
         if key not in ("__type", "id", "content"):
@@ -280,7 +284,7 @@ def open_library(path: Path, rules: PlainMapping) -> Library:
 # What can be said of the rules
 
 
-def kind_of(rules: ReadOnlyJson) -> str:
+def kind_of(rules: Rules) -> str:
     """How an entry says that it begins a word, as Tokenizer.kind."""
     model = rules["model"]
     if type_of(model) == "WordPiece" and model.get("continuing_subword_prefix") == "##":
@@ -293,7 +297,7 @@ def kind_of(rules: ReadOnlyJson) -> str:
     return "other"
 
 
-def _types_in(splitter: ReadOnlyJson | None) -> set[str | None]:
+def _types_in(splitter: RulePart | None) -> set[str | None]:
     """The types of a pre-tokeniser, and of those that it is a sequence of."""
     types = {type_of(splitter)}
     for part in (splitter or {}).get("pretokenizers", ()):
@@ -301,26 +305,27 @@ def _types_in(splitter: ReadOnlyJson | None) -> set[str | None]:
     return types
 
 
-def unknown_token(model: ReadOnlyJson) -> str:
+def unknown_token(model: ModelPart) -> str:
     if type_of(model) == "Unigram":
         index = model.get("unk_id")
         if index is None:
             return ""
-        return model["vocab"][index][0]
+        return str(model["vocab"][index][0])
     return model.get("unk_token") or ""
 
 
-def with_prefix_space(rules: ReadOnlyJson, value: bool) -> PlainDict:
+def with_prefix_space(rules: Rules, value: bool) -> Rules:
     """The same rules with the add_prefix_space of a ByteLevel set."""
     splitter = rules.get("pre_tokenizer") or {}
     if splitter.get("type") == "ByteLevel" and kind_of(rules) == "byte_bpe":
         return {**rules, "pre_tokenizer": {**splitter, "add_prefix_space": value}}
-    return dict(rules)
+    return rules.copy()
 
 
-def inside_words(rules: ReadOnlyJson) -> PlainDict:
+def inside_words(rules: Rules) -> Rules:
     """The same rules for what goes on with a word: "ing" is "##ing", and has no space before it."""
-    inner = {**with_prefix_space(rules, False), "added_tokens": []}
+    inner = with_prefix_space(rules, False)
+    inner["added_tokens"] = []
     if kind_of(rules) == "metaspace":
         inner["pre_tokenizer"] = None
     elif kind_of(rules) == "wordpiece":

@@ -36,8 +36,9 @@ from clozelab.corpus.tokenizer_files import (
     type_of,
 )
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
+from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.word_counts import count_characters, count_words, train_on_words
-from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -196,7 +197,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
-    def from_rules(cls, rules: ReadOnlyJson) -> WordPieceTokenizer | None:
+    def from_rules(cls, rules: Rules) -> WordPieceTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not BERT's.
@@ -401,7 +402,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             ) from None
 
     @classmethod
-    def from_rules(cls, rules: ReadOnlyJson) -> ByteBpeTokenizer | None:
+    def from_rules(cls, rules: Rules) -> ByteBpeTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
         None where those are not RoBERTa's.
@@ -474,11 +475,11 @@ def _has(node: PlainMapping, **values: object) -> bool:
     return all(node.get(key) == value for key, value in values.items())
 
 
-def has_sections(rules: PlainMapping, library: Library) -> bool:
+def has_sections(rules: Rules, library: Library) -> bool:
     """Whether a tokenizer.json normalises and splits text as a tokenizer of the library does."""
     expected = json.loads(library.to_str())
-    sections = ("normalizer", "pre_tokenizer")
-    return all(rules.get(section) == expected[section] for section in sections)
+    is_normalised_so = rules.get("normalizer") == expected["normalizer"]
+    return is_normalised_so and rules.get("pre_tokenizer") == expected["pre_tokenizer"]
 
 
 def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
@@ -492,9 +493,7 @@ def _entries_by_id(ids: Mapping[str, int]) -> list[str]:
 T = TypeVar("T")
 
 
-def or_none(
-    cls: Callable[..., T], rules: ReadOnlyJson, *merges: object, **settings: object
-) -> T | None:
+def or_none(cls: Callable[..., T], rules: Rules, *merges: object, **settings: object) -> T | None:
     """A tokenizer of this class, or None where the vocabulary is not one of it."""
     try:
         return cls(_entries_by_id(rules["model"]["vocab"]), *merges, **settings)

@@ -14,6 +14,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_files import type_of
+from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.tokenizers import (
     SPECIAL_TOKENS,
     VocabularyTokenizer,
@@ -23,7 +24,6 @@ from clozelab.corpus.tokenizers import (
 from clozelab.corpus.unigram_training import learn_pieces
 from clozelab.corpus.word_counts import count_characters, count_words
 from clozelab.corpus.words import AT_SPACES, WordRules
-from clozelab.text.plain import ReadOnlyJson
 
 SPACE = "▁"
 # "[MASK]" in a text is cut into characters: of these all have pieces, and a special token is worse.
@@ -93,7 +93,7 @@ class UnigramTokenizer(VocabularyTokenizer):
         )
 
     @classmethod
-    def from_rules(cls, rules: ReadOnlyJson) -> UnigramTokenizer | None:
+    def from_rules(cls, rules: Rules) -> UnigramTokenizer | None:
         """The one with the pieces and the rules of a tokenizer.json.
 
         None where those are not ours.

@@ -25,7 +25,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.tokenizer_files import kind_of, type_of
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.corpus.tokenizer_json import Rules
 
 if TYPE_CHECKING:
     import pyarrow
@@ -262,7 +262,7 @@ class WordCache:
             self._ids[word] = data[start:end]
 
 
-def word_rules(rules: ReadOnlyJson) -> WordRules | None:
+def word_rules(rules: Rules) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
     splitter = rules.get("pre_tokenizer") or {}
     added = [token["content"] for token in rules.get("added_tokens", ())]
@@ -288,12 +288,12 @@ def word_rules(rules: ReadOnlyJson) -> WordRules | None:
     return None
 
 
-def _lowers(rules: ReadOnlyJson) -> bool:
+def _lowers(rules: Rules) -> bool:
     normalizer = rules.get("normalizer") or {}
     return type_of(normalizer) == "Lowercase" or bool(normalizer.get("lowercase"))
 
 
-def _is_searchable(rules: ReadOnlyJson) -> bool:
+def _is_searchable(rules: Rules) -> bool:
     """Whether texts that hold an added token can be told from others.
 
     They are searched for added tokens before anything else, so one with an added token is not cut.
@@ -310,9 +310,11 @@ def _bare_words(pattern: str, added: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile(pattern)
 
 
-def bare_rules(rules: ReadOnlyJson) -> PlainDict:
+def bare_rules(rules: Rules) -> Rules:
     """The same rules for words that normaliser and pre-tokeniser would leave as they are."""
-    splitter = None
-    if kind_of(rules) == "byte_bpe":
-        splitter = {**rules["pre_tokenizer"], "use_regex": False}
+    splitter = rules["pre_tokenizer"]
+    if splitter is not None and kind_of(rules) == "byte_bpe":
+        splitter = {**splitter, "use_regex": False}
+    else:
+        splitter = None
     return {**rules, "normalizer": None, "pre_tokenizer": splitter, "added_tokens": []}

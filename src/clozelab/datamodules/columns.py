@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from claims.text.did_you_mean import hint, nearest
 from clozelab.files.origin import RUN_FILE
 from clozelab.readers.records import check_columns
-from clozelab.text.did_you_mean import hint, nearest
 from clozelab.text.plain import read_json
 
 ROLES = ("text", "pair", "question", "words", "passages")

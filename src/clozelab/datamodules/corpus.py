@@ -25,7 +25,6 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
-from clozelab.text.plain import ReadOnlyJson
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,9 @@ class Phase:
     steps: int
     global_batch_size: int
     micro_batch_size: int
+
+
+PhaseSizes = Mapping[str, int]  # a Phase as a configuration has it, which may say more
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ class CorpusDataModule(LightningDataModule):
         prepared_corpus: PreparedCorpus,
         objectives: Sequence[Objective],
         *,
-        phases: Sequence[ReadOnlyJson],
+        phases: Sequence[PhaseSizes],
         seed: int,
         validation_instances: int,
         validation_seq_length: int,

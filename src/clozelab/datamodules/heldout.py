@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
 from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks
 from clozelab.corpus.generated import generator_of
+from clozelab.corpus.manifest import CorpusManifest
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps
 from clozelab.datamodules.scoring import (
@@ -41,7 +42,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, PlainDict, read_json
+from clozelab.text.plain import PlainDict, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
 Pair = tuple[np.ndarray, np.ndarray]  # tokens of the first and of the second text
@@ -142,7 +143,8 @@ class HeldOutMeasure(MeasureDataModule):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
             shard.check()
-        self.content = content_marks([{"files": [shard.identity() for shard in shards]}])
+        files: Any = [shard.identity() for shard in shards]
+        self.content = content_marks([{"files": files}])
         self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
@@ -174,12 +176,12 @@ class HeldOutMeasure(MeasureDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, checksums=checksums)
         return documents_of(shards)
 
-    def _corpus_of_encoder(self) -> tuple[Path, JsonObject] | None:
+    def _corpus_of_encoder(self) -> tuple[Path, CorpusManifest] | None:
         """The folder and the manifest of the prepared corpus that the encoder was trained on."""
         if not self.inputs.corpus:
             return None
         for path in sorted(self.inputs.cache_dir.glob("corpora/*/manifest.json")):
-            manifest = read_json(path)
+            manifest: CorpusManifest = read_json(path)
             if manifest.get("fingerprint") == self.inputs.corpus:
                 return path.parent, manifest
         return None

@@ -49,11 +49,11 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
-Records = list[JsonObject]
+Records = list[PlainDict]
 # the numbers of the sequences that some tokens are in, in order, and their positions there
 Tokens = tuple[Ints, Ints]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-
-from clozelab.text.plain import PlainDict
+from typing import TypedDict
 
 
 def digest(value: object) -> str:
@@ -24,6 +23,13 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_facts(path: Path) -> PlainDict:
+class FileFacts(TypedDict):
+    """A file's size and checksum, as manifests name them."""
+
+    size: int
+    sha256: str
+
+
+def file_facts(path: Path) -> FileFacts:
     """A file's size and checksum, as manifests name them."""
     return {"size": path.stat().st_size, "sha256": file_sha256(path)}

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, TypedDict
 
 import yaml  # type: ignore[import-untyped]
 from hydra.core.config_search_path import ConfigSearchPath
@@ -34,12 +35,20 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from claims.text.safe_yaml import (
+    UniqueKeys,
+    own_text,
+)
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, flatten
-from clozelab.text.safe_yaml import UniqueKeys, own_text
+from clozelab.text.plain import (
+    JsonObject,
+    PlainDict,
+    PlainMapping,
+    flatten,
+)
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
@@ -54,6 +63,23 @@ SEEDS = {
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},
     "evaluate": {"pretrain_seed": "${scale.pretrain.seeds}"},
 }
+
+
+class PaperRow(TypedDict, total=False):
+    """A row of a table: an encoder, and what is said of its fine-tunings."""
+
+    row: str
+    arm: str
+    set: PlainDict
+
+
+class Paper(TypedDict, total=False):
+    """What is read of a paper.yaml to make its sweeps."""
+
+    arms: dict[str, PlainDict]
+    rows: list[PaperRow]
+    columns: list[str | PlainDict]
+    sweeps: dict[str, PlainDict]
 
 
 def inline_configs(experiment: Path) -> dict[str, PlainDict]:
@@ -83,7 +109,7 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
     return configs
 
 
-def _read_paper(experiment: Path) -> PlainDict | None:
+def _read_paper(experiment: Path) -> Paper | None:
     """What an experiment's file says; None where there is none, or no mapping in it."""
     file = experiment
     if not experiment.is_file():
@@ -91,14 +117,14 @@ def _read_paper(experiment: Path) -> PlainDict | None:
     if not file.is_file():
         return None
     status = file.stat()
-    paper = _parsed(file, (status.st_ino, status.st_ctime_ns))
+    paper: Paper = _parsed(file, (status.st_ino, status.st_ctime_ns))
     if isinstance(paper, dict):
         return paper
     return None
 
 
 @cache
-def _parsed(file: Path, version: tuple[int, int]) -> object:  # noqa: ARG001
+def _parsed(file: Path, version: tuple[int, int]) -> Any:  # noqa: ARG001
     """What a version of a file says, which nobody changes."""
     return yaml.load(own_text(file, file.parent), UniqueKeys)
 
@@ -109,8 +135,8 @@ def _choices_in(folder: Path) -> list[str]:
 
 
 def _deltas(
-    paper: ReadOnlyJson, arm_files: Sequence[str], *, has_measures: bool
-) -> dict[str, JsonObject]:
+    paper: Paper, arm_files: Sequence[str], *, has_measures: bool
+) -> dict[str, dict[str, PlainDict]]:
     """Group -> choice -> what is said of it inline."""
     arms = paper.get("arms") or {}
     rows = _rows(paper, [*arms, *arm_files])
@@ -123,12 +149,12 @@ def _deltas(
     return {"arm": arms, "row": tuned, MEASURED: measured}
 
 
-def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, PlainDict]:
+def _rows(paper: Paper, arms: Sequence[str]) -> dict[str, PlainDict]:
     """Return row -> its delta, which begins with the encoder of its arm.
 
     A floor has the shape of the first arm, and fresh weights.
     """
-    rows: list[ReadOnlyJson] = paper.get("rows") or []
+    rows = paper.get("rows") or []
     if not rows and paper.get("arms"):
         rows = [{"row": arm, "arm": arm} for arm in arms]
         rows.append({"row": "random"})
@@ -147,13 +173,13 @@ def _rows(paper: ReadOnlyJson, arms: Sequence[str]) -> dict[str, PlainDict]:
     return deltas
 
 
-def _swept_columns(paper: ReadOnlyJson) -> dict[str, dict[str, str]]:
+def _swept_columns(paper: Paper) -> dict[str, dict[str, str]]:
     """Stage -> key -> the columns that its sweep runs through; empty where there are none.
 
     Each task and measure is the one that it says, or stands in for it, at the scale:
     `${oc.select:scale.finetune.benchmarks.mnli,mnli}`. `listed` leaves out those that it lacks.
     """
-    columns = []
+    columns: list[PlainDict] = []
     for column in paper.get("columns") or ():
         if isinstance(column, str):
             column = {"task": column}
@@ -181,7 +207,7 @@ def _sweep(
     stage: str,
     experiment: Path,
     names: Sequence[str],
-    paper: ReadOnlyJson,
+    paper: Paper,
     columns: dict[str, str],
 ) -> PlainDict:
     """Return the primary configuration of a stage.
@@ -190,7 +216,7 @@ def _sweep(
     """
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
-    swept = {group: ",".join(names)} | columns | SEEDS[stage]
+    swept: PlainDict = {group: ",".join(names), **columns, **SEEDS[stage]}
     settings: PlainDict = {"experiment": experiment.name}
     if experiment.is_file():
         settings["experiment"] = experiment.stem

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from claims.text.terminal import Heading
 from clozelab.launch.slurm_queue import IN_LINE, SlurmUnreachableError, query_slurm
 from clozelab.runs.find import open_folder
-from clozelab.terminal import Heading, print_table, say
+from clozelab.terminal import print_table, say
 from clozelab.text.plain import read_json
 
 NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it

@@ -24,9 +24,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from rich.console import Console
 
+from claims.analysis.grouping import group_by
+from claims.text.terminal import Heading
 from clozelab import hydra_compat
 from clozelab.addresses import build_parts
-from clozelab.analysis.grouping import group_by
 from clozelab.config import Composed
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
@@ -44,7 +45,7 @@ from clozelab.runs.outcome import (
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import accept_other_code
-from clozelab.terminal import Heading, print_table, say
+from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.plain import flatten
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted

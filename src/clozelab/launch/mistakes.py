@@ -14,10 +14,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from claims.text.did_you_mean import nearest
 from clozelab.config import missing_value_message
 from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS
-from clozelab.text.did_you_mean import nearest
 from clozelab.text.paths import CONF_DIR
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (

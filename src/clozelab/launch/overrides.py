@@ -13,9 +13,10 @@ from pathlib import Path
 
 from clozelab.config import Composed, Composition, scaled_phases
 from clozelab.launch.experiments import MEASURED
+from clozelab.models.config_keys import ConfigJson
 from clozelab.runs.provenance import read_delta
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 ENCODER_ARM = "${encoder_arm}"
 # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
@@ -115,7 +116,7 @@ def _refuse_idle_in_pretraining(
 
 def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -> None:
     """`model.KEY=` beside `encoder=FOLDER`; a longer encoder of it has positions of its own."""
-    given: PlainDict = {}
+    given: ConfigJson = {}
     with suppress(OSError, ValueError):  # the stage says what is wrong with the folder
         given = read_json(Path(config["encoder"]).expanduser() / "config.json")
     given_type = str(given.get("model_type")).removeprefix("clozelab_")
@@ -136,7 +137,7 @@ def _refuse_shape_of_given(config: ReadOnlyJson, overrides: Mapping[str, str]) -
 
 
 def _refuse_fewer_positions(
-    config: ReadOnlyJson, given: ReadOnlyJson, given_type: str, overrides: Mapping[str, str]
+    config: ReadOnlyJson, given: ConfigJson, given_type: str, overrides: Mapping[str, str]
 ) -> None:
     """`model.max_position_embeddings=` below those that a longer encoder begins with."""
     positions = given.get("max_position_embeddings", 0)
@@ -192,7 +193,7 @@ def _refuse_undone(
         return
     if name != choice and not read_delta(origin, group, name):
         return  # what has a name of its own may be anything
-    delta = _fixed_delta(composed.values, origin, group, choice)
+    delta = _fixed_delta(composed.values, origin, group, str(choice))
     undone = list(_undone(composed, origin.choices, delta, overrides))
     if not undone:
         return
@@ -204,7 +205,7 @@ def _refuse_undone(
     )
 
 
-def _fixed_delta(config: PlainMapping, origin: Composition, group: str, choice: str) -> JsonObject:
+def _fixed_delta(config: PlainMapping, origin: Composition, group: str, choice: str) -> PlainDict:
     """What an arm or a row fixes: dotted key -> value, "/group" -> choice.
 
     Not what it leaves open. A row's encoder is that of the whole run unless it says a fraction.
@@ -212,7 +213,7 @@ def _fixed_delta(config: PlainMapping, origin: Composition, group: str, choice: 
     whole_delta = read_delta(origin, group, choice, with_parts=False)
     if group != "arm":
         whole_delta = {"encoder_fraction": 1.0} | whole_delta
-    delta = {}
+    delta: PlainDict = {}
     if group in config:
         delta[group] = choice
     for key, value in whole_delta.items():

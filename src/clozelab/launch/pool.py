@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from claims.text.phrases import duration
 from clozelab.launch.processes import (
     POLL_SECONDS,
     AnyProcess,
@@ -43,7 +44,6 @@ from clozelab.launch.progress import (
 from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.terminal import say
-from clozelab.text.formatting import duration
 from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, interrupt, taken_signals
 

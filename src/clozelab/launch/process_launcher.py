@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from claims.text.phrases import count_noun
 from clozelab.addresses import allowed
 from clozelab.config import Composed
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import ForkServer, Job
-from clozelab.text.formatting import count_noun
 from clozelab.training.host import usable_cores
 
 PRELOADED_PLACES = {

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from claims.text.phrases import duration
 from clozelab.launch.processes import Job, JobState
 from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import write_json
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.terminal import say
-from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
 
 HEARTBEAT_SECONDS = 25.0  # between two lines; with what a line waits for, never more than 30

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from filelock import FileLock
 from omegaconf import OmegaConf
@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 RESULT_SECONDS = 15.0
 LOCK_SECONDS = 60.0
 SILENT_HOURS = 6.0  # without an answer of Slurm, after which nobody waits for it any more
+
+
+class Note(TypedDict):
+    """What a folder of notes keeps of a job that was handed over."""
+
+    job_id: str
+    tasks: int
+    words: list[str]
+    time: float
 
 
 class SlurmLauncher(SweepLauncher):
@@ -130,13 +139,13 @@ class SlurmLauncher(SweepLauncher):
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whoever else launches into this folder waits, but not for a launcher that hangs.
         with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
-            notes: JsonObject = {}
+            notes: dict[str, Note] = {}
             if notes_file.exists():
                 notes = read_json(notes_file)
             earlier = self._earlier_job(notes.get(key))
             if earlier is None:
                 submitted = self._submit(remote, resources)
-                note = {
+                note: Note = {
                     "job_id": submitted.job_id,
                     "tasks": submitted.num_tasks,
                     "words": remote.words,
@@ -172,7 +181,7 @@ class SlurmLauncher(SweepLauncher):
             result.unlink(missing_ok=True)
         return submitted
 
-    def _earlier_job(self, note: ReadOnlyJson | None) -> SubmititJob[int] | None:
+    def _earlier_job(self, note: Note | None) -> SubmititJob[int] | None:
         """Return submitit's job for a note, if Slurm still has it; None otherwise.
 
         ValueError where Slurm does not answer.
@@ -204,24 +213,23 @@ def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> P
     Values of None are left out.
     """
     trainer = config.get("trainer") or {}
+    nodes = int(trainer.get("num_nodes", 1))
+    devices = int(trainer.get("devices", 1))
     requested = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
     gpus = requested.pop("gpus_per_node")
     if gpus == "auto":
         gpus = 0
         if trainer.get("accelerator", "cpu") in ("gpu", "auto"):
-            gpus = int(trainer.get("devices", 1))
+            gpus = devices
     if cluster == "local":
-        resources = _local_resources(requested, gpus, trainer)
+        resources = _local_resources(requested, gpus, nodes)
     else:
-        resources = _slurm_resources(requested, gpus, trainer)
+        resources = _slurm_resources(requested, gpus, nodes, devices)
     return {key: value for key, value in resources.items() if value is not None}
 
 
-def _local_resources(
-    requested_resources: PlainMapping, gpus: int | None, trainer: ReadOnlyJson
-) -> PlainDict:
+def _local_resources(requested_resources: PlainMapping, gpus: int | None, nodes: int) -> PlainDict:
     """In the words of submitit's LocalExecutor."""
-    nodes = int(trainer.get("num_nodes", 1))
     if nodes > 1:
         raise ValueError(
             f"trainer.num_nodes is {nodes}: hydra/launcher=slurm_local has this machine only"
@@ -236,14 +244,14 @@ def _local_resources(
 
 
 def _slurm_resources(
-    requested_resources: PlainDict, gpus: int | None, trainer: ReadOnlyJson
+    requested_resources: PlainDict, gpus: int | None, nodes: int, devices: int
 ) -> PlainDict:
     """In the words of submitit's SlurmExecutor; what it calls as we do is passed on."""
     resources: PlainDict = {
         "time": requested_resources.pop("timeout_min"),
-        "nodes": int(trainer.get("num_nodes", 1)),
+        "nodes": nodes,
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.
-        "ntasks_per_node": int(trainer.get("devices", 1)),
+        "ntasks_per_node": devices,
         "gpus_per_node": gpus or None,
     }
     memory = requested_resources.pop("mem_gb")

@@ -26,10 +26,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError
 
+from claims.analysis.grouping import (
+    group_by,
+)
 from clozelab import hydra_compat
 from clozelab.addresses import validate_config_security
-from clozelab.analysis.grouping import group_by
-from clozelab.config import Composed, to_plain
+from clozelab.config import (
+    Composed,
+    to_plain,
+    typed,
+)
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
 from clozelab.launch.own_task import with_own_task
@@ -43,7 +49,7 @@ from clozelab.launch.own_text import (
 from clozelab.schema import PretrainConfig
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.text.redaction import redact_argv
 
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
@@ -155,7 +161,7 @@ def _changed_objective(changes: PlainMapping, run_objective: PlainDict, number: 
         merged = OmegaConf.merge(OmegaConf.create(run_objective, flags={"struct": True}), changes)
     except ConfigKeyError as error:
         parent = (error.full_key or "").rpartition(".")[0]
-        siblings: Json = run_objective
+        siblings: Iterable[object] = run_objective
         if parent:
             siblings = OmegaConf.select(OmegaConf.create(run_objective), parent)
         raise ValueError(
@@ -213,6 +219,10 @@ class Sweep:
             job.check()
             self._settings[key] = job.values
         return copy.deepcopy(self._settings[key])
+
+    def config(self, overrides: Sequence[str]) -> Any:
+        """Return the same as an object of the stage's schema."""
+        return typed(self.master.stage, self.settings(overrides))
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the jobs that have equal overrides of the keys that count, by those overrides."""

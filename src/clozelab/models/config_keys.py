@@ -20,9 +20,105 @@ import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from clozelab.text.plain import PlainMapping
+from clozelab.text.plain import PlainDict, PlainMapping
+
+
+class ObjectiveSettings(TypedDict, total=False):
+    """What an encoder was pre-trained for."""
+
+    token: PlainDict
+    pair: object
+
+
+class TrainedPhase(TypedDict, total=False):
+    """A phase of a pre-training."""
+
+    steps: int
+    objective: object  # where it has one of its own
+
+
+class AnswerRules(TypedDict, total=False):
+    """What a fine-tuning leaves of how outputs become answers."""
+
+    ranks: list[str]
+    threshold: float
+    with_unanswerable: bool
+    max_answer_length: int
+    n_best_size: int
+
+
+class Provenance(TypedDict, total=False):
+    """What a training here leaves in a config.json, under `clozelab`."""
+
+    answers: AnswerRules
+    corpus_fingerprint: str
+    doc_stride: int
+    features: str
+    head: str
+    max_query_length: int
+    max_seq_length: int
+    objective: ObjectiveSettings
+    phases: list[TrainedPhase]
+    pooling: str
+    positive_label: str
+    prompts: dict[str, str]
+    task: str
+    texts_per_example: int
+    tokenizer_fingerprint: str
+    trained_seq_lengths: list[int]
+    untrained: list[str]
+    step: int
+    validation_fold: int
+    window_pooling: str
+
+
+class ConfigJson(TypedDict, total=False):
+    """The keys of a config.json that are read by their names here; a file may have any others."""
+
+    architectures: list[str]
+    clozelab: Provenance
+    clozelab_encoder: PlainDict
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+    model_type: str
+    num_labels: int
+    problem_type: str
+    # sizes
+    d_model: int
+    hidden_size: int
+    intermediate_size: int
+    max_position_embeddings: int
+    n_head: int
+    num_attention_heads: int
+    num_hidden_layers: int
+    task_type_vocab_size: int
+    # parts
+    attention_bias: bool
+    attention_type: str
+    attention_window: int | list[int]
+    attention_windows: list[int]
+    cls_dropout: float | None
+    conv_act: str
+    conv_kernel_size: int
+    dropout: float
+    global_attn_every_n_layers: int
+    global_rope_theta: float
+    is_decoder: bool
+    layer_types: list[str]
+    local_attention: int
+    local_rope_theta: float | None
+    mlp_bias: bool
+    norm_bias: bool
+    pooler_dropout: float
+    pooler_hidden_act: str
+    pos_att_type: str | list[str]
+    rope_parameters: Mapping[str, PlainMapping]
+    rope_theta: list[float]
+    sliding_window: int
+    use_task_id: bool
+
 
 _LOG = logging.getLogger(__name__)
 # Of a value that a sentence shows.

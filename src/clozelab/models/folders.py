@@ -32,14 +32,14 @@ from clozelab.files.digests import file_sha256
 from clozelab.models import tensorbundle
 from clozelab.models.beside import other_weights, refuse_extra_model_files, warn_of_other_weights
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import warn_of_unknown
+from clozelab.models.config_keys import ConfigJson, Provenance, warn_of_unknown
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import CUSTOM_MODEL_TYPE_PREFIX, Family
 from clozelab.models.leftovers import HARMLESS, TASK_KINDS, foreign_tensors, named_few
 from clozelab.models.locate import CONFIG_FILE, config_path
 from clozelab.models.registry import family_for, family_of
 from clozelab.models.trained import effective_state
-from clozelab.text.plain import JsonObject, PlainMapping, ReadOnlyJson, read_json
+from clozelab.text.plain import PlainMapping, read_json
 
 WEIGHTS_FILE = "model.safetensors"
 CHECKSUMS_FILE = "checksums.json"
@@ -191,7 +191,7 @@ def load_encoder(
     return encoder
 
 
-def has_untrained_pooler(values: ReadOnlyJson) -> bool:
+def has_untrained_pooler(values: ConfigJson) -> bool:
     """Whether a config.json of ours says that no loss has read the pooler in the folder."""
     # Another library keeps what we say there, and may have trained a head on the pooler since.
     for architecture in values.get("architectures") or ():
@@ -308,7 +308,7 @@ def read_config(folder: Path | str) -> EncoderConfig:
         raise ValueError(f"{config_path(folder)}: {error}") from None
 
 
-def read_config_dict(folder: Path | str) -> JsonObject:
+def read_config_dict(folder: Path | str) -> ConfigJson:
     """Everything in config.json, label names and run fingerprint included."""
     path = config_path(folder)
     refuse_extra_model_files(path.parent)
@@ -318,12 +318,17 @@ def read_config_dict(folder: Path | str) -> JsonObject:
             " such as a pre-training run's encoder/"
         )
     try:
-        values = read_json(path)
+        config: ConfigJson = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
+    if not isinstance(config, dict):
         raise ValueError(f"{path} does not hold a JSON object")
-    return values
+    return config
+
+
+def read_provenance(folder: Path | str) -> Provenance:
+    """What a training here has left in config.json; empty for a folder from elsewhere."""
+    return read_config_dict(folder).get("clozelab", {})
 
 
 def read_tensors(path: Path | str) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 
 from clozelab.models.config import DEFAULT_MODULES, EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import load_encoder, read_config, read_config_dict
+from clozelab.models.folders import load_encoder, read_config, read_provenance
 from clozelab.models.registry import family_of
 
 SHORT = ("bert", "roberta")
@@ -66,7 +66,7 @@ def load_encoder_as(config: EncoderConfig, folder: Path, seed: int) -> Encoder:
     encoder.load_state_dict(state, strict=False)
     table.weight[table.offset : table.offset + len(positions)] = positions
     # A folder of ours says how long the texts were that it was trained on.
-    provenance = read_config_dict(folder).get("clozelab", {})
+    provenance = read_provenance(folder)
     trained = min(len(positions), max(provenance.get("trained_seq_lengths", [len(positions)])))
     if trained < config.max_position_embeddings:
         encoder.embeddings.tile_positions(trained, config.max_position_embeddings)

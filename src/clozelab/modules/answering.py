@@ -87,14 +87,11 @@ def load_predictor(name: str, values: Mapping[str, str]) -> Predictor:
 
     from clozelab.modules.predictor import load
 
-    machine: JsonObject = {}
-    for key in ("device", "precision"):
-        if key in values:
-            machine[key] = values[key]
     predictor = load(
         folder,
+        device=values.get("device", "auto"),
+        precision=values.get("precision", "auto"),
         label_names=parse_label_names(values),
-        **machine,
     )
     predictor.warns = False  # counted at the end, over all batches
     if sys.stderr.isatty() and {"input", "in"} & values.keys():

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from clozelab.metrics.entities import entities
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 SHOWN_PROBLEMS = 3  # of texts that were not answered
 
@@ -81,8 +81,8 @@ class Labelled(Result):
     labels: tuple[str, ...]
     probabilities: dict[str, float]  # each label's own, so that they do not add up to 1
 
-    def to_columns(self) -> JsonObject:
-        return {"prediction": list(self.labels)} | _by_label(self.probabilities)
+    def to_columns(self) -> PlainDict:
+        return {"prediction": list(self.labels), **_by_label(self.probabilities)}
 
 
 @dataclass(frozen=True)

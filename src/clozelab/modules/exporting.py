@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import nn
@@ -105,7 +106,7 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     ValueError where the two do not belong together.
     """
     adapter = read_adapter(adapter_folder)
-    config = read_config_dict(base)
+    config: Any = read_config_dict(base)
     family = family_for(read_config(base))
     stored = read_tensors(base)
     tensors = encoder_tensors(stored, family)

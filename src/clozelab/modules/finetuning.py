@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
+from clozelab.models.config_keys import Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import POOLED_KINDS
-from clozelab.models.folders import read_config_dict
+from clozelab.models.folders import read_provenance
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.models.trained import train_what_is_read, trained_count
@@ -391,26 +392,26 @@ class FineTuning(TrainingModule):
         assert self.best is not None, "training ended without an evaluation"
         return self.best
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> PlainDict:
         """What the run's record keeps."""
         work = self.throughput
         speed = None
         if work.total_seconds:
             speed = work.total_tokens / work.total_seconds
-        facts = {
+        return {
             "steps": self.trainer.global_step,
             "tokens": work.total_tokens,
             "parameters": trained_count(self),
             "tokens_per_second": speed,
+            **self.require_best().scores,
         }
-        return facts | self.require_best().scores
 
     def config_to_save(self) -> PlainDict:
         """What the model's folder has to say, beside the label names, to predict as here."""
         of_target = self.target.model_config_to_save(self._best_scores())
         return self.unit.model_config_to_save() | of_target
 
-    def restore_config(self, saved_config: PlainMapping) -> PlainDict:
+    def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
         `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.
@@ -513,7 +514,7 @@ def write_results(folder: Path, module: FineTuning | Any, task: PlainMapping) ->
     return scores
 
 
-def declarations(keys: Iterable[str], metrics: Sequence[Metric]) -> JsonObject:
+def declarations(keys: Iterable[str], metrics: Sequence[Metric]) -> dict[str, PlainDict]:
     """Name of each metric that some key is of -> its unit, factor and direction."""
     declared = {}
     for key in keys:
@@ -538,7 +539,7 @@ def save_model(
     by are added to it. A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    config_to_save = dict(read_config_dict(encoder_folder).get("clozelab", {}))
+    config_to_save: Any = dict(read_provenance(encoder_folder))
     for key in OF_ONE_TASK:
         config_to_save.pop(key, None)
     config_to_save |= facts | module.config_to_save()

@@ -36,7 +36,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.target import Files, json_lines
 from clozelab.tasks.words import TaggedSequences
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ class Probe(Measurement):
     ) -> None:
         super().__init__(**measurement)
         self.description_length = description_length
-        self.solver: JsonObject = {"strength": strength, "max_iterations": max_iterations}
+        self.strength = strength
+        self.max_iterations = max_iterations
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)
@@ -285,7 +286,11 @@ class Probe(Measurement):
             scores[f"accuracy/{name}"] = accuracy
             if self.description_length:
                 scores[f"bits/{name}"] = online_code_length(
-                    x, train_labels, len(self.label_names), **self.solver
+                    x,
+                    train_labels,
+                    len(self.label_names),
+                    strength=self.strength,
+                    max_iterations=self.max_iterations,
                 )
             if controls:
                 guesses = _predict(x_validation, self._fit(x, controls[0]))
@@ -323,7 +328,13 @@ class Probe(Measurement):
 
     def _fit(self, train: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """The weights of a classifier that is fitted to the training states."""
-        weights, gradient = logistic_regression(train, labels, len(self.label_names), **self.solver)
+        weights, gradient = logistic_regression(
+            train,
+            labels,
+            len(self.label_names),
+            strength=self.strength,
+            max_iterations=self.max_iterations,
+        )
         self.gradients.append(gradient)
         return weights
 
@@ -332,7 +343,7 @@ class Probe(Measurement):
         if unfinished:
             log.warning(
                 f"{len(unfinished)} of {len(self.gradients)} classifiers are not at their optimum "
-                f"after {self.solver['max_iterations']} iterations (largest gradient "
+                f"after {self.max_iterations} iterations (largest gradient "
                 f"{max(unfinished):.1e}): raise measure.module.max_iterations"
             )
 

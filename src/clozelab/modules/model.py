@@ -13,13 +13,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
+from claims.text.did_you_mean import hint
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import AnswerRules, ConfigJson, Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import (
     COMMON_HEADS,
@@ -45,8 +48,11 @@ from clozelab.modules.sentence_folders import (
     read_prompts,
     read_sentence_vectors,
 )
-from clozelab.text.did_you_mean import hint
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import (
+    PlainDict,
+    PlainMapping,
+    ReadOnlyJson,
+)
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
@@ -69,7 +75,7 @@ class Model:
     # none that were trained; a head that reads a pooler without weights is one of them.
     untrained: tuple[str, ...]
     tokenizer: Tokenizer
-    config: ReadOnlyJson  # config.json as it is
+    config: ConfigJson  # config.json as it is
     architecture: str
     # classification, multi_label, ordinal, regression, tags, choices, spans or embedding; None:
     # not fine-tuned
@@ -80,12 +86,12 @@ class Model:
     foreign: tuple[str, ...]
 
     @property
-    def provenance(self) -> JsonObject:
+    def provenance(self) -> Provenance:
         """What a training here has left in config.json; empty for a folder from elsewhere."""
         return self.config.get("clozelab", {})
 
     @property
-    def answer_rules(self) -> JsonObject:
+    def answer_rules(self) -> AnswerRules:
         """What a fine-tuning here has left of how outputs become answers."""
         return self.provenance.get("answers", {})
 
@@ -97,16 +103,12 @@ class Model:
     @property
     def texts_per_example(self) -> int | None:
         """Of a classifier: 1 if it was trained on single texts, 2 if on pairs, None if unknown."""
-        recorded = self.provenance.get("texts_per_example")
-        if recorded is None:
-            return None
-        return int(recorded)
+        return self.provenance.get("texts_per_example")
 
     @property
     def window_length(self) -> int:
         """Tokens of the longest row that it was fine-tuned on; without a record as `max_length`."""
-        recorded = self.provenance.get("max_seq_length", self.max_length)
-        return min(int(recorded), self.max_length)
+        return min(self.provenance.get("max_seq_length", self.max_length), self.max_length)
 
 
 def read_model(path: Path | str) -> Model:
@@ -159,7 +161,7 @@ def read_model(path: Path | str) -> Model:
 
 def _read_heads(
     folder: Path,
-    config: PlainMapping,
+    config: ConfigJson,
     encoder: Encoder,
     kinds: Sequence[str],
     num_labels: int,
@@ -175,7 +177,7 @@ def _read_heads(
     # Heads of which a part may be missing here.
     unreadable = TASK_KINDS if foreign_tensors(family, stored) else ()
     # A BiLSTM stands below the heads of tasks, and makes their inputs wider.
-    lstm = between.get("bilstm")
+    lstm: Any = between.get("bilstm")
     input_size = None
     if lstm is not None:
         input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size
@@ -197,7 +199,7 @@ def _read_heads(
     return heads, untrained
 
 
-def task_of(kind: str | None, config: ReadOnlyJson, labels: Sequence[str]) -> str | None:
+def task_of(kind: str | None, config: ConfigJson, labels: Sequence[str]) -> str | None:
     """What a model is fine-tuned for, as Model.task has it."""
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
@@ -225,14 +227,14 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
 
     With a named `pooling` of whole vectors, whatever else the files say; prompts are the folder's.
     """
-    provenance = folders.read_config_dict(folder).get("clozelab", {})
+    provenance = folders.read_provenance(folder)
     prompts = read_prompts(folder) or provenance.get("prompts", {})
     if pooling is not None:
         return SentenceVectors(pooling, prompts=prompts)
     vectors = read_sentence_vectors(folder)
     if vectors is not None:
         return vectors
-    return SentenceVectors(str(provenance.get("pooling", "mean")), prompts=prompts)
+    return SentenceVectors(provenance.get("pooling", "mean"), prompts=prompts)
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:
@@ -317,7 +319,7 @@ def with_max_length(files: Mapping[str, str | bytes], length: int) -> dict[str, 
 
 
 def _kinds(
-    folder: Path, config: ReadOnlyJson, family: Family, stored: Mapping[str, Tensor]
+    folder: Path, config: ConfigJson, family: Family, stored: Mapping[str, Tensor]
 ) -> list[str]:
     """The heads that the folder's configuration names, and those that its tensors' names say."""
     # Some heads' tensors say what they are; `classifier` may be of several kinds.
@@ -345,7 +347,7 @@ def _kinds(
 
 def _labels(
     folder: Path,
-    config: ReadOnlyJson,
+    config: ConfigJson,
     family: Family,
     task: str | None,
     stored: Mapping[str, Tensor],
@@ -379,7 +381,7 @@ def _labels(
     return tuple(labels)
 
 
-def named_labels(config: ReadOnlyJson, path: Path | str) -> list[str]:
+def named_labels(config: ConfigJson, path: Path | str) -> list[str]:
     """The names that a config.json gives the outputs, in their order; empty for none.
 
     They come from id2label, else from label2id. ValueError where they are no names by numbers,
@@ -447,7 +449,9 @@ def renamed_labels(labels: Sequence[str], names: object, path: Path | str) -> li
     return renamed
 
 
-def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: ReadOnlyJson) -> JsonObject:
+def _between(
+    stored: Mapping[str, Tensor], encoder: Encoder, config: ConfigJson
+) -> dict[str, nn.Module]:
     """What stands between encoder and output layer, in the sizes of its tensors."""
     between: dict[str, nn.Module] = {}
     # For example bilstm.layers.0.forward_direction.weight_ih_l0.
@@ -499,7 +503,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             f" {entries}{_without_embeddings(tokenizer, rows)}: they do not belong together; put"
             " back the tokenizer files it was trained with"
         )
-    trained_with = folders.read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
+    trained_with = folders.read_provenance(folder).get("tokenizer_fingerprint")
     if trained_with not in (None, tokenizer.fingerprint, tokenizer.released):
         raise ValueError(
             f"{folder}: the tokenizer files are not those the encoder was trained with (their"
@@ -557,7 +561,7 @@ def max_positions(folder: Path) -> int:
     Where that is not recorded, those it has positions for; or sentence-transformers' limit.
     """
     positions = folders.read_config(folder).max_position_embeddings
-    recorded = folders.read_config_dict(folder).get("clozelab", {})
+    recorded = folders.read_provenance(folder)
     trained = max(recorded.get("trained_seq_lengths", [positions]))
     trained = min(trained, longest_text(folder) or trained)
     return min(positions, trained)

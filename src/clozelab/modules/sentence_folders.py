@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypedDict
 
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
@@ -24,7 +25,7 @@ from clozelab.models.config_keys import contradicts, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.models.registry import family_for
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
 MODULES_FILE = "modules.json"
@@ -144,7 +145,24 @@ def read_prompts(folder: Path) -> dict[str, str]:
     return {name: str(prompt) for name, prompt in prompts.items() if prompt}
 
 
-def _modules(folder: Path) -> list[JsonObject]:
+class ModuleEntry(TypedDict):
+    """An entry of modules.json."""
+
+    type: str
+    path: str
+
+
+class LibrarySettings(TypedDict, total=False):
+    """What is read of the file of the whole model."""
+
+    activation_fn: str
+    model_type: str
+    prompts: dict[str, object]
+    similarity_fn_name: str | None
+    truncate_dim: int | None
+
+
+def _modules(folder: Path) -> list[ModuleEntry]:
     """The entries of modules.json; ValueError where they are none."""
     path = folder / MODULES_FILE
     try:
@@ -162,7 +180,7 @@ def _modules(folder: Path) -> list[JsonObject]:
 
 
 def _refuse_other_modules(
-    folder: Path, modules: Sequence[JsonObject], names: Sequence[str]
+    folder: Path, modules: Sequence[ModuleEntry], names: Sequence[str]
 ) -> None:
     """ValueError unless states pass Transformer, Pooling, and nothing that is not here."""
     path = folder / MODULES_FILE
@@ -208,7 +226,8 @@ def _refuse_other_settings(folder: Path) -> None:
                 f"{folder / TRANSFORMER_FILE}: {key} is {given!r}, and only {value!r} is computed"
                 " here; say pooling= to take the encoder's own"
             )
-    states = (settings.get("modality_config") or {}).get("text", TEXT_STATES)
+    modalities: Any = settings.get("modality_config") or {}
+    states = modalities.get("text", TEXT_STATES)
     if states != TEXT_STATES:
         raise ValueError(
             f"{folder / TRANSFORMER_FILE}: modality_config takes {states} of a text, and only"
@@ -247,14 +266,14 @@ def _refuse_changed_texts(folder: Path, settings: PlainMapping) -> None:
             )
 
 
-def _library_settings(folder: Path) -> JsonObject:
+def _library_settings(folder: Path) -> LibrarySettings:
     """Those of the whole model, which the library does not read without a list of modules."""
     if not (folder / MODULES_FILE).is_file():
         return {}
     return json_or_empty(folder / LIBRARY_FILE)
 
 
-def _transformer_settings(folder: Path) -> JsonObject:
+def _transformer_settings(folder: Path) -> PlainDict:
     """Those of the Transformer, whose file old versions named by the encoder's family."""
     for path in (folder / TRANSFORMER_FILE, *sorted(folder.glob("sentence_*_config.json"))):
         if path.is_file():
@@ -310,7 +329,7 @@ def activation_keys(folder: Path) -> PlainDict:
 
 def _activation(folder: Path) -> str | None:
     """The class that the outputs of a cross-encoder pass, where its folder names one."""
-    config = read_config_dict(folder)
+    config: Any = read_config_dict(folder)
     library_entry = config.get(ACTIVATION_KEYS[0]) or {}
     candidates = (
         _library_settings(folder).get("activation_fn"),

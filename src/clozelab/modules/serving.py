@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.datamodules.texts import ERRORS
@@ -23,7 +23,7 @@ from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import PlacedRow
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -173,11 +173,11 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     )
 
 
-def records_of(content: JsonObject) -> list[PlainDict]:
+def records_of(content: PlainDict) -> list[PlainDict]:
     """The objects under `records`, or the one that the request is itself."""
     if "records" not in content:
         return [content]
-    records = content["records"]
+    records: Any = content["records"]
     is_filled = isinstance(records, list) and len(records) > 0
     if not is_filled or not all(isinstance(record, dict) for record in records):
         raise ValueError("records is a list of objects, at least one")

@@ -55,7 +55,7 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
         positions.weight.data = torch.cat([unused, positions.weight[positions.offset :]])
         positions.offset = first
     encoder.config = replace(encoder.config, vocab_size=len(pieces), pad_token_id=tokenizer.pad_id)
-    provenance = dict(model.provenance)
+    provenance = model.provenance.copy()
     provenance["tokenizer_fingerprint"] = tokenizer.fingerprint
     return replace(model, tokenizer=tokenizer, config={**model.config, "clozelab": provenance})
 

@@ -23,7 +23,7 @@ from clozelab.optim.groups import (
 )
 from clozelab.optim.layers import match_parameters
 from clozelab.optim.muon import Muon
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
 
@@ -129,7 +129,7 @@ def build_torch(
     learning_rate: float,
     weight_decay: float,
     betas: Iterable[float] | None = None,
-    settings: ReadOnlyJson | None = None,
+    settings: PlainMapping | None = None,
     groups: GroupNodes = None,
     library: str = "torch.optim",
     layer_decay: float | None = None,

@@ -17,18 +17,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from clozelab.analysis.power import POWER, simulate_decided
-from clozelab.analysis.schema import (
+from claims.analysis.power import POWER, simulate_decided
+from claims.analysis.schema import (
     ALL_COLUMNS,
     PERCENT,
     BaseClaim,
     Column,
 )
+from claims.text.phrases import duration
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable
 from clozelab.results.units import scale_without_runs
-from clozelab.text.formatting import duration
 from clozelab.text.paths import CONF_DIR
 
 MOST_SEEDS = 20

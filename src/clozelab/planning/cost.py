@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pandas
 from scipy.optimize import brentq
 
-from clozelab.analysis.grouping import group_by
+from claims.analysis.grouping import group_by
+from claims.text.phrases import duration
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import PlanPart, job_key
@@ -27,6 +28,7 @@ from clozelab.planning.jobs import (
     CHARACTERS_A_TOKEN,
     NO_SAMPLES,
     Arm,
+    C,
     Corpus,
     ExampleLengths,
     Features,
@@ -37,6 +39,7 @@ from clozelab.planning.jobs import (
     Shape,
     Speed,
     TaskJob,
+    TaskPlace,
     Words,
 )
 from clozelab.planning.measures import MeasureJob, measure_job
@@ -46,10 +49,9 @@ from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
+from clozelab.schema import EncoderStageConfig, EvaluateConfig, FinetuneConfig, TaskConfig
 from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
-from clozelab.text.formatting import duration
-from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
@@ -111,23 +113,23 @@ class TaskFiles:
     """What the files of each task hold, each read once.
 
     Args:
-        read: reads them, by the settings of a stage.
+        read: reads them.
     """
 
-    def __init__(self, read: Callable[[PlainMapping], TaskPreview]) -> None:
+    def __init__(self, read: Callable[[TaskPlace], TaskPreview]) -> None:
         self.read = read
         self._samples: dict[str, Samples] = {}
 
-    def of(self, settings: ReadOnlyJson, preview: TaskPreview | None = None) -> Samples:
+    def of(self, place: TaskPlace, preview: TaskPreview | None = None) -> Samples:
         """Both splits, by the caller's preview if it has one.
 
         They are None for files that are not there, or on the hub.
         """
-        key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
+        key = json.dumps([place.data_dir, place.task["data"]], default=str)
         if preview is None:
             if key in self._samples:
                 return self._samples[key]
-            preview = self._preview(settings)
+            preview = self._preview(place)
         samples = NO_SAMPLES
         if preview is not None:
             samples = Samples(
@@ -136,11 +138,11 @@ class TaskFiles:
         self._samples[key] = samples
         return samples
 
-    def _preview(self, settings: PlainMapping) -> TaskPreview | None:
-        if settings.get("hub"):  # an evaluation has none
+    def _preview(self, place: TaskPlace) -> TaskPreview | None:
+        if place.hub:  # an evaluation has none
             return None
         try:
-            return self.read(settings)
+            return self.read(place)
         except (OSError, ValueError):
             return None
 
@@ -228,10 +230,10 @@ class Costing:
 def assemble(
     steps: Sequence[Step],
     arms: Sequence[Arm],
-    finetunings: Sequence[JobGroup],
+    finetunings: Sequence[JobGroup[FinetuneConfig]],
     files: TaskFiles,
     runs: Runs | None,
-    evaluations: Sequence[JobGroup] = (),
+    evaluations: Sequence[JobGroup[EvaluateConfig]] = (),
 ) -> Costing:
     """What is known without timing anything.
 
@@ -278,23 +280,23 @@ class EncoderShape:
     longest: int | None = None
 
 
-def _encoder_of(settings: ReadOnlyJson, arms: Sequence[Arm]) -> EncoderShape:
+def _encoder_of(settings: EncoderStageConfig, arms: Sequence[Arm]) -> EncoderShape:
     """That of the arm that a job names, else the first arm's; without arms the given one.
 
     ValueError, OSError: the given one is not there.
     """
     for arm in arms:
-        if arm.name == str(settings["encoder_arm"]):
+        if arm.name == settings.encoder_arm:
             return EncoderShape(arm.config, arm.corpus, arm.longest)
     if arms:
         return EncoderShape(arms[0].config, arms[0].corpus, arms[0].longest)
     from clozelab.models.folders import read_config  # lazy: only a given encoder is read
 
-    return EncoderShape(read_config(settings["encoder"]))
+    return EncoderShape(read_config(str(settings.encoder)))
 
 
 def measure_jobs(
-    groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles
+    groups: Iterable[JobGroup[EvaluateConfig]], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
     with_encoder = []
@@ -302,31 +304,33 @@ def measure_jobs(
         with suppress(OSError, ValueError):  # its encoder is not there yet
             with_encoder.append((group, _encoder_of(group.settings, arms)))
 
-    def kind(job: tuple[JobGroup, EncoderShape]) -> Hashable:
+    def kind(job: tuple[JobGroup[EvaluateConfig], EncoderShape]) -> Hashable:
         # A mask of attention counts: a masked model reads a sentence once for each of its tokens.
         config = job[1].config
-        return job[0].settings["measure"]["name"], parameter_count(config), config.is_causal
+        return job[0].settings.measure.name, parameter_count(config), config.is_causal
 
     measures = []
     for alike in group_by(with_encoder, kind).values():
         group, encoder = alike[0]
         settings = group.settings
         samples = NO_SAMPLES
-        if settings["measure"]["task"] is not None:
-            samples = files.of({**settings, "task": settings["measure"]["task"]})
+        if settings.measure.task is not None:
+            samples = files.of(TaskPlace.of_measure(settings))
         jobs = _jobs_of(alike)
         measures.append(measure_job(settings, jobs, encoder.config, encoder.corpus, samples))
     return measures
 
 
-def _jobs_of(alike: Iterable[tuple[JobGroup, EncoderShape]]) -> list[Words]:
+def _jobs_of(alike: Iterable[tuple[JobGroup[C], EncoderShape]]) -> list[Words]:
     jobs: list[Words] = []
     for group, _ in alike:
         jobs += group.jobs
     return jobs
 
 
-def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles) -> list[TaskJob]:
+def task_jobs(
+    groups: Iterable[JobGroup[FinetuneConfig]], arms: Sequence[Arm], files: TaskFiles
+) -> list[TaskJob]:
     """Every task, head and size of encoder, over rows and seeds."""
     # it imports the modules, and only a given encoder needs it
     from clozelab.modules.model import max_positions
@@ -336,24 +340,24 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
     passes = set()
     num_readers = 0
     for group, encoder in with_encoder:
-        if Features.from_settings(group.settings, encoder.config):
+        if Features.from_task(group.settings.task, encoder.config):
             passes |= set(_encoders_read(group))
             num_readers += len(group.jobs)
 
-    def kind(job: tuple[JobGroup, EncoderShape]) -> Hashable:
+    def kind(job: tuple[JobGroup[FinetuneConfig], EncoderShape]) -> Hashable:
         settings = job[0].settings
         config = job[1].config
-        others = [str(settings[key]) for key in ALIKE]
-        features = Features.from_settings(settings, config)
-        return settings["task"]["name"], parameter_count(config), features, *others
+        others = [str(getattr(settings, key)) for key in ALIKE]
+        features = Features.from_task(settings.task, config)
+        return settings.task.name, parameter_count(config), features, *others
 
     tasks = []
     for alike in group_by(with_encoder, kind).values():
         group, encoder = alike[0]
         trained_length = encoder.longest
         if trained_length is None:
-            trained_length = max_positions(Path(group.settings["encoder"]))
-        samples = files.of(group.settings)
+            trained_length = max_positions(Path(str(group.settings.encoder)))
+        samples = files.of(TaskPlace.of_finetuning(group.settings))
         jobs = _jobs_of(alike)
         task = _task_job(group.settings, jobs, encoder.config, samples, trained_length)
         if task.features:
@@ -363,34 +367,34 @@ def task_jobs(groups: Iterable[JobGroup], arms: Sequence[Arm], files: TaskFiles)
 
 
 def _task_job(
-    settings: ReadOnlyJson,
+    settings: FinetuneConfig,
     jobs: Sequence[Words],
     encoder: EncoderConfig,
     samples: Samples,
     trained_length: int,
 ) -> TaskJob:
     """The fine-tunings that cost the same as the first of them, whose settings these are."""
-    task = settings["task"]
-    longest = min(int(task["data"]["max_seq_length"]), trained_length)
-    lengths = _lengths_of(task["data"], samples.train, longest)
+    task = settings.task
+    longest = min(int(task.data["max_seq_length"]), trained_length)
+    lengths = _lengths_of(task, samples.train, longest)
     return TaskJob(
-        task=task["name"],
-        head=settings["head"],
+        task=task.name,
+        head=settings.head,
         encoder=encoder,
         samples=samples,
         lengths=lengths,
         longest=longest,
-        features=Features.from_settings(settings, encoder),
+        features=Features.from_task(task, encoder),
         settings=settings,
         jobs=jobs,
     )
 
 
-def _lengths_of(data: ReadOnlyJson, train: Sample | None, longest: int) -> ExampleLengths:
+def _lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleLengths:
     """By the training file; guesses where it is not there.
 
     Args:
-        data: settings of the task's data.
+        task: whose examples they are.
         train: what its training file holds.
         longest: tokens of the longest input.
     """
@@ -399,25 +403,25 @@ def _lengths_of(data: ReadOnlyJson, train: Sample | None, longest: int) -> Examp
     if train is not None:
         inputs = train.inputs
         length = train.characters / CHARACTERS_A_TOKEN + 2
-    if data.get("document_context"):
+    if task.data.get("document_context"):
         length = longest  # neighbouring sentences fill the input
-    if length > longest and "doc_stride" in data:
+    if length > longest and "doc_stride" in task.data:
         # A passage is cut into windows that overlap.
-        stride = min(int(data["doc_stride"]), longest // 2)
+        stride = min(int(task.data["doc_stride"]), longest // 2)
         inputs = 1.0 + -(-(length - longest) // stride)
     else:
         length *= inputs
     return ExampleLengths(max(4.0, min(length, inputs * longest)), inputs)
 
 
-def _encoders_read(group: JobGroup) -> Iterator[Words]:
+def _encoders_read(group: JobGroup[FinetuneConfig]) -> Iterator[Words]:
     """A task and the encoder that each of some jobs stands on, in words that tell them apart."""
     settings = group.settings
-    keys = ("encoder_arm", "encoder_fraction", "initialisation")
-    common = (settings["task"]["name"], *(str(settings[key]) for key in keys))
+    encoder = (settings.encoder_arm, settings.encoder_fraction, settings.initialisation)
+    common = (settings.task.name, *map(str, encoder))
     for words in group.jobs:
         # A job without an override of the seed has the sweep's own.
-        seed = values_of(words).get("pretrain_seed", str(settings["pretrain_seed"]))
+        seed = values_of(words).get("pretrain_seed", str(settings.pretrain_seed))
         yield (*common, seed)
 
 
@@ -548,7 +552,7 @@ def _planned_runs(arms: Iterable[Arm], start: float) -> pandas.DataFrame:
                 "tokens": arm.tokens,
                 "flops": arm.flops,
                 "time": (arm.seconds or 0.0) - start,
-                "steps_factor": arm.settings["steps_factor"],
+                "steps_factor": arm.settings.steps_factor,
             }
         )
     return pandas.DataFrame(lines)
@@ -575,7 +579,7 @@ def parts_of(
         preparing: seconds of preparing its corpora.
     """
     # How many times `opening` a verb takes besides its jobs.
-    times = constants()["times_of_opening"]
+    times = constants().times_of_opening
     is_reproduction = len(steps) > 1
     plan = []
     for step in steps:

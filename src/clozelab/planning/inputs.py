@@ -22,6 +22,8 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
+from claims.text.did_you_mean import hint, nearest
+from claims.text.safe_yaml import own_text
 from clozelab.config import GIVEN
 from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
@@ -35,10 +37,9 @@ from clozelab.readers.tables import table_format
 from clozelab.results.experiment import Experiment, open_experiment, read_yaml
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.terminal import path_of
-from clozelab.text.did_you_mean import hint, nearest, values_of
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import Json, JsonObject
-from clozelab.text.safe_yaml import own_text
 
 PREFIX = "inputs."
 VOCABULARIES = ("tokenizer.json", "vocab.txt")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -32,13 +32,23 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 from clozelab.optim.groups import frozen_names
+from clozelab.schema import (
+    Component,
+    EvaluateConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    StageConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from clozelab.tasks.preview import Preview
 from clozelab.tasks.target import metrics_of
-from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 MOMENTS = 2  # of each trained weight, in a checkpoint
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
+C = TypeVar("C", bound=StageConfig)
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
 # of English prose in a vocabulary of thousands of word pieces, special tokens included
 CHARACTERS_A_TOKEN = 4.2
@@ -51,10 +61,10 @@ NBEST_BYTES = 3700  # of one question in nbest_predictions.json
 RECORD_BYTES = 25_000  # of what every run folder records
 
 
-class JobGroup(NamedTuple):
+class JobGroup(NamedTuple, Generic[C]):
     """Jobs that differ in seeds alone."""
 
-    settings: ReadOnlyJson  # the composed configuration of the first of them
+    settings: C  # the configuration of the first of them
     jobs: Sequence[Words]
 
 
@@ -69,11 +79,57 @@ class Speed:
     is_uncompiled: bool = False  # timed as written, where a run compiles
 
 
+class TaskPlace(NamedTuple):
+    """A task, and where its files lie."""
+
+    task: ReadOnlyJson  # its settings
+    data_dir: str
+    cache_dir: str
+    hub: bool | None = None  # None: of an evaluation, which cannot take the files from there
+
+    @classmethod
+    def of_finetuning(cls, cfg: FinetuneConfig) -> TaskPlace:
+        """Return the task of a fine-tuning."""
+        return cls(vars(cfg.task), cfg.data_dir, cfg.cache_dir, cfg.hub)
+
+    @classmethod
+    def of_measure(cls, cfg: EvaluateConfig) -> TaskPlace:
+        """Return the task that a measure takes."""
+        return cls(cfg.measure.task or {}, cfg.data_dir, cfg.cache_dir)
+
+
+class Question(TypedDict, total=False):
+    """What a timing process is asked: a model, a machine, and the batches of one kind of job."""
+
+    kind: str  # pretrain, finetune, features or forward
+    model: JsonObject
+    hardware: JsonObject
+    optimizer: Component
+    schedule: Component
+    adaptation: Component
+    freeze: object
+    # of pre-training
+    phase: JsonObject
+    objective: PlainMapping
+    # of the others
+    head: str
+    batch_size: int
+    tokens_each: float
+    max_tokens: int
+    evaluation_tokens: int
+    words_each: int
+    bilstm: dict[str, int]
+    # for how long
+    seconds: float
+    ticks: int
+    steps_a_tick: int
+
+
 @dataclass(frozen=True)
 class Request:
     """Something to time."""
 
-    question: ReadOnlyJson  # what a timing process is asked, and what a speed is kept by
+    question: Question  # what a timing process is asked, and what a speed is kept by
     title: str
     step_tokens: float  # of one optimizer step, as `step_flops`; words, for a BiLSTM on features
     step_flops: float
@@ -83,8 +139,7 @@ class Request:
 class Shape(ABC):
     """Runs that cost the same."""
 
-    # all that is composed of the first job
-    settings: ReadOnlyJson = field(default_factory=dict, repr=False)
+    settings: StageConfig = field(repr=False)  # the configuration of the first job
     jobs: Sequence[Words] = ((),)
     done: int = 0  # jobs that are complete, or will be taken from another experiment
     speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
@@ -148,16 +203,16 @@ class Shape(ABC):
 
     def hardware(self) -> PlainDict:
         """What decides a speed of the trainer's settings; a measurement has one process."""
-        trainer = self.settings["trainer"]
+        trainer = self.settings.trainer
         return {
-            "accelerator": trainer["accelerator"],
-            "precision": trainer["precision"],
-            "threads": trainer["threads"],
+            "accelerator": trainer.accelerator,
+            "precision": trainer.precision,
+            "threads": trainer.threads,
             "devices": 1,
             "num_nodes": 1,
             "strategy": "auto",
-            "compile": str(trainer["compile"]),
-            "cuda_graphs": trainer["cuda_graphs"],
+            "compile": trainer.compile,
+            "cuda_graphs": trainer.cuda_graphs,
         }
 
 
@@ -262,6 +317,7 @@ class Arm(Shape):
     objective: Objective
     config: EncoderConfig
     phases: Sequence[Mapping[str, int]]
+    settings: PretrainConfig = field(repr=False, kw_only=True)
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[PlainMapping] = ()
@@ -334,7 +390,7 @@ class Arm(Shape):
         with torch.device("meta"):
             models = build_models(Encoder(self.config), self.of_phases)
             encoder = models["encoder"].encoder
-            adapt_encoder(encoder, self.settings)
+            adapt_encoder(encoder, adaptation_of(self.settings))
         frozen = [weight for weight in encoder.parameters() if not weight.requires_grad]
         return cost.trained_parameters(models) - sum(weight.numel() for weight in frozen)
 
@@ -366,21 +422,21 @@ class Arm(Shape):
 
         With Muon it takes half of them. An encoder that begins with given weights knows more.
         """
-        if self.settings.get("encoder") is not None:
+        if self.settings.encoder is not None:
             return 0.0
         tokens = plateau_tokens(
             vocab_size=self.config.vocab_size,
             first_seq_length=self.phases[0]["seq_length"],
             is_causal=self.objective.is_causal,
         )
-        if self.settings.get("optimizer", {}).get("matrix_learning_rate"):
+        if self.settings.optimizer.get("matrix_learning_rate"):
             return tokens / 2
         return tokens
 
     @property
     def encoder_bytes(self) -> int:
         """Of the encoders with their heads that a run keeps, the last one among them."""
-        num_encoders = 1 + len(self.settings.get("keep_encoders", ()))
+        num_encoders = 1 + len(self.settings.keep_encoders)
         return num_encoders * FLOAT_BYTES * self.kept_parameters
 
     @property
@@ -396,10 +452,10 @@ class Arm(Shape):
         steps = 0.0
         for tokens, rate in zip(self.phase_tokens, self.rates, strict=True):
             steps += tokens / rate
-        validation = self.settings["validation"]
+        validation = self.settings.validation
         # Rounded up: a last, shorter stretch is validated, too.
-        rounds = -(-self.steps // validation["interval_steps"])
-        validation_tokens = rounds * validation["instances"] * validation["seq_length"]
+        rounds = -(-self.steps // validation.interval_steps)
+        validation_tokens = rounds * validation.instances * validation.seq_length
         return self.start + steps * (1.0 + FORWARD_SHARE * validation_tokens / self.tokens)
 
     def requests(self) -> Iterator[Request]:
@@ -408,14 +464,14 @@ class Arm(Shape):
             tokens = phase["global_batch_size"] * phase["seq_length"]
             # Speed depends neither on the number of steps nor on the objective's name.
             shape = {**phase, "steps": 1, "objective": None}
-            question = {
+            question: Question = {
                 "kind": "pretrain",
                 "model": self.config.to_dict(),
                 "phase": shape,
                 "objective": node,
                 "hardware": self.hardware(),
-                "optimizer": self.settings["optimizer"],
-                "schedule": self.settings["schedule"],
+                "optimizer": self.settings.optimizer,
+                "schedule": self.settings.schedule,
                 **adaptation_of(self.settings),
             }
             title = f"pre-training {self.name}, instances of {phase['seq_length']} tokens"
@@ -494,11 +550,11 @@ class Features(NamedTuple):
     num_layers: int
 
     @classmethod
-    def from_settings(cls, settings: ReadOnlyJson, encoder: EncoderConfig) -> Features | None:
+    def from_task(cls, task: TaskConfig, encoder: EncoderConfig) -> Features | None:
         """None for a task that trains its encoder."""
-        if "features" not in settings["task"]["data"]:
+        if "features" not in task.data:
             return None
-        module = settings["task"]["module"]
+        module = task.module
         mix = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.output_size)
         return cls(
             mix.output_size,
@@ -525,6 +581,7 @@ class ExampleLengths(NamedTuple):
 class TaskJob(Shape):
     """One shape of a fine-tuning run: a task with a head, on an encoder of one size."""
 
+    settings: FinetuneConfig = field(repr=False, kw_only=True)
     task: str
     head: str
     encoder: EncoderConfig
@@ -539,10 +596,10 @@ class TaskJob(Shape):
     @cached_property
     def unit(self) -> str:
         """Of the task's main score."""
-        task = self.settings["task"]
-        _, target = build_parts(task)
-        metrics = metrics_of(target, task["data"].get("extra_validation_files") or ())
-        return metric_of(task["metric"], metrics).unit
+        task = self.settings.task
+        _, target = build_parts(vars(task))
+        metrics = metrics_of(target, task.data.get("extra_validation_files") or ())
+        return metric_of(task.metric, metrics).unit
 
     @property
     def words_per_example(self) -> float:
@@ -553,7 +610,7 @@ class TaskJob(Shape):
 
     @property
     def train_examples(self) -> int | None:
-        limit: int | None = self.settings["max_train_examples"]
+        limit = self.settings.max_train_examples
         train = self.samples.train
         if train is None:
             return limit
@@ -569,7 +626,7 @@ class TaskJob(Shape):
     @property
     def trained_examples(self) -> float:
         """Of all epochs."""
-        return (self.train_examples or 0) * float(self.settings["epochs"])
+        return (self.train_examples or 0) * self.settings.epochs
 
     @property
     def pass_tokens(self) -> float:
@@ -604,17 +661,17 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         of_example = PREDICTION_BYTES
-        if "n_best_size" in self.settings["task"]["module"]:
+        if "n_best_size" in self.settings.task.module:
             of_example = NBEST_BYTES
         model_bytes = 0
-        if self.settings["keep_model"]:
+        if self.settings.keep_model:
             model_bytes = FLOAT_BYTES * cost.parameter_count(self.encoder)
         return RECORD_BYTES + self.validation_examples * of_example + model_bytes
 
     @property
     def validations(self) -> int:
         """Of one run."""
-        number = float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])
+        number = self.settings.epochs * self.settings.evaluations_per_epoch
         return max(1, round(number))
 
     def timed_seconds(self) -> float | None:
@@ -638,14 +695,14 @@ class TaskJob(Shape):
         Lengths are rounded, so that like tasks share a measurement.
         """
         length = self.lengths.tokens / self.lengths.inputs
-        batch_size = int(self.settings["global_batch_size"])
+        batch_size = self.settings.global_batch_size
         hardware = self.hardware()
-        question: PlainDict = {
+        question: Question = {
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
             "hardware": hardware,
-            "optimizer": self.settings["optimizer"],
-            "schedule": self.settings["schedule"],
+            "optimizer": self.settings.optimizer,
+            "schedule": self.settings.schedule,
             **adaptation_of(self.settings),
         }
         if self.features is None:
@@ -663,42 +720,47 @@ class TaskJob(Shape):
         size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
         title = f"fine-tuning {size} on {self.task} ({self.head})"
         yield Request(question, title, tokens, flops)
-        yield forward_request(self.encoder, length, self.settings["task"]["data"], hardware)
+        yield forward_request(self.encoder, length, self.settings.task.data, hardware)
 
 
-def frozen_weights(config: EncoderConfig, settings: ReadOnlyJson, prefix: str) -> frozenset[str]:
+def frozen_weights(config: EncoderConfig, settings: TrainingConfig, prefix: str) -> frozenset[str]:
     """The encoder's weights that `optimizer.groups` freezes; a module has them at `prefix`."""
     names = [prefix + name for name in cost.weight_names(config)]
-    frozen = frozen_names(names, settings.get("optimizer", {}).get("groups"))
+    frozen = frozen_names(names, settings.optimizer.get("groups"))
     by_groups = frozenset(name.removeprefix(prefix) for name in frozen)
-    if not adaptation_of(settings):
+    adaptation = adaptation_of(settings)
+    if not adaptation:
         return by_groups
     with torch.device("meta"):
         encoder = Encoder(config)
-        adapt_encoder(encoder, settings)
+        adapt_encoder(encoder, adaptation)
     return by_groups | trained.frozen_weights(encoder)
 
 
-def adaptation_of(settings: ReadOnlyJson) -> PlainDict:
+def adaptation_of(settings: TrainingConfig) -> Question:
     """What a configuration says of adapting an encoder; empty for one that is trained whole."""
-    keys = ("adaptation", "freeze")
-    return {key: settings[key] for key in keys if settings.get(key) is not None}
+    adaptation: Question = {}
+    if settings.adaptation is not None:
+        adaptation["adaptation"] = settings.adaptation
+    if settings.freeze is not None:
+        adaptation["freeze"] = settings.freeze
+    return adaptation
 
 
-def adapt_encoder(encoder: Encoder, settings: ReadOnlyJson) -> None:
+def adapt_encoder(encoder: Encoder, settings: PlainMapping) -> None:
     """Adapt an encoder as settings say; its pooler counts as one of given weights."""
     encoder.has_trained_pooler = True
     factory.adaptation(settings, encoder)()
 
 
 def forward_request(
-    encoder: EncoderConfig, length: float, data: ReadOnlyJson, hardware: PlainMapping
+    encoder: EncoderConfig, length: float, data: Component, hardware: PlainMapping
 ) -> Request:
     """An encoder's passes over inputs of so many tokens, in batches as a task's data has them."""
     # rounded up to a power of two, so that like inputs share one
     length = max(SHORTEST_PASS, 2 ** math.ceil(math.log2(length)))
     tokens = int(data.get("evaluation_tokens", 8192))
-    question = {
+    question: Question = {
         "kind": "forward",
         "tokens_each": length,
         # a mask of attention costs nothing

@@ -7,7 +7,7 @@ part of the corpus.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +30,8 @@ from clozelab.planning.jobs import (
     forward_request,
 )
 from clozelab.planning.starts import constants
+from clozelab.schema import Component, EvaluateConfig, MeasureConfig
 from clozelab.tasks.tables import TableFormat
-from clozelab.text.plain import ReadOnlyJson
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
 
@@ -47,6 +47,7 @@ class Reading(NamedTuple):
 class MeasureJob(Shape):
     """One measure on encoders of one size."""
 
+    settings: EvaluateConfig = field(repr=False, kw_only=True)
     measure: str
     encoder: EncoderConfig
     reading: Reading | None  # None: the plan does not know how much it reads
@@ -71,29 +72,33 @@ class MeasureJob(Shape):
 
     def timed_seconds(self) -> float:
         if self.reading is None:
-            return self.start + float(constants()["unknown_evaluation_seconds"])
+            return self.start + constants().unknown_evaluation_seconds
         passes = self.reading.inputs * self.reading.tokens_each / self.rates[0]
-        fits = self.fitted_values / float(constants()["fitted_values_per_second"])
+        fits = self.fitted_values / constants().fitted_values_per_second
         return self.start + passes + fits
 
     def requests(self) -> Iterator[Request]:
         """The forward passes."""
         if self.reading is not None:
-            measure = self.settings["measure"]
-            data = measure["data"] or measure["task"]["data"]
+            data = data_of(self.settings.measure)
             yield forward_request(self.encoder, self.reading.tokens_each, data, self.hardware())
 
 
+def data_of(measure: MeasureConfig) -> Component:
+    """The settings of its own data, or of its task's."""
+    if measure.task is not None:
+        return dict(measure.data or measure.task["data"])
+    return measure.data or {}
+
+
 def measure_reading(
-    settings: ReadOnlyJson,
-    encoder: EncoderConfig,
-    corpus: Corpus | None,
+    settings: EvaluateConfig, encoder: EncoderConfig, corpus: Corpus | None
 ) -> Reading | None:
     """What one evaluation by a measure of its own data reads; None where that is not known."""
-    data = settings["measure"]["data"]
+    data = data_of(settings.measure)
     data_class = locate(data["_target_"])
     if issubclass(data_class, MinimalPairs):
-        return _of_pairs(settings, encoder.is_causal)
+        return _of_pairs(data, Path(settings.data_dir), encoder.is_causal)
     if data.get("sources") or corpus is None:
         return None
     # Held-out text of the corpus: so many sentences of so many tokens.
@@ -109,7 +114,7 @@ def measure_reading(
 
 
 def _of_held_out_text(
-    data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: float
+    data: Component, is_causal: bool, sentences: int, tokens_each: float
 ) -> Reading:
     """Instances filled with sentences; a masked model reads each once for each part of its mask."""
     copies = 1
@@ -122,7 +127,7 @@ def _of_held_out_text(
     return Reading(copies * inputs, min(max_length, tokens / inputs + 2))
 
 
-def _of_cloze(data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: float) -> Reading:
+def _of_cloze(data: Component, is_causal: bool, sentences: int, tokens_each: float) -> Reading:
     """A sentence a word, once for each side that is shown."""
     sides = data["sides"]
     if not sides:
@@ -134,7 +139,7 @@ def _of_cloze(data: ReadOnlyJson, is_causal: bool, sentences: int, tokens_each: 
     return Reading(inputs, max(tokens_each, float(data["min_tokens"])) + 2)
 
 
-def _of_sentence_pairs(data: ReadOnlyJson, sentences: int, tokens_each: float) -> Reading:
+def _of_sentence_pairs(data: Component, sentences: int, tokens_each: float) -> Reading:
     """Two thirds of the pairs are for training."""
     # A document's sentences make half as many first ones, each with a right and a wrong second one.
     texts = sentences / int(data["sentences"])
@@ -145,10 +150,9 @@ def _of_sentence_pairs(data: ReadOnlyJson, sentences: int, tokens_each: float) -
     return Reading(max(1.0, train + validation), min(float(data["max_seq_length"]), length))
 
 
-def _of_pairs(settings: ReadOnlyJson, is_causal: bool) -> Reading | None:
+def _of_pairs(data: Component, data_dir: Path, is_causal: bool) -> Reading | None:
     """Of minimal pairs: a masked model reads each sentence once for each of its tokens."""
-    data = settings["measure"]["data"]
-    files, _ = matching_files(data["files"], Path(settings["data_dir"]))
+    files, _ = matching_files(data["files"], data_dir)
     columns = data["columns"]
     layout = TableFormat([columns["good"], columns["bad"]], columns["group"] or "")
     num_pairs = 0
@@ -172,7 +176,7 @@ def _of_pairs(settings: ReadOnlyJson, is_causal: bool) -> Reading | None:
 
 
 def measure_job(
-    settings: ReadOnlyJson,
+    settings: EvaluateConfig,
     jobs: Sequence[Words],
     encoder: EncoderConfig,
     corpus: Corpus | None,
@@ -186,10 +190,11 @@ def measure_job(
         corpus: what the encoder was trained on; None for a given encoder.
         samples: of the task's splits, for a measure that takes a task.
     """
-    measure = settings["measure"]
-    is_probe = measure["module"] is not None and "max_iterations" in measure["module"]
+    measure = settings.measure
+    module = measure.module or {}
+    is_probe = "max_iterations" in module
     states = 0.0  # that a probe's classifiers are fitted to
-    if measure["task"] is None:
+    if measure.task is None:
         reading = measure_reading(settings, encoder, corpus)
         if is_probe and reading is not None:
             # Two thirds are training pairs; a classifier a layer, and of the pooled state.
@@ -199,10 +204,10 @@ def measure_job(
         if is_probe and samples.train is not None and reading is not None:
             states = _fitted_states(measure, samples.train, encoder.num_hidden_layers)
     # An online code has a probe for each block: together they read the examples once more.
-    if is_probe and measure["module"].get("description_length"):
+    if is_probe and module.get("description_length"):
         states *= 2
     return MeasureJob(
-        measure=str(measure["name"]),
+        measure=measure.name,
         encoder=encoder,
         reading=reading,
         fitted_values=states * encoder.output_size,
@@ -211,28 +216,28 @@ def measure_job(
     )
 
 
-def _of_task(measure: ReadOnlyJson, samples: Samples, *, is_probe: bool) -> Reading | None:
+def _of_task(measure: MeasureConfig, samples: Samples, *, is_probe: bool) -> Reading | None:
     """Of a task's files: a probe reads both splits, other measures the validation split."""
     train, validation = samples
     if validation is None or train is None:
         return None
     number = float(validation.examples)
     if is_probe:
-        number += min(train.examples, measure["max_train_examples"] or train.examples)
+        number += min(train.examples, measure.max_train_examples or train.examples)
     length = validation.characters / CHARACTERS_A_TOKEN + 2
     return Reading(
         number * validation.inputs,
-        min(float(measure["task"]["data"]["max_seq_length"]), length),
+        min(float(data_of(measure)["max_seq_length"]), length),
     )
 
 
-def _fitted_states(measure: ReadOnlyJson, train: Sample, layers: int) -> float:
+def _fitted_states(measure: MeasureConfig, train: Sample, layers: int) -> float:
     """Of all classifiers of a probe of a task's labels.
 
     Of words there are as many states as words, and control labels beside the real ones; of texts
     the pooled state is one more.
     """
-    examples = min(train.examples, measure["max_train_examples"] or train.examples)
-    if "tag_column" in measure["task"]["data"]:
+    examples = min(train.examples, measure.max_train_examples or train.examples)
+    if "tag_column" in data_of(measure):
         return examples * train.words * 2 * (layers + 1)
     return float(examples * (layers + 2))

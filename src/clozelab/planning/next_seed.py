@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from clozelab.analysis.verdict_codes import Verdict
-from clozelab.analysis.verdicts import Judgement
+from claims.analysis.verdict_codes import Verdict
+from claims.analysis.verdicts import Judgement
 from clozelab.planning.steps import Step, chooses_seeds
 from clozelab.results.experiment import Experiment
 

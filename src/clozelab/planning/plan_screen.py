@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.phrases import format_count
-from clozelab.config import typed
+from claims.text.phrases import (
+    format_count,
+)
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
 from clozelab.planning.tables import (
@@ -60,8 +61,8 @@ def print_warnings(lines: Sequence[str]) -> None:
 
 def _print_detectable(plan: Plan) -> None:
     """The smallest difference that the seeds can be expected to show."""
-    from clozelab.analysis.verdicts import detectable_difference
-    from clozelab.report import wording
+    from claims.analysis.verdicts import detectable_difference
+    from claims.report import wording
     from clozelab.results.table import build_table
 
     table = build_table(plan.experiment, plan.runs)
@@ -102,7 +103,7 @@ def _print_words(plan: Plan, words: float) -> None:
         if arm.corpus.folder is None:
             say("the words of a corpus are known once it is prepared: clozelab prepare ...")
             return
-        cfg = typed("pretrain", arm.settings)
+        cfg = arm.settings
         data = make_data(cfg, PreparedCorpus.open(arm.corpus.folder), arm.objectives)
         read = data.words_by_step()[-1]
         # A little less, since steps are rounded.
@@ -142,7 +143,7 @@ def _allocate(plan: Plan, budget: float) -> None:
         # one number a pre-training seed
         std_devs[measure] = replace(std_devs[measure], finetuning=0.0)
     # Arms with lengths of their own keep them.
-    may_shorten = all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms)
+    may_shorten = all(arm.settings.steps_factor == 1.0 for arm in costing.arms)
     rule = plan.experiment.stopping
     analyses = None
     if rule:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from claims.text.phrases import duration
 from clozelab.addresses import check_targets
 from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
@@ -25,14 +26,12 @@ from clozelab.launch.progress import Heartbeat, plan_file
 from clozelab.planning.next_seed import nearest, next_seed, steps_with_seeds
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report.judging import judge
-from clozelab.report.summaries import seed_seconds
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.store import accept_other_code
 from clozelab.terminal import say
-from clozelab.text.formatting import duration
 from clozelab.training.host import import_torchmetrics_quickly
 from clozelab.training.stopping import STOPPED
 
@@ -212,7 +211,7 @@ def until_decided(
         num_seeds = len(seed_overrides[0].split(","))
         tasks = claim.column.tasks if claim.column else ()
         # A round may have found all its runs complete, and taken no time.
-        recorded_seconds = seed_seconds(claim.rows, tasks, report.table) or 0.0
+        recorded_seconds = report.table.seconds_a_seed(claim.rows, tasks) or 0.0
         seconds_a_seed = max((now - started) / num_seeds, recorded_seconds)
         if now - began + seconds_a_seed > budget:
             say(

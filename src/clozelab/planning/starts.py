@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 import timeit
+from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 from clozelab.results.experiment import read_yaml
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import ReadOnlyJson
+
+
+class Constants(NamedTuple):
+    """conf/planning.yaml: what is taken for granted."""
+
+    usual_starts: Mapping[str, float]
+    python_seconds: float
+    times_of_opening: Mapping[str, float]
+    prepared_bytes_per_second: float
+    fitted_values_per_second: float
+    unknown_evaluation_seconds: float
 
 
 @cache
-def constants() -> ReadOnlyJson:
-    """conf/planning.yaml: what is taken for granted."""
-    return read_yaml(CONF_DIR / "planning.yaml")
+def constants() -> Constants:
+    """Read conf/planning.yaml."""
+    return Constants(**read_yaml(CONF_DIR / "planning.yaml"))
 
 
 @cache
@@ -28,8 +40,8 @@ def start_seconds(name: str, *, forks: bool) -> float:
     loops = timeit.repeat(
         "[str(number) for number in range(10_000)]", timer=time.process_time, number=10, repeat=5
     )
-    usual = constants()["usual_starts"]
+    usual = constants().usual_starts
     seconds = usual[name]
     if not forks:
         seconds += usual["server"]
-    return float(seconds * min(loops) / constants()["python_seconds"])
+    return seconds * min(loops) / constants().python_seconds

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from clozelab.assembly import encoders
 from clozelab.assembly.corpora import (
@@ -16,7 +16,6 @@ from clozelab.assembly.corpora import (
     source_weights,
 )
 from clozelab.assembly.task_data import build_task_data
-from clozelab.config import typed
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
@@ -25,15 +24,14 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.planning.cost import Costing, TaskFiles, assemble
-from clozelab.planning.jobs import Arm, Corpus, JobGroup, Words, synthetic_corpus
+from clozelab.planning.jobs import Arm, Corpus, JobGroup, TaskPlace, Words, synthetic_corpus
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
-from clozelab.schema import Component, PretrainConfig
+from clozelab.schema import Component, EvaluateConfig, PretrainConfig, StageConfig
 from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
-from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -105,7 +103,7 @@ class Corpora:
         # Not prepared yet: a small one of its kind, or nothing but sizes.
         if cfg.corpus.generator is not None and self.world is not None:
             return self._sample_world(cfg, cfg.corpus.generator, self.world)
-        self.preparing += text_bytes(cfg) / float(constants()["prepared_bytes_per_second"])
+        self.preparing += text_bytes(cfg) / constants().prepared_bytes_per_second
         return synthetic_corpus(cfg.tokenizer.vocab_size)
 
     def _open_folder(self, cfg: PretrainConfig, folder: Path) -> Corpus:
@@ -148,20 +146,20 @@ class Corpora:
         held_out = round(sentences * cfg.corpus.validation_fraction)
         return replace(sample, folder=None, sampled=scale, sampled_held_out=held_out)
 
-    def read_preview(self, settings: PlainMapping) -> TaskPreview:
+    def read_preview(self, place: TaskPlace) -> TaskPreview:
         """Texts and labels of a task's files."""
         try:
-            return read_preview(settings)
+            return read_preview(place)
         except (OSError, ValueError):
             if not self.sampling:
                 raise
-            return read_preview(self.with_data_dir(settings))
+            return read_preview(place._replace(data_dir=str(self.world)))
 
-    def with_data_dir(self, settings: PlainMapping) -> PlainMapping:
+    def with_data_dir(self, settings: EvaluateConfig) -> EvaluateConfig:
         """The settings, with the small world's folder where the real one is not there yet."""
         if not self.sampling:
             return settings
-        return {**settings, "data_dir": str(self.world)}
+        return replace(settings, data_dir=str(self.world))
 
 
 def text_bytes(cfg: PretrainConfig) -> int:
@@ -178,13 +176,12 @@ def text_bytes(cfg: PretrainConfig) -> int:
     return total
 
 
-def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) -> Arm:
+def open_arm(cfg: PretrainConfig, jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    cfg = typed("pretrain", settings)
     objectives = encoders.build_objectives(cfg)
     last_objective = objectives[-1]
     corpus = corpora(cfg)
-    if settings["encoder"] is None:
+    if cfg.encoder is None:
         config = encoders.encoder_config(cfg, corpus.ids, last_objective)
     else:
         config = replace(
@@ -192,15 +189,16 @@ def open_arm(settings: ReadOnlyJson, jobs: Sequence[Words], corpora: Corpora) ->
             is_causal=last_objective.is_causal,
             predicts_next=last_objective.predicts_next,
         )
+    phases = [vars(phase) for phase in cfg.phases]
     return Arm(
-        name=str(settings["arm"]),
+        name=cfg.arm,
         objective=last_objective,
         config=config,
-        phases=settings["phases"],
+        phases=phases,
         corpus=corpus,
         objectives=objectives,
         nodes=phase_objectives(cfg),
-        settings=settings,
+        settings=cfg,
         jobs=jobs,
         source_weights=source_weights(cfg),
     )
@@ -211,11 +209,11 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
     `runs` are its own, at this scale.
     """
-    groups: dict[str, list[JobGroup]] = {"pretrain": [], "finetune": [], "evaluate": []}
+    groups: dict[str, list[JobGroup[Any]]] = {"pretrain": [], "finetune": [], "evaluate": []}
     for step in steps:
         if step.is_sweep:
             for jobs in jobs_by_settings(step.sweep).values():
-                groups[step.verb].append(JobGroup(step.sweep.settings(jobs[0]), jobs))
+                groups[step.verb].append(JobGroup(step.sweep.config(jobs[0]), jobs))
     arms = [open_arm(settings, jobs, corpora) for settings, jobs in groups["pretrain"]]
     files = TaskFiles(corpora.read_preview)
     evaluations = []
@@ -225,26 +223,26 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
 
 
 def task_inputs(
-    settings: ReadOnlyJson, name: str, tokenizer: Tokenizer | None = None, longest: int = 512
+    cfg: StageConfig | TaskPlace, name: str, tokenizer: Tokenizer | None = None, longest: int = 512
 ) -> TaskInputs:
     """What data are opened with before any encoder is there: for their texts, not their tokens."""
     return TaskInputs(
         name=name,
-        data_dir=Path(settings["data_dir"]),
-        cache_dir=Path(settings["cache_dir"]),
+        data_dir=Path(cfg.data_dir),
+        cache_dir=Path(cfg.cache_dir),
         tokenizer=cast("Tokenizer", tokenizer),
         max_positions=longest,
     )
 
 
 def open_task(
-    settings: ReadOnlyJson, tokenizer: Tokenizer | None = None, longest: int = 512
+    place: TaskPlace, tokenizer: Tokenizer | None = None, longest: int = 512
 ) -> FinetuningDataModule:
     """A task's data before any encoder is there."""
-    inputs = task_inputs(settings, settings["task"]["name"], tokenizer, longest)
-    return build_task_data(settings["task"], inputs, hub=settings.get("hub"))
+    inputs = task_inputs(place, place.task["name"], tokenizer, longest)
+    return build_task_data(place.task, inputs, hub=place.hub)
 
 
-def read_preview(settings: PlainMapping) -> TaskPreview:
+def read_preview(place: TaskPlace) -> TaskPreview:
     """Texts and labels of a task's files. ValueError: they are not right."""
-    return open_task(settings).preview()
+    return open_task(place).preview()

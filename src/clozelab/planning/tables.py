@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich import filesize
 
-from clozelab.analysis.phrases import format_count, join_list
+from claims.text.phrases import DASH, count_noun, duration, format_count, join_list
+from claims.text.terminal import Heading
 from clozelab.assembly.passes import MOST_PASSES, passes, source_passes
-from clozelab.terminal import Heading
-from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
+from clozelab.runs.record import STAGE_NAMES
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas

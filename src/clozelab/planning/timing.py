@@ -46,13 +46,13 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Request, Speed, adapt_encoder, synthetic_corpus
+from clozelab.planning.jobs import Question, Request, Speed, adapt_encoder, synthetic_corpus
 from clozelab.runs.record import write_json
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import TokenSequences, offsets_of
 from clozelab.tasks.texts import TextSplit, TextUnit
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
+from clozelab.text.plain import JsonObject, PlainMapping, read_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -232,7 +232,12 @@ def _timed(request: Request, hardware: Hardware, compiles: bool) -> Speed:
     step_seconds = ceiling_seconds / TYPICAL_SHARE
     if step_seconds > MAX_STEP_SECONDS:
         return Speed(request.step_tokens / step_seconds, is_estimated=True)
-    question = {**request.question, "seconds": SECONDS, "ticks": MIN_TICKS, "steps_a_tick": 1}
+    question: Question = {
+        **request.question,
+        "seconds": SECONDS,
+        "ticks": MIN_TICKS,
+        "steps_a_tick": 1,
+    }
     # Two steps do not fit into SECONDS: a few ticks, however long they take.
     if 2 * step_seconds > SECONDS:
         question |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds}
@@ -289,7 +294,7 @@ class StepClock(DummyLogger):
         super().__init__()
         self.ticks: list[Tick] = []
 
-    def log_metrics(self, metrics: ReadOnlyJson, *_: object, **__: object) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], *_: object, **__: object) -> None:
         if TOKENS_KEY in metrics:
             self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
@@ -317,14 +322,14 @@ def _rate(ticks: Sequence[Tick], *, is_gpu: bool) -> float:
     return (last.tokens - first.tokens) / seconds
 
 
-def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
+def pretraining_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
     # here: who asks for speeds trains nothing
     from clozelab.modules.pretraining import PretrainingModule
 
     objective = Objective(**build("objective", request["objective"]))
     config = EncoderConfig(**request["model"])
-    phase = request["phase"] | {"steps": 1_000_000}
+    phase = {**request["phase"], "steps": 1_000_000}
     text = synthetic_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
     # what the data module asks of a tokenizer: no text is read
     special_ids = {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
@@ -363,7 +368,7 @@ def pretraining_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     return _fit(module, data, hardware, request)
 
 
-def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]:
+def _training_options(request: Question, total_steps: int) -> JsonObject:
     """The settings of training that a module of any stage gets."""
     return {
         "total_steps": total_steps,
@@ -376,7 +381,7 @@ def _training_options(request: PlainMapping, total_steps: int) -> dict[str, Any]
 
 
 def _fit(
-    module: LightningModule, data: LightningDataModule, hardware: Hardware, request: ReadOnlyJson
+    module: LightningModule, data: LightningDataModule, hardware: Hardware, request: Question
 ) -> list[Tick]:
     """The ticks of a training that goes on for `seconds`, and for `ticks` at least."""
     clock = StepClock()
@@ -407,7 +412,7 @@ class SyntheticTask(LightningDataModule):
     They are of unequal lengths, similar ones in a batch.
     """
 
-    def __init__(self, request: ReadOnlyJson, vocab_size: int) -> None:
+    def __init__(self, request: Question, vocab_size: int) -> None:
         super().__init__()
         batch_size = request["batch_size"]
         rng = np.random.default_rng(0)
@@ -443,7 +448,7 @@ def _lengths(rng: np.random.Generator, mean: float, number: int, longest: int) -
     return np.clip(lengths, 4, max(4, longest))
 
 
-def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
+def finetuning_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     """Train a classifier on made-up sequences, through a run's module, loader and trainer."""
     # here: who asks for speeds trains nothing
     from clozelab.modules.finetuning import FineTuning
@@ -453,18 +458,16 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
     unit = TextUnit(text_columns=["text"], label_column="label")
+    target = ClassTarget(labels=["no", "yes"])
     encoder = Encoder(config)
-    of_head = {
-        "head": request["head"],
-        "bilstm_num_layers": 1,
-        "bilstm_hidden_size": None,
-        "bilstm_dropout_prob": 0.0,
-    }
     module = FineTuning(
         encoder=encoder,
         unit=unit,
-        target=ClassTarget(labels=["no", "yes"]),
-        **of_head,
+        target=target,
+        head=request["head"],
+        bilstm_num_layers=1,
+        bilstm_hidden_size=None,
+        bilstm_dropout_prob=0.0,
         validation=nothing,
         metric="validation/accuracy",
         keep_best_weights=False,
@@ -474,7 +477,7 @@ def finetuning_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
 
 
-def feature_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
+def feature_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     """Train a BiLSTM on the words of made-up features, without a trainer around it.
 
     Features are in fp32 on every device.
@@ -496,7 +499,7 @@ def feature_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
     return _repeated(train, num_words, request, device)
 
 
-def forward_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
+def forward_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     """The forward passes of an evaluation's batches, without a trainer around them.
 
     They get half of the time.
@@ -520,12 +523,12 @@ def forward_ticks(request: JsonObject, hardware: Hardware) -> list[Tick]:
         with torch.autocast(device.type, torch.bfloat16, enabled=is_half), torch.no_grad():
             encoder(ids, torch.zeros_like(ids), positions, layout)
 
-    half = dict(request) | {"seconds": request["seconds"] / 2}
+    half: Question = {**request, "seconds": request["seconds"] / 2}
     return _repeated(forward, num_tokens, half, device)
 
 
 def _repeated(
-    step: Callable[[], None], tokens: int, request: ReadOnlyJson, device: torch.device
+    step: Callable[[], None], tokens: int, request: Question, device: torch.device
 ) -> list[Tick]:
     """The ticks of a step that is repeated as long as the request says."""
     ticks: list[Tick] = []
@@ -538,7 +541,7 @@ def _repeated(
     return ticks
 
 
-TICKS_OF: Mapping[str, Callable[[PlainDict, Hardware], list[Tick]]] = {
+TICKS_OF: Mapping[str, Callable[[Question, Hardware], list[Tick]]] = {
     "pretrain": pretraining_ticks,
     "finetune": finetuning_ticks,
     "features": feature_ticks,

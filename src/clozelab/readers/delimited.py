@@ -27,6 +27,7 @@ from clozelab.readers.lines import (
 )
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record, Rows, Table
 from clozelab.readers.remote import FilePath
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ def _csv_fields(
 def _record_of(columns: list[str], fields: list[str] | None, delimiter: str) -> Record:
     if fields is None:
         return DamagedRow(NOT_UTF8)
-    cells = dict(zip(columns, fields, strict=False))
+    cells: PlainDict = dict(zip(columns, fields, strict=False))
     if len(fields) == len(columns):
         return cells
     # What stands behind the last column is a part of the last cell, so that nothing is lost.

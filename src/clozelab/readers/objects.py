@@ -21,7 +21,7 @@ from clozelab.readers.lines import (
 )
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record, Rows, Table
 from clozelab.readers.remote import FilePath, file_size
-from clozelab.text.plain import Json
+from clozelab.text.plain import PlainDict
 
 JSON_BEGINNING = re.compile(rb'\s*(\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')  # {"text":, [{"
 SUFFIXES = (".jsonl", ".ndjson")
@@ -110,7 +110,7 @@ def _open_list(path: FilePath) -> Table:
     return Table(path, "jsonl", list(content[0]), rows, place_format="{path}, object {number}")
 
 
-def _checked(content: object, cells: Json) -> Record:
+def _checked(content: object, cells: PlainDict) -> Record:
     if isinstance(content, dict):
         return content
     return DamagedRow("no JSON object", cells)

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from claims.text.did_you_mean import nearest
 from clozelab.readers.lines import Advance, ignore
 from clozelab.readers.remote import FilePath
-from clozelab.text.did_you_mean import nearest
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import (
+    JsonObject,
+    PlainDict,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,10 +35,10 @@ class DamagedRow:
     """A row that is not as the others: what is wrong, and the cells that are there by column."""
 
     problem: str
-    cells: JsonObject = field(default_factory=dict)
+    cells: PlainDict = field(default_factory=dict)
 
 
-Record = JsonObject | DamagedRow
+Record = PlainDict | DamagedRow
 Rows = Iterator[tuple[int, Record]]
 # (columns to read, who is told of bytes, what counts the NULs that are removed) -> rows
 ReadRows = Callable[[list[str] | None, Advance, Counter[str] | None], Rows]
@@ -46,7 +49,7 @@ class PlacedRow:
     """A row with its place; `problem`: why nothing can be read of it, as the place goes on."""
 
     place: str
-    record: JsonObject
+    record: PlainDict
     problem: str | None = None
     number: int = 1  # of the line, or the row of a table without lines
 

@@ -6,7 +6,7 @@ fsspec's. Credentials are the store's own affair (environment variables, its con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from urllib.parse import urlsplit
 
-from clozelab.text.plain import ReadOnlyJson
+from clozelab.text.plain import PlainMapping
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -137,7 +137,7 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
     return names, False
 
 
-def _files_of(store: AbstractFileSystem, listed: ReadOnlyJson) -> list[RemotePath]:
+def _files_of(store: AbstractFileSystem, listed: Mapping[str, PlainMapping]) -> list[RemotePath]:
     """The files among what a store has listed, by its own names."""
     files = []
     for key, info in listed.items():
@@ -147,14 +147,14 @@ def _files_of(store: AbstractFileSystem, listed: ReadOnlyJson) -> list[RemotePat
     return files
 
 
-def _size_and_version(info: ReadOnlyJson) -> tuple[int, str]:
+def _size_and_version(info: PlainMapping) -> tuple[int, str]:
     """What tells a file of a store from a changed one; OSError where nothing does."""
     mark = next((info[key] for key in CHECKSUMS + TIMES if info.get(key)), None)
     if mark is None or info.get("size") is None:
         raise OSError("its server does not give both a size and an ETag, so fetch it to disk first")
     if isinstance(mark, datetime):
         mark = mark.timestamp()
-    return int(info["size"]), str(mark)
+    return int(str(info["size"])), str(mark)
 
 
 def _refuse_offline(url: str) -> None:

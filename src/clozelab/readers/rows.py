@@ -153,17 +153,18 @@ def _texts(lines: Iterable[Line]) -> Rows:
 
 
 def _pairs(lines: Iterable[Line]) -> Rows:
-    for number, record in _texts(lines):
-        if isinstance(record, DamagedRow):
-            yield number, record
+    for number, line in lines:
+        if line is None:
+            yield number, DamagedRow(NOT_UTF8, {"text": ""})
             continue
-        texts = record["text"].split(TAB)
+        texts = line.split(TAB)
         if len(texts) == 2:
             yield number, {"text": texts[0], "pair": texts[1]}
-        elif not record["text"].strip():
+        elif not line.strip():
             yield number, {"text": "", "pair": ""}
         else:
-            yield number, DamagedRow(f"{len(texts) - 1} tabs, expected 1 between two texts", record)
+            problem = f"{len(texts) - 1} tabs, expected 1 between two texts"
+            yield number, DamagedRow(problem, {"text": line})
 
 
 # Tables

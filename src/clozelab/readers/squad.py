@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from clozelab.readers.lines import parse_json, text_lines
 from clozelab.readers.objects import is_list, object_of
 from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table, table_format
-from clozelab.text.plain import Json, PlainDict
+from clozelab.text.plain import PlainDict
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_squad(
         if not examples.passages or examples.passages[-1] != text:
             examples.passages.append(text)
             examples.counts["empty_passage"] += not text.strip()
-        identifier = _value(path, record, "id")
+        identifier = _value(path, record, "id", str)
         # An oversampled training file repeats questions; two of one id are a mistake.
         if for_training and seen.get(identifier) == (text, record):
             examples.counts["question_repeated"] += 1
@@ -105,7 +105,7 @@ def read_squad(
         is_unanswerable = with_unanswerable and not answers
         if for_training and start < 0 and not is_unanswerable:
             continue
-        question = _value(path, record, "question")
+        question = _value(path, record, "question", str)
         passage = len(examples.passages) - 1
         examples.questions.append(SquadQuestion(identifier, question, passage, answers, start))
     if not examples.questions:
@@ -152,7 +152,7 @@ def _answers_of(
             f"{where}: answers are {str(answers)[:80]!r}, expected a list, or lists of text and"
             " answer_start"
         )
-    texts = tuple(_value(path, answer, "text") for answer in answers)
+    texts = tuple(_value(path, answer, "text", str) for answer in answers)
     if not texts:
         return (), -1
     if question.get("is_impossible") is True:
@@ -185,7 +185,7 @@ def _questions(path: Path) -> Iterator[tuple[str, PlainDict]]:
         yield from _questions_of_articles(path, articles)
         return
     for record in open_table(path, table_format(path) or "jsonl").whole_rows():
-        yield _value(path, record, "context"), record
+        yield _value(path, record, "context", str), record
 
 
 def _articles_of(path: Path) -> list[object] | None:
@@ -208,18 +208,25 @@ def _articles_of(path: Path) -> list[object] | None:
     return _value(path, content, "data", list)
 
 
-def _questions_of_articles(path: Path, articles: Iterable[object]) -> Iterator[tuple[str, Json]]:
+def _questions_of_articles(
+    path: Path, articles: Iterable[object]
+) -> Iterator[tuple[str, PlainDict]]:
     for article in articles:
         for paragraph in _value(path, article, "paragraphs", list):
-            context = _value(path, paragraph, "context")
+            context = _value(path, paragraph, "context", str)
             for question in _value(path, paragraph, "qas", list):
                 yield context, question
 
 
-def _value(path: Path, node: object, key: str, expected: type = str) -> Json:
+T = TypeVar("T")
+
+
+def _value(path: Path, node: object, key: str, expected: type[T]) -> T:
     """The value of a key; ValueError where it is missing, or no text (or list)."""
-    if isinstance(node, dict) and isinstance(node.get(key), expected):
-        return node[key]
+    if isinstance(node, dict):
+        value = node.get(key)
+        if isinstance(value, expected):
+            return value
     name = "text"
     if expected is list:
         name = "list"

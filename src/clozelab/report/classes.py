@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 
-from clozelab.analysis.scores import DataColumn
+from claims.analysis.scores import DataColumn
 from clozelab.readers.tables import open_table
 from clozelab.results.table import ResultTable
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.terminal import Heading, make_console, print_table, say
-from clozelab.text.formatting import count_noun, visible
+from claims.text.phrases import count_noun
+from claims.text.terminal import Heading
+from clozelab.terminal import make_console, print_table, say
+from clozelab.text.formatting import visible
 
 if TYPE_CHECKING:
     from clozelab.datamodules.inspection import (

@@ -113,7 +113,7 @@ def without_path(word: str) -> str:
 
 def _scores(record: Record) -> Iterator[dict[str, str]]:
     """Each score with its unit, and the mean and interval of the seeds beside the run."""
-    from clozelab.analysis.statistics import estimate
+    from claims.analysis.statistics import estimate
 
     # Intervals are over all seeds, not over this model's figure.
     replicates = _replicates(record)

@@ -21,13 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from clozelab.analysis.contrasts import Contrast, ContrastKey, contrast_rows
-from clozelab.analysis.multiplicity import fallback_procedure
-from clozelab.analysis.phrases import MINUS
-from clozelab.analysis.schema import PERCENT, Row
-from clozelab.analysis.scores import Cell, CheckpointSeries, DataColumn
-from clozelab.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
-from clozelab.report.pictures import (
+from claims.analysis.contrasts import Contrast, ContrastKey, contrast_rows
+from claims.analysis.multiplicity import fallback_procedure
+from claims.analysis.schema import PERCENT, Row
+from claims.analysis.scores import Cell, CheckpointSeries, DataColumn
+from claims.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
+from claims.report.pictures import (
     FAINT,
     INK,
     PAPER,
@@ -36,11 +35,11 @@ from clozelab.report.pictures import (
     entry,
     save_picture,
 )
+from claims.text.phrases import DASH, MINUS, with_direction
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, with_direction
 
 DOTTED = (0, (1, 2))
 DASHED = (0, (4, 3))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from clozelab.analysis.comparability import NO_VALUE, is_within, join_facts
-from clozelab.analysis.contrasts import shared_encoder
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import SHOWN, join_list, truncate_list
-from clozelab.analysis.schema import RATE_KEYS, Row
-from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.report.estimates import percent
+from claims.analysis.comparability import NO_VALUE, is_within, join_facts
+from claims.analysis.contrasts import shared_encoder
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import RATE_KEYS, Row
+from claims.analysis.scores import Cell, DataColumn
+from claims.report.estimates import percent
+from claims.text.phrases import SHOWN, join_list, truncate_list
 from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import (
     encoder_of,
@@ -23,8 +23,7 @@ from clozelab.results.evidence import (
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record
-from clozelab.text.formatting import STAGE_NAMES
+from clozelab.runs.record import STAGE_NAMES, Record
 
 
 def problems(table: ResultTable) -> dict[str, list[str]]:

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import join_list
+from claims.analysis.grouping import group_by
+from claims.text.phrases import DASH, distinct, join_list
 from clozelab.report.summaries import seed_counts
 from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
 from clozelab.runs.record import Git, Host, Record, command_line
-from clozelab.text.formatting import DASH, distinct
 
 # what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
 GROUPING = frozenset("()[]{}'\"")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from clozelab.analysis.phrases import join_list
+from claims.text.phrases import join_list
 from clozelab.files.digests import digest
 from clozelab.results.experiment import Experiment
 from clozelab.runs.find import Runs

@@ -9,33 +9,31 @@ the table from it.
 
 from __future__ import annotations
 
-import base64
 import csv
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import product
 from os.path import relpath
 from pathlib import Path
 from string import ascii_lowercase
 
 from jinja2 import Environment
 
-from clozelab.analysis.schema import PERCENT
-from clozelab.analysis.verdicts import Judgement, run_interim_analysis
-from clozelab.metrics.metric import NO_UNIT, PREFIX
-from clozelab.report.claims import ClaimView
-from clozelab.report.forest_picture import draw_forest, forest_files
-from clozelab.report.page import (
-    ColumnGroup,
-    ColumnHeading,
-    Page,
-    RowView,
-    build_page,
-    templates,
+from claims.analysis.schema import PERCENT
+from claims.analysis.verdicts import Judgement, run_interim_analysis
+from claims.report.files import (
+    Drawing,
+    spreadsheet_text,
+    write_claims,
+    write_page,
+    write_pictures,
 )
-from clozelab.report.pictures import STYLES, Picture, use_style
+from claims.report.forest_picture import draw_forest, forest_files
+from claims.report.page import ColumnGroup, ColumnHeading, RowView
+from claims.report.pictures import use_style
+from claims.text.phrases import DASH, in_units
+from clozelab.metrics.metric import NO_UNIT, PREFIX
+from clozelab.report.page import Page, build_page, templates
 from clozelab.report.plots import (
     draw_curves,
     draw_layers,
@@ -51,20 +49,8 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, in_units
 from clozelab.text.plain import JsonObject, PlainDict
 
-CLAIM_FIELDS = (
-    "text",
-    "judged_on",
-    "verdict",
-    "exploratory",
-    "ours",
-    "interval",
-    "p",
-    "needs",
-    "note",
-)
 RUN_FIELDS = [
     "experiment",
     "scale",
@@ -103,8 +89,6 @@ PROVENANCE_FIELDS = [
     "folder",
 ]
 RESULT_FIELDS = RUN_FIELDS + SCORE_FIELDS + PROVENANCE_FIELDS
-# what a spreadsheet takes for the beginning of a formula
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # data sets side by side; more do not fit on a page
 SETS_A_TABLE = 4
 _SPECIAL = {
@@ -180,9 +164,8 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
     )
     page = replace(page, plots=_plots(table, page, folder))
     for name in ("report.html", "report.md"):
-        template = templates(is_markdown=name == "report.md").get_template(f"{name}.j2")
-        # The templates see the page's fields as their variables.
-        (folder / name).write_text(template.render(vars(page)), encoding="utf-8")
+        environment = templates(is_markdown=name == "report.md")
+        write_page(page, environment.get_template(f"{name}.j2"), folder / name)
     write_results(folder / "results.csv", table, scale)
     write_claims(folder / "claims.csv", page.judged.claims)
     return Report(folder, table, analysed.judgements, page)
@@ -203,18 +186,6 @@ def write_results(
         )
         writer.writeheader()
         writer.writerows(result_lines(table, scale))
-
-
-def write_claims(path: Path, claims: list[ClaimView]) -> None:
-    """Write a line a claim: its verdict and what it rests on."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CLAIM_FIELDS)
-        for claim in claims:
-            figures = claim.figures
-            texts = [claim.text, claim.judged_on, claim.verdict, claim.is_exploratory]
-            texts += [figures.ours, figures.interval, figures.p, claim.needs, claim.note]
-            writer.writerow([spreadsheet_text(text) for text in texts])
 
 
 def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
@@ -254,27 +225,6 @@ def _about_run(run: Record) -> PlainDict:
     if run.git:
         about |= {"commit": run.git.commit, "local_changes": run.git.dirty}
     return about
-
-
-def spreadsheet_text(value: object) -> str:
-    """A value as a spreadsheet shows it; nothing for None.
-
-    A text that it would take for a formula begins with an apostrophe.
-    """
-    if value is None:
-        return ""
-    # Ten digits: more of a score is the noise of its arithmetic.
-    text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    if text.startswith(FORMULA) and not _is_number(text):
-        return f"'{text}"
-    return text
-
-
-def _is_number(text: str) -> bool:
-    with suppress(ValueError):
-        float(text)
-        return True
-    return False
 
 
 def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
@@ -339,26 +289,11 @@ def _score_lines(
 
 
 def _plots(table: ResultTable, page: Page, folder: Path) -> dict[str, dict[str, str]]:
-    """Write the pictures that there are data for: NAME.png and NAME.svg, and both with -dark.
-
-    Returns name -> style -> the SVG as base64.
-    """
-    plots: dict[str, dict[str, str]] = {}
-    drawings: dict[str, Callable[[], Picture | None]] = {
-        "forest": partial(draw_forest, page.judged.forest)
-    }
+    """Write the pictures that there are data for; returns name -> style -> the SVG as base64."""
+    drawings: dict[str, Drawing] = {"forest": partial(draw_forest, page.judged.forest)}
     for name, draw in DRAWINGS.items():
         drawings[name] = partial(draw, table)
-    for name, style in product(drawings, STYLES):
-        with use_style(style):
-            picture = drawings[name]()
-        if picture is None:
-            continue
-        stem = name if style == "light" else f"{name}-{style}"
-        (folder / f"{stem}.png").write_bytes(picture.png)
-        (folder / f"{stem}.svg").write_bytes(picture.svg)
-        plots.setdefault(name, {})[style] = base64.b64encode(picture.svg).decode()
-    return plots
+    return write_pictures(drawings, folder)
 
 
 # -- LaTeX -----------------------------------------------------------------------------------------

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import chain, product
 
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import format_count, join_list
-from clozelab.analysis.schema import Row
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import Row
+from claims.text.phrases import DASH, count_noun, distinct, duration, format_count, join_list
 from clozelab.results.table import ResultTable
 from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free, fresh_heads, same_fraction
-from clozelab.runs.record import Record
-from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, distinct, duration
+from clozelab.runs.record import STAGE_NAMES, Record
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
@@ -358,45 +355,6 @@ def _runs_and_time(runs: Sequence[Record]) -> tuple[str, str]:
     num_complete = sum(run.is_complete for run in runs)
     seconds = [run.seconds for run in runs if run.status != "running"]
     return f"{num_complete} of {len(runs)}", duration(sum(seconds)) if seconds else DASH
-
-
-def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: ResultTable) -> float | None:
-    """What one more pre-training seed of some rows takes, as finished runs did.
-
-    None where a part of it has no finished run to go by.
-    """
-    row_names = list(rows)
-    arms = [row.arm for row in table.experiment.rows if row.name in row_names and row.arm]
-    # (finished runs of a part of the work, how often a pre-training seed does it)
-    work = [(table.complete("pretrain", arm), 1) for arm in dict.fromkeys(arms)]
-    for row, task in product(row_names, tasks):
-        runs = table.runs_on(row, task)
-        work.append((runs, len({run.seed for run in runs})))
-    total = 0.0
-    for runs, count in work:
-        mean = _average(run.seconds for run in runs if run.seconds)
-        if mean is None:
-            return None
-        total += mean * count
-    all_runs = chain.from_iterable(runs for runs, _ in work)
-    return total / _parallelism(all_runs) if work else None
-
-
-def _parallelism(runs: Iterable[Record]) -> float:
-    """How many of some runs went on at once, on average while any did."""
-    sessions = []
-    for run in runs:
-        if run.finished:
-            sessions.append(tuple(map(datetime.fromisoformat, (run.started, run.finished))))
-    busy = 0.0
-    wall = 0.0
-    latest = datetime.min.replace(tzinfo=UTC)
-    for start, end in sorted(sessions):
-        busy += (end - start).total_seconds()
-        # Only what lies behind the end of all earlier ones is new on the clock.
-        wall += max(0.0, (end - max(start, latest)).total_seconds())
-        latest = max(latest, end)
-    return busy / wall if wall else 1.0
 
 
 # -- seeds ---------------------------------------------------------------------------------------

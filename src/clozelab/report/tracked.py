@@ -8,16 +8,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from claims.report.wording import verdict_label
 from clozelab.addresses import build
 from clozelab.config import Composed
-from clozelab.report.wording import verdict_label
 from clozelab.runs.tracked import command_argv
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import redacted
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
-    from clozelab.analysis.verdicts import Judgement
+    from claims.analysis.verdicts import Judgement
     from clozelab.report.render import Report
     from clozelab.training.background import BackgroundLogger
 

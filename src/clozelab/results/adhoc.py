@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from clozelab.analysis.contrasts import LOSS_FIGURES
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.schema import Column, Row
+from claims.analysis.contrasts import LOSS_FIGURES
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import Column, Row
+from claims.text.did_you_mean import hint
 from clozelab.files.origin import GIVEN
 from clozelab.results.evidence import NAMES, encoder_of, is_pretrained, settings
 from clozelab.results.experiment import Experiment
@@ -17,7 +18,6 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
-from clozelab.text.did_you_mean import hint
 from clozelab.text.plain import PlainDict, flatten
 
 # held-out figures that a table of pre-trainings shows

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from claims.text.phrases import signed
 from clozelab.metrics import glue, label_sets, ordinal, squad
 from clozelab.metrics.answers import AnswerKind
 from clozelab.metrics.entities import entities
 from clozelab.readers.tables import open_table
 from clozelab.runs.record import Record
-from clozelab.text.formatting import signed
 from clozelab.text.plain import Json, ReadOnlyJson, read_json
 
 RESAMPLES = 1000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from clozelab.analysis.schema import IN_PERCENT, OUR_SPLIT, PERCENT, Column, Part
-from clozelab.analysis.scores import DataColumn, Origin, datasets_for_column
+from claims.analysis.schema import IN_PERCENT, OUR_SPLIT, PERCENT, Column, Part
+from claims.analysis.scores import DataColumn, Origin, datasets_for_column
 from clozelab.results.experiment import Experiment
 from clozelab.results.units import scale_of, scale_without_runs
 from clozelab.runs.record import Record

@@ -8,15 +8,15 @@ from itertools import chain
 
 import numpy as np
 
-from clozelab.analysis.phrases import join_list
+from claims.text.phrases import join_list
 from clozelab.runs.record import Record
-from clozelab.text.plain import JsonObject, flatten
+from clozelab.text.plain import flatten
 
 NONE = "(none)"
 SHOWN_DIGITS = 12  # of a checksum: its beginning tells it apart
 # Fields of a record: what its fingerprint is made of, and what was the same by intention, and may
 # not be.
-COMPARED_FIELDS: dict[str, JsonObject] = {
+COMPARED_FIELDS: dict[str, dict[str, bool | set[str]]] = {
     "configuration": {"config": True, "inputs": True, "results_version": True},
     "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
 }

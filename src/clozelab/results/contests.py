@@ -16,8 +16,8 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from scipy import stats
 
-from clozelab.analysis.scores import Cell, DataColumn
-from clozelab.analysis.statistics import estimate
+from claims.analysis.scores import Cell, DataColumn
+from claims.analysis.statistics import estimate
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.files.digests import digest
 from clozelab.results.table import ResultTable

@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from clozelab.analysis.comparability import RunEvidence, is_within
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.statistics import Seeds
+from claims.analysis.comparability import RunEvidence, is_within
+from claims.analysis.grouping import group_by
+from claims.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, read_yaml
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint

@@ -12,10 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import yaml  # type: ignore[import-untyped]
-from pydantic import BaseModel, Field, Strict, ValidationError, model_validator
+from pydantic import Field, Strict, ValidationError, model_validator
 
-from clozelab.analysis.schema import (
+from claims.analysis.schema import (
     ALL_COLUMNS,
     IN_PERCENT,
     PROTOCOL,
@@ -24,16 +23,18 @@ from clozelab.analysis.schema import (
     Column,
     CrossingClaim,
     Entry,
-    Row,
-    SequentialDesign,
     TableSpec,
 )
+from claims.tables.claim_file import SECTIONS, load_yaml, validation_message
+from claims.text.did_you_mean import hint
 from clozelab.metrics.metric import UNKNOWN_UNIT
 from clozelab.results.units import UNKNOWN, scale_without_runs
-from clozelab.text.did_you_mean import hint
 from clozelab.text.paths import EXPERIMENTS_DIR
-from clozelab.text.plain import JsonObject, PlainDict, ReadOnlyJson
-from clozelab.text.safe_yaml import UniqueKeys, own_text
+from clozelab.text.plain import (
+    JsonObject,
+    PlainDict,
+    PlainMapping,
+)
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.
@@ -124,7 +125,7 @@ class Experiment(TableSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, file: JsonObject) -> PlainDict:
+    def _with_defaults(cls, file: PlainDict) -> PlainDict:
         """Fill in what a file need not say.
 
         Rows for the arms where there are none; name, split and empty cells where an entry says
@@ -137,15 +138,15 @@ class Experiment(TableSpec):
         # Arms without rows: a row for each, and the floor that was never trained.
         if file.get("rows") is None and isinstance(arms, dict) and arms:
             floor = {"row": "random", "label": "No pre-training", "arm": None}
-            rows = [{"row": arm, "arm": arm, "floor": "random"} for arm in arms]
-            file["rows"] = [*rows, floor]
+            file["rows"] = [*({"row": arm, "arm": arm, "floor": "random"} for arm in arms), floor]
         columns = file.get("columns")
         if not isinstance(columns, list):
             return file
         split = {"split": file["split"]} if "split" in file else {}
         file["columns"] = [_column_with_defaults(entry, split) for entry in columns]
-        if isinstance(file.get("rows"), list):
-            file["rows"] = [_row_with_defaults(entry, len(columns)) for entry in file["rows"]]
+        rows = file.get("rows")
+        if isinstance(rows, list):
+            file["rows"] = [_row_with_defaults(entry, len(columns)) for entry in rows]
         return file
 
     @model_validator(mode="after")
@@ -254,11 +255,6 @@ class Experiment(TableSpec):
         return MATCHES.get(self.matched_by, (str(self.matched_by),))
 
     @property
-    def has_fixed_encoders(self) -> bool:
-        """Whether each row is one given encoder."""
-        return all(row.fixed_encoder for row in self.rows)
-
-    @property
     def free_keys(self) -> frozenset[str]:
         """Settings in which any two rows or arms may differ, whatever their files say."""
         keys = set(self.differ_in)
@@ -358,100 +354,19 @@ def load_experiment(folder: Path) -> Experiment:
     try:
         experiment = Experiment.model_validate(file | {"folder": folder, "name": name})
     except ValidationError as error:
-        raise ValueError(f"{path}: {_validation_message(error)}") from None
+        raise ValueError(
+            f"{path}: {validation_message(error, Experiment, SECTIONS | {'sweeps': Sweeps})}"
+        ) from None
     _check_files(experiment, path)
     return experiment
 
 
 def read_yaml(path: Path) -> JsonObject:
     """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
-    plain = _load_yaml(path)
+    plain = load_yaml(path)
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping of keys and values")
     return {str(key): value for key, value in plain.items()}
-
-
-def _load_yaml(path: Path) -> object:
-    """What a YAML file says; an empty mapping where it is empty."""
-    try:
-        return yaml.load(own_text(path, path.parent), UniqueKeys) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
-
-
-def read_claims(path: Path) -> TableSpec:
-    """A file that has `claims:` as paper.yaml, or is their list.
-
-    Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
-    left alone. ValueError: the file, the key, what is wrong.
-    """
-    file = _load_yaml(path)
-    if isinstance(file, list):
-        file = {"claims": file}
-    if not isinstance(file, dict):
-        raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    entries: JsonObject = {"columns": []}
-    for key in ("claims", "stopping"):
-        if key in file:
-            entries[key] = file[key]
-    for entry in file.get("columns") or ():
-        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
-            name = str(entry.get("name", entry.get("task")))
-            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
-            entries["columns"].append({"name": name, "task": name} | scale)
-    try:
-        return TableSpec.model_validate({"claims": []} | entries)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {_validation_message(error)}") from None
-
-
-def _validation_message(error: ValidationError) -> str:
-    """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
-    # A slip also leaves its key out: of both refusals the slip is named.
-    first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
-    steps = list(first["loc"])
-    if steps[:1] == ["claims"] and len(steps) > 2:
-        # The union of claims adds which of its kinds was tried: claims.0.order.rows.
-        del steps[2]
-    key_path = [str(step) for step in steps if step != ""]
-    if first["type"] == "value_error":
-        return ": ".join(filter(None, (".".join(key_path), str(first["ctx"]["error"]))))
-
-    # The refusal quotes what stands below the key in its model.
-    model, depth = _model_at(key_path)
-    key = key_path[depth]
-    where = f"{'.'.join(key_path[:depth])}: " if depth else ""
-    meanings = {
-        field.alias or name: field.description
-        for name, field in model.model_fields.items()
-        if field.description
-    }
-    if first["type"] == "extra_forbidden":
-        keys = [*meanings, "compare"] if model is BaseClaim else list(meanings)
-        return f"{where}has no key {key!r}; {hint(key, keys)}"
-    if first["type"] == "missing" and len(key_path) == depth + 1:
-        return f"{where}lacks {key}, {meanings[key]}"
-    meaning = meanings.get(key, "a mapping of keys and values")
-    return f"{'.'.join(key_path)} is {first['input']!r}; it is {meaning}"
-
-
-def _model_at(place: list[str]) -> tuple[type[BaseModel], int]:
-    """The model whose key a refusal names, and how many steps of its place come before that key.
-
-    `columns.2.metrics` is the key `metrics` of a Column, two steps down.
-    """
-    models: dict[str, type[BaseModel]] = {
-        "columns": Column,
-        "rows": Row,
-        "claims": BaseClaim,
-        "sweeps": Sweeps,
-        "stopping": SequentialDesign,
-    }
-    # sweeps.pretrain: one step comes before the key; claims.3.text: two.
-    depth = 1 if place[0] in ("sweeps", "stopping") else 2
-    if place[0] not in models or len(place) <= depth:
-        return Experiment, 0
-    return models[place[0]], depth
 
 
 def _check_files(experiment: Experiment, path: Path) -> None:
@@ -479,7 +394,7 @@ def _check_files(experiment: Experiment, path: Path) -> None:
 
 
 def _check_file(
-    file: Path, kind: str, settings: ReadOnlyJson, rows: Mapping[str, str | None]
+    file: Path, kind: str, settings: PlainMapping, rows: Mapping[str, str | None]
 ) -> None:
     """One file of an arm or a row. ValueError: it says another name, or another arm."""
     name = file.stem
@@ -501,5 +416,5 @@ def _check_file(
         )
 
 
-def _as_yaml(name: str | None) -> str:
+def _as_yaml(name: object) -> str:
     return "null" if name is None else repr(name)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clozelab.analysis.history import ANALYSIS_LOG
+from claims.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.origin import RUN_FILE
 from clozelab.results.experiment import load_experiment

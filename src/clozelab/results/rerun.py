@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from claims.text.phrases import duration
 from clozelab.results.answers import unnamed_positive_label
 from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.formatting import duration
 from clozelab.text.plain import PlainMapping, flatten
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import MetricRow, read_rows

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from clozelab.analysis.comparability import Pair, RowEvidence, RunEvidence
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.schema import OUR_SPLIT, PERCENT, Column, Row
-from clozelab.analysis.scores import (
+from claims.analysis.comparability import Pair, RowEvidence, RunEvidence
+from claims.analysis.grouping import group_by
+from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Row
+from claims.analysis.scores import (
     Cell,
     CheckpointSeries,
     DataColumn,
@@ -28,7 +28,8 @@ from clozelab.analysis.scores import (
     ScoreTable,
     datasets_for_column,
 )
-from clozelab.analysis.statistics import Seeds
+from claims.analysis.statistics import Seeds
+from claims.text.did_you_mean import hint, nearest
 from clozelab.metrics.metric import PREFIX
 from clozelab.results.columns import (
     class_of,
@@ -46,10 +47,10 @@ from clozelab.results.evidence import (
     treatment_factors,
 )
 from clozelab.results.experiment import Experiment
+from clozelab.results.timing import seconds_of_work
 from clozelab.results.units import scale_of
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
-from clozelab.text.did_you_mean import hint, nearest
 from clozelab.training.measuring import read_rows
 
 # how much alike two keys have to be that both begin with "validation/", to be taken for one
@@ -63,6 +64,8 @@ Settings = frozenset[tuple[str, str]]
 class ResultTable(ScoreTable):
     """A score table with the runs behind it."""
 
+    has_evidence = True
+
     spec: Experiment
     runs: Runs
     # runs in no cell, since they saw another data set under their task's name, in words
@@ -73,6 +76,14 @@ class ResultTable(ScoreTable):
     @property
     def experiment(self) -> Experiment:
         return self.spec
+
+    @property
+    def generator(self) -> str | None:
+        return self.runs.synthetic
+
+    @property
+    def is_finetuned(self) -> bool:
+        return bool(self.runs.finetune)
 
     @cached_property
     def current(self) -> Runs:
@@ -149,6 +160,20 @@ class ResultTable(ScoreTable):
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
         return find_series(self.experiment, self.runs)
+
+    def seconds_a_seed(self, rows: Iterable[str], tasks: Iterable[str]) -> float | None:
+        """What one more pre-training seed of some rows takes, as finished runs did.
+
+        None where a part of it has no finished run to go by.
+        """
+        row_names = list(rows)
+        arms = [row.arm for row in self.spec.rows if row.name in row_names and row.arm]
+        # A pre-training once a seed, a task's runs as often as they have fine-tuning seeds.
+        work = [(self.complete("pretrain", arm), 1) for arm in dict.fromkeys(arms)]
+        for row, task in product(row_names, tasks):
+            runs = self.runs_on(row, task)
+            work.append((runs, len({run.seed for run in runs})))
+        return seconds_of_work(work)
 
     def find_row(self, name: str) -> str:
         """The row that has a name or label; ValueError where there is none."""

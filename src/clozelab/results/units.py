@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clozelab.analysis.schema import IN_PERCENT, Column, Scale
+from claims.analysis.schema import IN_PERCENT, Column, Scale
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT
 from clozelab.runs.older_scores import older_metric
 

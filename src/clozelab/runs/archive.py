@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from clozelab.analysis.history import ANALYSIS_LOG
+from claims.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
 from clozelab.files.origin import RUN_FILE

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from claims.text.phrases import duration
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import KILLED, LOCK_FILE, TEMPORARY, Record
-from clozelab.text.formatting import duration
 from clozelab.text.plain import read_json
 
 KINDS = {

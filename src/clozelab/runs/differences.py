@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
 
-from clozelab.analysis.comparability import is_within
+from claims.analysis.comparability import is_within
 from clozelab.runs.record import Record
 from clozelab.text.did_you_mean import values_of
 

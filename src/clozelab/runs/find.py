@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from claims.text.did_you_mean import hint
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
@@ -22,7 +23,6 @@ from clozelab.runs.record import (
     Record,
     read_record,
 )
-from clozelab.text.did_you_mean import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
 PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")

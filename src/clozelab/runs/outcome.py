@@ -7,13 +7,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from clozelab.analysis.grouping import group_by
-from clozelab.analysis.phrases import join_list
+from claims.analysis.grouping import group_by
+from claims.text.phrases import DASH, join_list
 from clozelab.metrics.answers import WORD_NUMBERS
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
-from clozelab.text.formatting import DASH
 
 LEARNT_CONTEXT_NATS = 0.2
 """A token, below the loss of a model without context: else a run is on its first plateau."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from claims.text.safe_yaml import own_text
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.archive import (
     EXPERIMENT,
@@ -23,7 +24,6 @@ from clozelab.runs.find import find, select
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, Record, read_record
-from clozelab.text.safe_yaml import own_text
 
 # Files of text that name folders of the machine on which they were written.
 FILES_WITH_PATHS = (RUN_FILE, CONFIG_FILE, LAUNCH_FILE.name)

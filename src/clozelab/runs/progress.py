@@ -27,7 +27,7 @@ from clozelab.runs.record import (
     write_json,
 )
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
-from clozelab.text.plain import ReadOnlyJson, read_json
+from clozelab.text.plain import read_json
 from clozelab.text.redaction import redact_argv
 from clozelab.training.measuring import read_rows
 
@@ -173,7 +173,7 @@ def read_progress(record: Record) -> Progress:
     )
 
 
-def _slots_per_step(phases: Sequence[ReadOnlyJson]) -> list[int]:
+def _slots_per_step(phases: Sequence[Mapping[str, int]]) -> list[int]:
     """Return how many slots each step has for tokens; phases differ in it."""
     slots_per_step = []
     for phase in phases:

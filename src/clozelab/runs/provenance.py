@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from clozelab.config import Composition
 from clozelab.hydra_compat import ConfigRepository, config_repository
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.text.redaction import redact_argv, redacted
 
 DELTA_FIELDS = {"arm": "arm_delta", "row": "row_delta", "measured": "row_delta"}
@@ -51,7 +51,7 @@ def provenance_of(origin: Composition | None) -> PlainDict:
 
 def read_delta(
     origin: Composition, group: str, choice: str, *, with_parts: bool = True
-) -> JsonObject:
+) -> PlainDict:
     """Return what the node of one group's choice itself says: key -> value, "/group" -> choice.
 
     Keys are dotted. What a file chooses in its defaults list counts, and what it lays over a part

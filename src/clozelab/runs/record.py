@@ -39,6 +39,7 @@ LOCK_FILE = ".lock"
 TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
 # exit status of a command whose run folder another process holds: try again later
 BUSY_STATUS = os.EX_TEMPFAIL
+STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
 DAMAGED = "damaged"
 KILLED = "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
@@ -209,7 +210,7 @@ class Record(BaseModel, extra="forbid"):
     git: Git | None = None
     host: JsonObject = {}
     # each other code, set of versions and machine that trained it, once
-    earlier_sessions: list[JsonObject] = []
+    earlier_sessions: list[PlainDict] = []
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)

@@ -79,7 +79,7 @@ def other_code(record: Record | None) -> str:
         if session.code != code:
             git = host_facts()["git"]
             before = _code_and_commit(session.code, session.git)
-            after = _code_and_commit(code, Git(**git) if git else None)
+            after = _code_and_commit(code, Git.model_validate(git) if git else None)
             return f"{record.folder} was made by other code: {before}, now {after}"
     return ""
 

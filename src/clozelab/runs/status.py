@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import DASH, duration, format_count
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.progress import (
     Launch,
@@ -17,8 +17,7 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, JobName, Record
-from clozelab.text.formatting import DASH, STAGE_NAMES, duration
+from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, JobName, Record
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")

@@ -524,7 +524,7 @@ def new_record(
         "watched": watched_files(config),
         "process": Process(pid=os.getpid(), host=platform.node()),
     }
-    origin |= provenance_of(config.origin) | host_facts()
+    origin |= {**provenance_of(config.origin), **host_facts()}
     return Record(
         status="running",
         stage=stage,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clozelab.analysis.phrases import format_count
+from claims.text.phrases import format_count, signed
+from claims.text.terminal import Heading
 from clozelab.metrics.metric import PERCENT
 from clozelab.results.answers import describe, paired_test
 from clozelab.results.comparison import (
@@ -20,8 +21,7 @@ from clozelab.results.comparison import (
 from clozelab.runs.find import open_run
 from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import Record
-from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
-from clozelab.text.formatting import signed
+from clozelab.terminal import ParsedArgs, print_table, say, verb
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
 

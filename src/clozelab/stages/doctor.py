@@ -64,7 +64,7 @@ def _examine_machine(is_allocator_tuned: bool) -> int:
 
     facts = list(machine_facts(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
     host = host_facts()
-    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]})
+    print_facts(facts, {"processor": str(host["host"]["cpu"]), **host["versions"]})
     return 0
 
 

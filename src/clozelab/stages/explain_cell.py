@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clozelab.analysis.scores import DataColumn
+from claims.analysis.scores import DataColumn
+from claims.report.estimates import percent
+from claims.text.terminal import Heading
 from clozelab.planning.steps import open_results
-from clozelab.report.estimates import percent
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.record import Record
-from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
+from clozelab.terminal import ParsedArgs, print_table, say, verb
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich import filesize
 
+from claims.text.terminal import Heading
 from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
 from clozelab.runs.find import find_below
-from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
+from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 
 HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [--delete]
 

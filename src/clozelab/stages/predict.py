@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from claims.text.phrases import count_noun
 from clozelab.datamodules.columns import describe_for_command_line
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
-from clozelab.text.formatting import count_noun
 
 HELP = """\
 clozelab predict MODEL text=TEXT [pair=TEXT]

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from rich import filesize
 
+from claims.text.phrases import duration
+from claims.text.terminal import Heading
 from clozelab.assembly import corpora
+from clozelab.corpus.manifest import StepFacts
 from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
-from clozelab.terminal import Heading, print_table
-from clozelab.text.formatting import duration, visible
-from clozelab.text.plain import JsonObject
+from clozelab.terminal import (
+    print_table,
+)
+from clozelab.text.formatting import (
+    visible,
+)
 
 STEPS = (
     Heading("step"),
@@ -57,7 +63,7 @@ def main(cfg: PrepareConfig) -> Path | None:
     return corpus.folder
 
 
-def print_examples(steps: Sequence[JsonObject]) -> None:
+def print_examples(steps: Sequence[StepFacts]) -> None:
     """Print some of what the steps dropped, for a person to look at."""
     for step in steps:
         for reason, texts in step["examples"].items():
@@ -65,7 +71,7 @@ def print_examples(steps: Sequence[JsonObject]) -> None:
                 print(f"{step['step']}: {reason}: {visible(text)}")
 
 
-def step_row(step: JsonObject) -> Sequence[str]:
+def step_row(step: StepFacts) -> Sequence[str]:
     """What a step left of all sources, and what it did to the rest."""
     documents = sum(kept["documents"] for kept in step["kept"].values())
     characters = sum(kept["characters"] for kept in step["kept"].values())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from claims.report.estimates import probability
+from claims.text.terminal import Heading
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.steps import open_results
-from clozelab.report.estimates import probability
 from clozelab.results.contests import (
     SIGNIFICANCE,
     Attempt,
@@ -19,7 +20,7 @@ from clozelab.results.contests import (
     write_attempts,
 )
 from clozelab.results.table import build_table
-from clozelab.terminal import Heading, ParsedArgs, print_table, say, verb
+from clozelab.terminal import ParsedArgs, print_table, say, verb
 
 HELP = """clozelab record EXPERIMENT ROW COLUMN budget=DEVICESxTIME
                 [table=records.csv] [scale=NAME] [name=value ...] [--add]

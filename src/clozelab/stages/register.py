@@ -59,7 +59,7 @@ def declared_jobs(sweeps: Sequence[Step]) -> tuple[dict[str, set[int]], dict[str
             settings.setdefault(name, set()).add(settings_hash)
             for job in jobs:
                 values = config | values_of(job)
-                seeds["pre-training"].add(int(values[pretrain_seed]))
+                seeds["pre-training"].add(int(str(values[pretrain_seed])))
                 if step.verb == "finetune":
-                    seeds["fine-tuning"].add(int(values["seed"]))
+                    seeds["fine-tuning"].add(int(str(values["seed"])))
     return seeds, settings

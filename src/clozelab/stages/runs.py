@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from claims.text.phrases import count_noun, duration
+from claims.text.terminal import Heading
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed
-from clozelab.runs.record import STATUSES, Record
-from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import STAGE_NAMES, count_noun, duration
+from clozelab.runs.record import STAGE_NAMES, STATUSES, Record
+from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 

@@ -22,7 +22,7 @@ from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_folder, content_key
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -72,7 +72,7 @@ def main(args: ParsedArgs) -> int:
     roles = answering.roles_of_file(file, "embed", values, predictor.trained_columns)
     rows = list(answering.rows_of(file, roles, "embed", values))
     # Before the file: a query that cannot be read is refused at once.
-    of_query: JsonObject = {"prompt": "query", **options}
+    of_query = {"prompt": "query", **options}
     options = {"prompt": "document", **options}
     query_vectors = [predictor.embed(query, **of_query) for query in queries]
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))

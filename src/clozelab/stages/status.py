@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from clozelab.analysis.grouping import group_by
+from claims.analysis.grouping import group_by
+from claims.text.phrases import DASH, count_noun, duration
+from claims.text.terminal import Heading
 from clozelab.launch.handed_over import print_jobs_of_slurm
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
 from clozelab.runs.progress import Progress, SweepState
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STAGE_NAMES, STATUSES, Record
 from clozelab.runs.status import (
     LAUNCHER_FOLDER,
     ExperimentStatus,
@@ -20,8 +22,7 @@ from clozelab.runs.status import (
     failed_before_begun,
     running_cells,
 )
-from clozelab.terminal import Heading, ParsedArgs, path_of, print_table, say, verb
-from clozelab.text.formatting import DASH, STAGE_NAMES, count_noun, duration
+from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
@@ -116,12 +117,8 @@ def _time_left(seconds: float | None) -> str:
 
 def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
     """Print the runs that go on: steps, speed, time left, process, and a long silence."""
-    headings = [
-        Heading("running"),
-        Heading("steps", is_number=True),
-        Heading("tokens/s", is_number=True, drop=2),
-        Heading("time left", is_number=True),
-    ]
+    headings = [Heading("running"), Heading("steps", is_number=True)]
+    headings += [Heading("tokens/s", is_number=True, drop=2), Heading("time left", is_number=True)]
     headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
     rows = [running_cells(record, progress) for record, progress in running]
     print_table(headings, rows)

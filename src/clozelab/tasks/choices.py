@@ -35,7 +35,7 @@ from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states, text_split
 from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel, Unit
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -186,13 +186,13 @@ class ChoiceUnit(Unit[TextExamples]):
 
     # Sequences
 
-    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         contexts, endings = _sequences_of(examples)
         sequences = encode_examples(
             tokenizer, contexts, endings, max_seq_length=self.max_seq_length
         )
-        counts = sequences.cut_counts() | {"empty_texts": examples.num_empty}
-        return sequences.arrays(), counts
+        counts = sequences.cut_counts()
+        return sequences.arrays(), {**counts, "empty_texts": examples.num_empty}
 
     def split(self, arrays: Arrays, facts: Facts, source: SplitSource) -> TextSplit:
         return text_split(arrays, facts, source)

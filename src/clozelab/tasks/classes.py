@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -27,10 +27,11 @@ from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport, error_lines, largest_probability
 from clozelab.tasks.labels import refuse_one_class, warn_of_lacking_classes
 from clozelab.tasks.numbers import NumberTarget
+from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.texts import TextSplit
 from clozelab.tasks.unit import Split
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
@@ -121,7 +122,7 @@ class ClassTarget(KnownClasses):
             self.given_positive_label = cell_text(positive_label)
         super().__init__(labels=labels)
 
-    def config_to_save(self) -> JsonObject:
+    def config_to_save(self) -> PlainDict:
         if self.given_positive_label is None:
             return {}
         return {"positive_label": self.given_positive_label}
@@ -247,20 +248,20 @@ class ClassTarget(KnownClasses):
         majority = np.broadcast_to(answers[counts.argmax()], split.labels.shape)
         return self.score([self.scorers[name].metric], majority, split.labels)[name]
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """Bag of words."""
         # All sets are guessed at once, behind each other: the words are learnt once.
         texts = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_classes(
             text_pairs(train.texts),
-            self.encode(train.labels),
+            self.encode(train.known_labels),
             text_pairs(texts),
             len(self.classes),
         )
         metrics = [scorer.metric for scorer in self.scorers.values()]
         if self.positive_label is None:
             metrics = [metric for metric in metrics if not metric.is_of_one_class]
-        labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
+        labels = {name: self.encode(examples.known_labels) for name, examples in validation.items()}
         return {BAG: score_each_set(guesses, labels, partial(self.score, metrics))}
 
     def prediction_files(
@@ -286,8 +287,8 @@ class ClassTarget(KnownClasses):
             log.warning("%s is not written, since its texts changed: %s", file, problem)
         return files
 
-    def class_report(self, records: Sequence[JsonObject]) -> ClassReport | None:
-        pairs = [(record["label"], record["prediction"]) for record in records]
+    def class_report(self, records: Sequence[PlainDict]) -> ClassReport | None:
+        pairs = [(str(record["label"]), str(record["prediction"])) for record in records]
         return ClassReport.from_pairs(self.classes, pairs)
 
 

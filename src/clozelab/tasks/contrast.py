@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import configured_labels
 from clozelab.tasks.numbers import correlations, exact_numbers
 from clozelab.tasks.similarity import CosineTarget
+from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.unit import Split, Unit
 
 COMMON = "share of common words"
@@ -106,7 +106,7 @@ class ContrastTarget(CosineTarget):
         own = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(logits, own, reduction="sum")
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """The share of a pair's words that both texts have, as a score.
 
         No rule can be learnt from the training file, which has no scores.
@@ -116,7 +116,7 @@ class ContrastTarget(CosineTarget):
         for texts in examples.texts:
             first, second = (set(words_of(text)) for text in texts)
             shares.append(len(first & second) / max(1, len(first | second)))
-        return {COMMON: correlations(np.array(shares), exact_numbers(examples.labels))}
+        return {COMMON: correlations(np.array(shares), exact_numbers(examples.known_labels))}
 
 
 def check_temperature(temperature: float) -> None:

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from clozelab.tasks.baselines import BAG, Scores, guess_numbers, score_each_set,
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.splitting import quantiles_of
+from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.unit import Split
 
@@ -104,14 +104,16 @@ class NumberTarget(Target):
             scores[metric.name] = glue.SCORERS[metric.name](predicted, split.labels)
         return Outcome(scores, records, are_one_number(predicted, split.labels))
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """Bag of words."""
         # All sets are guessed at once, behind each other: the words are learnt once.
         rows = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_numbers(
-            text_pairs(train.texts), exact_numbers(train.labels), text_pairs(rows)
+            text_pairs(train.texts), exact_numbers(train.known_labels), text_pairs(rows)
         )
-        labels = {name: exact_numbers(examples.labels) for name, examples in validation.items()}
+        labels = {
+            name: exact_numbers(examples.known_labels) for name, examples in validation.items()
+        }
         return {BAG: score_each_set(guesses, labels, correlations)}
 
     def prediction_files(

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +31,8 @@ from clozelab.metrics import glue, ordinal
 from clozelab.tasks.baselines import Scores, score_each_set
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
-from clozelab.text.plain import JsonObject
+from clozelab.tasks.tables import TextExamples
+from clozelab.text.plain import PlainDict
 
 FREQUENT = "most frequent class"
 MEDIAN = "median class"
@@ -67,7 +67,7 @@ class OrdinalTarget(ClassTarget):
     def output_names(self) -> Sequence[str]:
         return [f"above {name}" for name in self.classes[:-1]]
 
-    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         return {"answers": {"ranks": list(self.classes)}}
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -86,14 +86,14 @@ class OrdinalTarget(ClassTarget):
         outputs = np.array([logits])
         return float(rank_probabilities(outputs)[0, reached_ranks(outputs)[0]])
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """The most frequent class, the median one, and a bag of words that knows no order."""
-        ranks = self.encode(train.labels)
+        ranks = self.encode(train.known_labels)
         # of an even number the lower of both in the middle
         median = int(np.sort(ranks)[(len(ranks) - 1) // 2])
         frequent = int(np.bincount(ranks).argmax())
         metrics = [scorer.metric for scorer in self.scorers.values()]
-        labels = {name: self.encode(examples.labels) for name, examples in validation.items()}
+        labels = {name: self.encode(examples.known_labels) for name, examples in validation.items()}
         count = sum(len(of_set) for of_set in labels.values())
         scores = {}
         for rule, rank in ((MEDIAN, median), (FREQUENT, frequent)):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +45,14 @@ class ChoiceTarget(ClassTarget):
         """[B, K], from the states [B * K, H] of the sequences."""
         return apply_head_fp32(head, states).view(-1, len(self.classes))
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
         examples = validation[""]
-        labels = self.encode(train.labels)
+        labels = self.encode(train.known_labels)
         guesses = guess_choices(_choices(train), labels, _choices(examples))
         return {
             BAG: self.score(
-                [glue.SCORERS["accuracy"].metric], guesses, self.encode(examples.labels)
+                [glue.SCORERS["accuracy"].metric], guesses, self.encode(examples.known_labels)
             )
         }
 

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 
 from clozelab.metrics import glue, label_sets
 from clozelab.metrics.metric import NO_UNIT, Metric
+from clozelab.models.config_keys import Provenance
 from clozelab.readers.cells import SHOWN_CHARACTERS, cell_text, is_missing
 from clozelab.tasks.baselines import BAG, Scores, guess_label_sets, text_pairs
 from clozelab.tasks.batches import Batch
@@ -42,7 +43,7 @@ from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome
 from clozelab.tasks.unit import Split
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import JsonObject, PlainDict, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict
 
 FREQUENT_SET = "most frequent label set"
 PREVALENCE = "prevalence of each label"
@@ -93,7 +94,7 @@ class SeveralClassesTarget(KnownClasses):
         self.threshold = threshold
         super().__init__(labels=labels)
 
-    def reading(self) -> JsonObject:
+    def reading(self) -> PlainDict:
         return {"separator": self.separator}
 
     # Labels
@@ -195,7 +196,7 @@ class SeveralClassesTarget(KnownClasses):
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none")
         return losses.mean(dim=1).sum()
 
-    def restore_config(self, saved_config: ReadOnlyJson) -> JsonObject:
+    def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
         threshold = (saved_config.get("answers") or {}).get("threshold")
         source = "the model's own, from its fine-tuning"
@@ -205,7 +206,7 @@ class SeveralClassesTarget(KnownClasses):
         self.threshold = float(threshold)
         return {"label_threshold": {"value": self.threshold, "source": source}}
 
-    def model_config_to_save(self, scores: Mapping[str, float]) -> JsonObject:
+    def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         return {"answers": {"threshold": scores[THRESHOLD.name]}}
 
     # Scores, and what is written down
@@ -262,9 +263,9 @@ class SeveralClassesTarget(KnownClasses):
         expected = split.labels.astype(bool)
         return label_sets.SCORERS[name](_most_frequent(expected, len(expected)), expected)
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """The set that is most frequent, each label by its share, and a regression a label."""
-        labels = self.encode(train.labels)
+        labels = self.encode(train.known_labels)
         rows = chain.from_iterable(examples.texts for examples in validation.values())
         guesses = guess_label_sets(
             text_pairs(train.texts), labels.astype(np.int64), text_pairs(rows)

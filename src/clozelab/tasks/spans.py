@@ -17,7 +17,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +26,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.metrics import squad
+from clozelab.models.config_keys import Provenance
 from clozelab.readers.squad import SquadExamples
 from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SURELY_NULL = 1e6
@@ -249,7 +249,7 @@ class SpanTarget(Target):
         num_unanswerable = sum(not question.answers for question in questions)
         return 100.0 * num_unanswerable / len(questions)
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: SquadExamples, validation: Mapping[str, SquadExamples]) -> Scores:
         """Longest overlap.
 
         A question for which no phrase is known gets no answer, in 2.0 as well.
@@ -302,7 +302,7 @@ class SpanTarget(Target):
             f"{name}_null_odds.json": _json_file(answers.null_odds),
         }
 
-    def restore_config(self, saved_config: ReadOnlyJson) -> PlainDict:
+    def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold of no answer, or DEFAULT_THRESHOLD where it has none."""
         rules = saved_config.get("answers") or {}
         for name, value in asdict(self.settings).items():
@@ -310,7 +310,7 @@ class SpanTarget(Target):
                 log.warning(
                     "the model was fine-tuned with %s %s, and is scored with %s",
                     name,
-                    rules[name],
+                    rules.get(name),
                     value,
                 )
         if not self.settings.with_unanswerable:

@@ -57,6 +57,12 @@ class TextExamples:
         return self.select(subset(len(self), most))
 
     @property
+    def known_labels(self) -> list[Any]:
+        """The labels of a file that has some."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
     def rows(self) -> list[tuple[str, ...]]:
         return self.texts
 

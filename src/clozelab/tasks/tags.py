@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -39,7 +39,7 @@ from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import ANY, CLASSES, refuse_one_class
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.tasks.words import WordSplit
+from clozelab.tasks.words import Sentences, WordSplit
 from clozelab.text.plain import JsonObject, PlainDict
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class TagTarget(Target):
         tags = self._tags(np.full(len(split.labels), most_frequent), split)
         return self._score(tags, self._tags(split.labels, split))[name]
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: Sentences, validation: Mapping[str, Sentences]) -> Scores:
         """Each word's most frequent tag.
 
         An unknown word is no entity, or has the most frequent tag of all.
@@ -209,10 +209,10 @@ class TagTarget(Target):
         examples = validation[""]
         unknown = OUTSIDE
         if not self.entity_tags:
-            (unknown, _), *_ = Counter(chain.from_iterable(train.labels)).most_common(1)
-        sentences = zip(train.rows, train.labels, strict=True)
+            (unknown, _), *_ = Counter(chain.from_iterable(train.known_labels)).most_common(1)
+        sentences = zip(train.rows, train.known_labels, strict=True)
         guesses = most_frequent_tags(sentences, examples.rows, unknown)
-        return {TAGS: self._score(guesses, examples.labels)}
+        return {TAGS: self._score(guesses, examples.known_labels)}
 
     def prediction_files(
         self,

@@ -28,12 +28,13 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.metrics.answers import AnswerKind
 from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
-from clozelab.text.plain import PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict
 
 Files = dict[str, Iterable[str]]  # name -> lines
 
@@ -227,7 +228,7 @@ class Target(ABC):
         """
         return {}
 
-    def restore_config(self, saved_config: PlainMapping) -> PlainDict:
+    def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Use the settings of a model's folder, so that nothing is chosen on the scored file.
 
         `saved_config` is what fine-tuning saved there. Returns what the run's record keeps of it.

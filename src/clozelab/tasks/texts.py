@@ -44,7 +44,7 @@ from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ class TextUnit(Unit[TextExamples]):
 
     # Sequences
 
-    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         arrays: Arrays = {}
         texts = list(itertools.chain.from_iterable(examples.texts))
         counts = {"empty_texts": examples.num_empty}
@@ -231,7 +231,7 @@ class TextUnit(Unit[TextExamples]):
         else:
             columns = self.columns_of(examples)
             sequences = encode_examples(tokenizer, *columns, max_seq_length=self.max_seq_length)
-        return arrays | sequences.arrays(), sequences.cut_counts() | counts
+        return arrays | sequences.arrays(), {**sequences.cut_counts(), **counts}
 
     def columns_of(self, examples: TextExamples) -> list[list[str]]:
         """The texts of all sequences: [(a, b), (c, d)] are the sequences "a [SEP] b", ..."""

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.numbers import are_one_number
 from clozelab.tasks.target import Files, Outcome, Target
-from clozelab.tasks.words import WordSplit
+from clozelab.tasks.words import Sentences, WordSplit
 
 log = logging.getLogger(__name__)
 SCORES = ("mae", "spearman")
@@ -100,7 +99,7 @@ class TokenNumberTarget(Target):
         records = split.records(predictions, golds)
         return Outcome(_score(predicted, labels), records, are_one_number(predicted, labels))
 
-    def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
+    def baselines(self, train: Sentences, validation: Mapping[str, Sentences]) -> Scores:
         """The mean of all training words, and each word's own mean, whatever its case.
 
         A word that training does not have gets the mean of all.
@@ -117,10 +116,10 @@ class TokenNumberTarget(Target):
             WORD_MEANS: _score(own, labels),
         }
 
-    def _known_words(self, examples: Any) -> list[tuple[str, float]]:
+    def _known_words(self, examples: Sentences) -> list[tuple[str, float]]:
         """(word in lower case, number) of each word that has one."""
         pairs = []
-        for words, labels in zip(examples.rows, examples.labels, strict=True):
+        for words, labels in zip(examples.rows, examples.known_labels, strict=True):
             for word, label in zip(words, labels, strict=True):
                 if label != self.missing:
                     pairs.append((word.lower(), float(label)))

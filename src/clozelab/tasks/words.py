@@ -268,6 +268,12 @@ class Sentences:
         return [self.tags[number] for number in self.selection]
 
     @property
+    def known_labels(self) -> list[Sequence[Any]]:
+        """The same of a file that has some."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
     def lines(self) -> list[int]:
         return [self.file.lines[number] for number in self.selection]
 

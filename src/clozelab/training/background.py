@@ -15,7 +15,7 @@ import shlex
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -24,7 +24,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import Json, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import Json, PlainMapping
 from clozelab.training.catching_up import (
     CALLS_AT_ONCE,
     MetricCall,
@@ -150,7 +150,7 @@ class BackgroundLogger(Logger):
             raise AttributeError(f"{name}; what may wait for a server is logger.target.{name}")
         return getattr(self.target, name)
 
-    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
         self._put(MetricCall(numbers, step, time.time()))
 

@@ -16,13 +16,11 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from typing import NoReturn, SupportsFloat
+from typing import NoReturn, SupportsFloat, TypedDict
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-
-from clozelab.text.plain import PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +77,14 @@ def require_finite_state(trainer: Trainer) -> None:
             " are not saved; earlier checkpoints stay, and a smaller learning rate and a longer"
             " warm-up are the usual cures",
         )
+
+
+class SpikeState(TypedDict, total=False):
+    """What a checkpoint has of a SpikeWatch; an older one names no phase."""
+
+    logs: list[float]
+    phase: int
+    left_out: list[int]
 
 
 class SpikeWatch:
@@ -171,11 +177,11 @@ class SpikeWatch:
         deviation = math.sqrt(sum((other - mean) ** 2 for other in logs) / len(logs))
         return math.exp(mean + max(SIGMAS * deviation, math.log(FACTOR)))
 
-    def state(self) -> PlainMapping:
+    def state(self) -> SpikeState:
         """For a checkpoint, after a look."""
         return {"logs": list(self._logs), "phase": self._phase, "left_out": list(self.left_out)}
 
-    def load(self, state: ReadOnlyJson) -> None:
+    def load(self, state: SpikeState) -> None:
         self._logs = list(state["logs"])
         # An older checkpoint names no phase: another one than any, so its norms judge nothing.
         self._phase = state.get("phase", -1)

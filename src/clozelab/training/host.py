@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TypedDict
 
 from clozelab.processor import cpu_flags, cpuinfo
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 PACKAGES = (
     "clozelab",
@@ -36,13 +37,18 @@ M_MMAP_MAX = -4
 OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
-@cache
-def host_facts() -> JsonObject:
-    """What a record keeps of the machine and the code.
+class HostFacts(TypedDict):
+    """What a record keeps of the machine and the code."""
 
-    versions; git {"commit", "dirty"} or None; host {"cpu", "cores", "platform", "gpus"};
-    environment: what of these decides the last digits of a result.
-    """
+    environment: dict[str, str]  # what decides the last digits of a result
+    versions: dict[str, str]
+    git: PlainDict | None  # commit, dirty
+    host: PlainDict  # cpu, cores, platform, gpus
+
+
+@cache
+def host_facts() -> HostFacts:
+    """Look at this machine, and at the code that runs."""
     python = platform.python_version()
     gpus = (_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or "").splitlines()
     versions = {"python": python}

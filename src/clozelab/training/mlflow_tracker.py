@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from filelock import FileLock
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from clozelab.text.plain import Json, ReadOnlyJson
+from clozelab.text.plain import Json
 from clozelab.training.catching_up import MetricCall, Recorded
 from clozelab.training.jobs import TrackedJob
 
@@ -110,7 +110,7 @@ class MlflowTracker(Logger):
         return isinstance(error, OSError) or type(error) is MlflowException
 
     @rank_zero_only
-    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.log_many([MetricCall(dict(metrics), step, time.time())])
 
     @rank_zero_only

@@ -12,7 +12,7 @@ import logging
 import netrc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.text.packages import require_package
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.catching_up import MetricCall, Recorded, read_wandb_history
 from clozelab.training.jobs import TrackedJob
@@ -65,7 +65,7 @@ class MetricsCsv(Logger):
         self._seconds = 0.0
 
     @rank_zero_only
-    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
         self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
         rows = []
@@ -145,7 +145,7 @@ class WandbTracker(Logger):
         self._init_error: Exception | None = None
 
     @rank_zero_only
-    def log_metrics(self, metrics: ReadOnlyJson, step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         values = {key: float(value) for key, value in metrics.items()}
         self._log_action(lambda _, run: run.log({**values, "step": step}))
 

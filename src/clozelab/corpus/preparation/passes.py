@@ -31,12 +31,12 @@ from clozelab.corpus.preparation.shard_files import (
     write_file,
 )
 from clozelab.corpus.preparation.survey import blocks_of, frequent_lines, survey_documents
-from clozelab.corpus.preparation.tallies import Tally
+from clozelab.corpus.preparation.tallies import DocumentFacts, Tally, TokenFacts
 from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 TOKENS = "tokens"  # the pass of `tokenise`
 
@@ -111,7 +111,7 @@ def first_pass(work: Work, shard: TextShard) -> int:
     """Take a shard's texts through the steps before any table; returns its bytes on disk."""
     texts = Tally("read")
     documents = texts.counted(shard.documents())
-    facts: JsonObject = {"digest": shard.digest(), "bytes": shard.num_bytes, "tallies": []}
+    facts: DocumentFacts = {"digest": shard.digest(), "bytes": shard.num_bytes, "tallies": []}
     _take_steps(work, PassTask(0, shard.number), documents, [texts], facts)
     return shard.num_bytes
 
@@ -119,11 +119,11 @@ def first_pass(work: Work, shard: TextShard) -> int:
 def later_pass(work: Work, task: PassTask) -> int:
     """Take a shard through the next steps, and delete what it came from; returns its bytes."""
     before = work.shard_file(pass_name(task.number - 1), task.shard)
-    facts = read_facts(before)
+    facts: DocumentFacts = read_facts(before)
     documents = unpack_documents(task.shard, read_arrays(before, [TEXT, *DOCUMENT_ARRAYS]))
     _take_steps(work, task, documents, [], facts)
     before.unlink(missing_ok=True)
-    return int(facts["bytes"])
+    return facts["bytes"]
 
 
 def _take_steps(
@@ -131,7 +131,7 @@ def _take_steps(
     task: PassTask,
     documents: Iterable[Document],
     tallies: list[Tally],
-    facts: JsonObject,
+    facts: DocumentFacts,
 ) -> None:
     """Apply the steps of a pass, and write the file of its shard."""
     for number in work.passes[task.number]:
@@ -187,7 +187,7 @@ def tokenise(work: Work, shard: int) -> int:
         first           0   2 3 4      parts of 2, 1, 1 and 2 sentences
     """
     path = work.shard_file(work.last_pass, shard)
-    facts = read_facts(path)
+    facts: TokenFacts = read_facts(path)
     arrays = read_arrays(path)
     kept = work.settled.kept_of(shard)
     is_kept = np.repeat(kept, arrays["document_sentences"])
@@ -225,7 +225,7 @@ def tokenise(work: Work, shard: int) -> int:
         tokens[f"{side}.origins"] = origins[in_side]
     write_file(work.shard_file(TOKENS, shard), tokens, facts)
     path.unlink(missing_ok=True)
-    return int(facts["bytes"])
+    return facts["bytes"]
 
 
 def held_out_sentences(settled: Settled, arrays: Arrays) -> np.ndarray:

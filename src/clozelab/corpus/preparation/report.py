@@ -11,10 +11,10 @@ from clozelab.corpus.fertility import total_words
 from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation.settled import Settled
 from clozelab.corpus.preparation.survey import STRETCH_CHARACTERS
-from clozelab.corpus.preparation.tallies import Tally
+from clozelab.corpus.preparation.tallies import Tally, TokenFacts
 from clozelab.corpus.shards import ShardWriter
 from clozelab.text.formatting import shortened
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def _refuse_small(counts: CorpusCounts) -> NoReturn:
 
 def of_steps(
     settled: Settled,
-    shards: Sequence[JsonObject],
+    shards: Sequence[TokenFacts],
     source_names: Sequence[str],
     writers: Mapping[str, ShardWriter],
 ) -> PlainDict:
@@ -121,7 +121,7 @@ def _step_facts(tally: Tally, source_names: Sequence[str]) -> PlainDict:
     return {"step": tally.step, "kept": kept, "reasons": reasons, "examples": report.examples}
 
 
-def _repeated_lines(shards: Sequence[JsonObject], num_tokens: int) -> list[PlainDict]:
+def _repeated_lines(shards: Sequence[TokenFacts], num_tokens: int) -> list[PlainDict]:
     """The lines with the largest shares of a corpus's tokens; a warning names them."""
     copies: Counter[str] = Counter()
     tokens: Counter[str] = Counter()

@@ -16,7 +16,7 @@ import zstandard
 
 from clozelab.corpus.steps.step import Arrays, Document
 from clozelab.files.atomic import atomic_open
-from clozelab.text.plain import JsonObject, PlainMapping
+from clozelab.text.plain import PlainMapping
 
 FACTS = "facts"
 SURVEY = "survey."  # before the names of a step's arrays
@@ -42,7 +42,7 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, np.
         return {name: archive[name] for name in names}
 
 
-def read_facts(path: Path) -> JsonObject:
+def read_facts(path: Path) -> Any:
     """The facts of a file."""
     return json.loads(read_arrays(path, [FACTS])[FACTS].tobytes())
 

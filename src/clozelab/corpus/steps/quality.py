@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from claims.text.did_you_mean import hint
 from clozelab.corpus.steps.ngrams import ngram_hashes
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
-from clozelab.text.did_you_mean import hint
 
 Limits = dict[str, Sequence[float]]
 LIMITS: Limits = {}

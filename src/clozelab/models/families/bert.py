@@ -28,6 +28,7 @@ from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import (
     ABSENT,
+    ConfigJson,
     require_one_spelling,
     require_values,
     unknown_keys,
@@ -226,7 +227,7 @@ class Family:
         readers = POOLED_KINDS & set(kinds) - set(self.dense_heads)
         return bool(readers) or not (kinds or self.pooler_is_apart)
 
-    def require_masks(self, values: PlainMapping) -> None:
+    def require_masks(self, values: ConfigJson) -> None:
         """ValueError where a model of this config.json tells nothing of a mask in a text."""
 
     def require_template(self, cls_is_last: bool, where: str | Path) -> None:
@@ -335,7 +336,7 @@ class Family:
 
         transformers keeps unknown keys.
         """
-        values = self.to_hf_keys(config)
+        values: Any = self.to_hf_keys(config)
         architecture = self.architecture(kinds, config.is_causal)
         # What a reader of these keys would not know of the encoder.
         read_back = EncoderConfig(
@@ -365,9 +366,9 @@ class Family:
             values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
 
-    def from_hf_config(self, values: ReadOnlyJson) -> EncoderConfig:
+    def from_hf_config(self, values: ConfigJson) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
-        extra = values.get(EXTRA_CONFIG_KEY, {})
+        extra = values.get("clozelab_encoder", {})
         # What a family reads is not fixed, nor is a causal mask that their classes do not have.
         read = set(self.more_read)
         if "is_causal" in extra:
@@ -376,7 +377,7 @@ class Family:
         require_values(values, {key: fixed[key] for key in fixed.keys() - read})
         require_one_spelling(values, self.renamed)
         given = {key: value for key, value in values.items() if value is not None}
-        complete = {**self.defaults, **given}
+        complete: Any = {**self.defaults, **given}
         missing = [key for key in (*self.keys, *self.renamed.values()) if key not in complete]
         if missing:
             model = self.class_name.upper()
@@ -402,7 +403,7 @@ class Family:
             values |= {"is_decoder": config.is_causal, "use_cache": False}
         return {**values, **self.own_keys(config)}
 
-    def from_hf_keys(self, values: PlainMapping) -> JsonObject:
+    def from_hf_keys(self, values: ConfigJson) -> JsonObject:
         """Arguments of EncoderConfig, from a complete config.json."""
         is_causal = self.has_causal_mask and bool(values.get("is_decoder", False))
         return {**self.own_fields(values), "is_causal": is_causal}

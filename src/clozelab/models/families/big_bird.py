@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import ConfigJson
 from clozelab.models.encoder import Intermediate, ResidualOutput
 from clozelab.models.families.bert import Family
 from clozelab.models.families.modernbert import FULL_ATTENTION
@@ -83,10 +84,11 @@ class BigBird(Family):
         values["attention_type"] = "block_sparse" if blocks else "original_full"
         return {**values, **blocks}
 
-    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         attention: PlainDict = {"_target_": FULL_ATTENTION}
         if values["attention_type"] != "original_full":
-            attention = ATTENTION | {key: values[key] for key in BLOCKS}
+            plain: PlainMapping = values
+            attention = ATTENTION | {key: plain[key] for key in BLOCKS}
         arguments = super().from_hf_keys({**values, "is_decoder": False})
         return {**arguments, "attention": attention}
 

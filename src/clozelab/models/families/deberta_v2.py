@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from clozelab.models.config import ACTIVATIONS, DEFAULT_MODULES, EncoderConfig
-from clozelab.models.config_keys import require_values
+from clozelab.models.config_keys import ConfigJson, require_values
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -142,7 +142,7 @@ class DebertaV2(Family):
         values["cls_dropout"] = pooler.get("head_dropout")
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         _refuse_other_parts(values)
         terms = values.get("pos_att_type") or ""
         if not isinstance(terms, str):
@@ -152,9 +152,9 @@ class DebertaV2(Family):
         given["pos_att_type"] = "|".join(sorted(terms.lower().replace(" ", "").split("|")))
         block: object = DEFAULT_MODULES["block"]
         if values.get("conv_kernel_size", 0) > 0:
-            options = {"conv_kernel_size": values["conv_kernel_size"]}
-            options["conv_act"] = values.get("conv_act", "tanh")
-            block = {"_target_": BLOCK, **options}
+            act = values.get("conv_act", "tanh")
+            size = values["conv_kernel_size"]
+            block = {"_target_": BLOCK, "conv_kernel_size": size, "conv_act": act}
         pooler = {
             "_target_": POOLER,
             "dropout": values.get("pooler_dropout", 0.0),
@@ -169,7 +169,7 @@ class DebertaV2(Family):
         }
 
 
-def _refuse_other_parts(values: ReadOnlyJson) -> None:
+def _refuse_other_parts(values: ConfigJson) -> None:
     """ValueError names the key of a part that no class here has."""
     size = values["hidden_size"]
     expected = {

@@ -7,8 +7,9 @@ transformers, and so every text is read here.
 from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import ConfigJson
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 # What transformers writes where there are none.
 DEFAULT_TASKS = 3
@@ -31,7 +32,7 @@ class Ernie(Family):
             "task_type_vocab_size": number or DEFAULT_TASKS,
         }
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         # A file may name a number of tasks, and not use it.
         number = 0
         if values.get("use_task_id"):

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import ConfigJson
 from clozelab.models.families.roberta import POSITIONS, Roberta
 from clozelab.models.layout import Layout
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -83,12 +84,13 @@ class Longformer(Roberta):
         layers = range(config.num_hidden_layers)
         return {**values, "attention_window": [2 * window[n % len(window)] for n in layers]}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         given = values["attention_window"]
         depth = values["num_hidden_layers"]
-        windows = given
         if isinstance(given, int):
             windows = [given] * depth
+        else:
+            windows = given
         if len(windows) != depth or any(window < 2 or window % 2 for window in windows):
             raise ValueError(
                 f"attention_window is {given}; it is an even number above 0, or one"

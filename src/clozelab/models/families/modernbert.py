@@ -17,7 +17,7 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import require_values
+from clozelab.models.config_keys import ConfigJson, require_values
 from clozelab.models.encoder import residual_scale
 from clozelab.models.families.bert import Family
 from clozelab.models.layers import initialise_
@@ -172,10 +172,10 @@ class Modernbert(Family):
 
     # config.json
 
-    def from_hf_config(self, values: PlainMapping) -> EncoderConfig:
+    def from_hf_config(self, values: ConfigJson) -> EncoderConfig:
         # Of transformers 4: null stands for the global layers' base.
         if values.get("local_rope_theta", 0) is None:
-            base = values.get("global_rope_theta", self.defaults["global_rope_theta"])
+            base: Any = values.get("global_rope_theta", self.defaults["global_rope_theta"])
             values = {**values, "local_rope_theta": base}
         return super().from_hf_config(values)
 
@@ -196,7 +196,7 @@ class Modernbert(Family):
         values["local_rope_theta"] = values["rope_parameters"][LOCAL]["rope_theta"]
         return values
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         heads_count = values["num_attention_heads"]
         # The window a second time, and what rotary positions turn: their classes read both.
         expected = {
@@ -204,7 +204,8 @@ class Modernbert(Family):
             "head_dim": values["hidden_size"] // heads_count,
         }
         require_values(values, expected)
-        biases = {values[key] for key in BIASES}
+        plain: PlainMapping = values
+        biases = {plain[key] for key in BIASES}
         if len(biases) > 1:
             raise ValueError(f"{', '.join(BIASES)} differ; all matrices have a bias here, or none")
         # The pattern of transformers 4, which newer files list as layer_types.
@@ -261,7 +262,7 @@ def layer_types(num_layers: int, every: int, first: int) -> list[str]:
     return types
 
 
-def attention_part(values: ReadOnlyJson, window: int, usual: tuple[int, int]) -> PlainDict:
+def attention_part(values: ConfigJson, window: int, usual: tuple[int, int]) -> PlainDict:
     """The part of a config.json; `usual`: the pattern (n, first) where layer_types fits several.
 
     ValueError for layer_types that no pattern gives.

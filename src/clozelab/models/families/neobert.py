@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import require_values
+from clozelab.models.config_keys import ConfigJson, require_values
 from clozelab.models.families.bert import Family
 from clozelab.models.families.ultrabert import BLOCK
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -150,11 +150,12 @@ class Neobert(Family):
             "rms_norm": True,
         }
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         require_values(values, {"dim_head": values["hidden_size"] // values["num_attention_heads"]})
+        plain: PlainMapping = values
         for key, value in {"hidden_act": "SwiGLU", "rope": True, "rms_norm": True}.items():
-            if str(values.get(key, value)).lower() != str(value).lower():
-                raise ValueError(f"{key} is {values[key]!r}; only {value!r} can be read")
+            if str(plain.get(key, value)).lower() != str(value).lower():
+                raise ValueError(f"{key} is {plain[key]!r}; only {value!r} can be read")
         size = int(2 * values["intermediate_size"] / 3)
         # A multiple of eight.
         return {**self.own_fields(values), "intermediate_size": -(-size // 8) * 8}

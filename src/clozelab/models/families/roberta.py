@@ -7,8 +7,9 @@ read by multiple choice alone.
 from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.config_keys import ConfigJson
 from clozelab.models.families.bert import Family
-from clozelab.text.plain import PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict
 
 POSITIONS = {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True}
 
@@ -36,7 +37,7 @@ class Roberta(Family):
         values["max_position_embeddings"] += config.pad_token_id + 1
         return values
 
-    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         arguments = super().from_hf_keys(values)
         arguments["max_position_embeddings"] -= arguments["pad_token_id"] + 1
         return arguments

@@ -12,7 +12,7 @@ from torch import nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import require_values
+from clozelab.models.config_keys import ConfigJson, require_values
 from clozelab.models.families.bert import Family
 from clozelab.models.families.modernbert import (
     FRESH,
@@ -24,7 +24,7 @@ from clozelab.models.families.modernbert import (
     layer_keys,
 )
 from clozelab.models.layers import Linear
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -143,7 +143,7 @@ class Ultrabert(Family):
         values["sliding_window"] = attention["window"]
         return values
 
-    def from_hf_keys(self, values: PlainMapping) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         values = with_layer_types(values)
         heads_count = values["num_attention_heads"]
         # Fewer heads of keys than of queries (grouped attention) are not here.
@@ -163,9 +163,9 @@ class Ultrabert(Family):
         return fields
 
 
-def with_layer_types(values: ReadOnlyJson) -> JsonObject:
+def with_layer_types(values: ConfigJson) -> ConfigJson:
     """Older files list each layer's window (0: none) and base, instead of kinds of layers."""
-    values = dict(values)
+    values = values.copy()
     windows = values.get("attention_windows")
     if windows is None:
         return values
@@ -179,7 +179,7 @@ def with_layer_types(values: ReadOnlyJson) -> JsonObject:
             "attention_windows or rope_theta has several numbers for layers of one"
             " kind; only one can be read"
         )
-    rope = {kind: {"rope_theta": base} for kind, base in kinds}
+    rope: dict[str, PlainDict] = {kind: {"rope_theta": base} for kind, base in kinds}
     values.setdefault("layer_types", types)
     values.setdefault("rope_parameters", rope)
     values["sliding_window"] = max(used, default=values["sliding_window"])

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import require_values
+from clozelab.models.config_keys import ConfigJson, require_values
 from clozelab.models.families.bert import TASKS, Family
 from clozelab.models.families.distilbert import PreClassifier
 from clozelab.models.families.modernbert import UNSAID_IDS
 from clozelab.models.segmented import PARTS
-from clozelab.text.plain import PlainDict, ReadOnlyJson
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
@@ -128,9 +128,9 @@ class Xlnet(Family):
             head.transform = nn.Identity()
         return head
 
-    def require_masks(self, values: ReadOnlyJson) -> None:
+    def require_masks(self, values: ConfigJson) -> None:
         objective = values.get("clozelab", {}).get("objective", {"token": {"_target_": ""}})
-        if not objective["token"]["_target_"].endswith(".MaskedLanguageModel"):
+        if not str(objective["token"]["_target_"]).endswith(".MaskedLanguageModel"):
             raise ValueError(
                 "an XLNet predicts tokens from queries, not from masks in a text; one that"
                 " objective=mlm has trained can be asked so, and objective=permuted measures others"
@@ -174,7 +174,7 @@ class Xlnet(Family):
         values = {**self.own_keys(config), **FIXED, **dict.fromkeys(UNSAID_IDS)}
         return values | {"summary_last_dropout": config.hidden_dropout_prob}
 
-    def from_hf_keys(self, values: ReadOnlyJson) -> PlainDict:
+    def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         require_values(values, {"d_head": values["d_model"] // values["n_head"]})
         fields = self.own_fields(values)
         return fields | {"attention_probs_dropout_prob": values["dropout"]}

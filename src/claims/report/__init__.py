@@ -1,0 +1,1 @@
+"""A judged table in words, tables and pictures."""

@@ -1,0 +1,129 @@
+"""The report of a file of scores: what `claims judge` and `clozelab judge` print and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from claims.analysis.scores import ScoreTable
+from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
+from claims.report.files import (
+    write_claims,
+    write_page,
+    write_pictures,
+    write_scores,
+)
+from claims.report.forest_picture import draw_forest
+from claims.report.page import About, JudgedPage, claim_section, table_section, templates
+from claims.report.screen import print_judged, print_plain
+from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
+from claims.tables.score_file import make_score_table, read_scores
+from claims.text.phrases import count_noun
+
+CAVEAT = (
+    "Scores do not record how their runs were made. That the rows saw the same data, steps, tuning"
+    " and code is taken on trust."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePage(JudgedPage):
+    """What a page shows of a file of scores."""
+
+    # "30 scores of scores.csv, 5 seeds"
+    setup: str
+    # what the file cannot say
+    caveat: str
+
+
+def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> ScorePage:
+    """Judge the claims of a file against scores, and write the report where there is a folder.
+
+    Args:
+        scores: a CSV, a Parquet file or a folder of result files.
+        claims: a YAML file; without it, all rows are compared with the first one.
+        folder: for report.html, report.md, pictures, results.csv and claims.csv. It keeps
+            looks.jsonl, too, so that seeds which are added later count as added.
+
+    Raises:
+        ValueError: one of the files has a slip.
+    """
+    if folder is not None and folder.suffix == ".csv":
+        raise ValueError(f"{folder} is no folder: the report has several files")
+    file = ClaimFile(columns=(), compare="first")
+    if claims is not None:
+        file = read_claim_file(claims)
+    found = read_scores(scores, file.scores)
+    table = make_score_table(found, file.claims, file.stopping, file.columns)
+    if claims is not None:
+        # A misspelt arm would else be judged as one without runs.
+        check_names(table, file, scores, claims)
+    if folder is None:
+        analysed = AnalysedTable(judge(table), [])
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        analysed = run_interim_analysis(table, folder)
+    page = build_score_page(table, analysed, file, scores, found.notes)
+    return write_report(page, table, folder) if folder else page
+
+
+def build_score_page(
+    table: ScoreTable, analysed: AnalysedTable, file: ClaimFile, scores: Path, notes: Sequence[str]
+) -> ScorePage:
+    """Put judged scores into words; `notes` says what of them was left out."""
+    seeds: list[int] = []
+    for cell in table.cells.values():
+        seeds += [seed for seed, _ in cell.scores]
+    setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
+    problems = {}
+    if notes:
+        problems["Left out"] = list(notes)
+    assumed = [column.name for column in table.spec.columns if not column.unit]
+    if assumed:
+        names = ", ".join(assumed)
+        problems["Assumed"] = [f"percent, where higher is better: {names}"]
+    title = file.title if file.title else f"Claims about {scores.name}"
+    about = About(title, scores.name)
+    labels = {row: row for row in table.rows}
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
+    return ScorePage(
+        about=about,
+        setup=setup,
+        caveat=CAVEAT,
+        table=table_section(table, f"of {scores.name}", "", labels),
+        judged=claim_section(table, analysed, every_pair=file.compare == "all"),
+        problems=problems,
+        provenance=[("Report", f"made {made}")],
+        plots={},
+    )
+
+
+def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:
+    """Write all files of a report; returns the page with its pictures."""
+    drawings = {"forest": partial(draw_forest, page.judged.forest)}
+    page = replace(page, plots=write_pictures(drawings, folder))
+    for suffix in ("html", "md"):
+        environment = templates(is_markdown=suffix == "md")
+        template = environment.get_template(f"judged.{suffix}.j2")
+        write_page(page, template, folder / f"report.{suffix}")
+    write_scores(folder / "results.csv", table)
+    write_claims(folder / "claims.csv", page.judged.claims)
+    return page
+
+
+def print_score_page(page: ScorePage, folder: Path | None, console: Console) -> None:
+    """Print what was read, what is taken on trust, scores, verdicts, and where the report lies."""
+    print_plain(page.about.title, console, "bold")
+    print_plain(f"{page.setup}; {page.table.interval}", console, "dim")
+    for heading, lines in page.problems.items():
+        for line in lines:
+            print_plain(f"{heading.lower()}: {line}", console, "yellow")
+    print_plain(page.caveat, console, "yellow")
+    print_judged(page, console)
+    if folder:
+        console.print(f"Report: {(folder / 'report.html').resolve()}", markup=False, soft_wrap=True)

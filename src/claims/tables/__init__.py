@@ -1,0 +1,1 @@
+"""Tables of scores and files of claims, as people bring them."""

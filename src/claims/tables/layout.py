@@ -1,0 +1,50 @@
+"""How a file of scores is laid out, and what its rows are once they are read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from claims.analysis.schema import Entry
+
+OF_MODEL = re.compile(r"(?P<arm>[^/]+?)[-_/]?seed[-_=]?(?P<seed>\d+)")
+"""A model or a folder without its task: `mlm-seed-1`, `runs/mlm/seed_1`."""
+OF_TASK = re.compile(r"^(?P<arm>[^/]+?)(/(?P<task>[^/]+?))?[-_/]?seed[-_=]?(?P<seed>\d+)")
+"""A folder, with its task where that is a folder, too: `mlm/mrpc/seed_1`."""
+
+
+class ScoreLayout(Entry):
+    """The names of a file's columns (`scores:` in a file of claims)."""
+
+    arm: str = "arm"
+    """the column of the systems that are compared"""
+    seed: str = "seed"
+    """the column of the seeds"""
+    task: str = "task"
+    """the column of the tasks"""
+    score: str = "score"
+    """the column of the scores"""
+    tasks: tuple[str, ...] = Field(default=())
+    """a list of the columns that hold a task's scores each, in a file with a line a run"""
+    run: re.Pattern[str] | None = None
+    """a regular expression of a run's name, with the groups arm and seed, and task if it has one"""
+
+
+DEFAULT_LAYOUT = ScoreLayout()
+
+
+@dataclass(frozen=True)
+class ScoreRows:
+    """Scores in long form: a row a score.
+
+    A row has the cells arm, seed, task and score, and may have finetuning_seed and metric.
+    """
+
+    # (where it stands, its cells)
+    rows: list[tuple[str, dict[str, str]]]
+    # (task, metric) of scores of which the file says that the smaller one is better
+    falling: frozenset[tuple[str, str]] = frozenset()
+    # what a reader of the page has to know
+    notes: list[str] = field(default_factory=list)

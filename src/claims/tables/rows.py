@@ -1,0 +1,127 @@
+"""Scores from a CSV or Parquet file: a line a score, or a line a run and a column a task.
+
+A line a run is what W&B and MLflow export, too. MLflow writes `params.seed` and `metrics.f1`, where
+a layout says `seed` and `f1`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from claims.tables.layout import ScoreLayout, ScoreRows
+from claims.text.phrases import count_noun
+
+FINETUNE_SEED_NAMES = ("finetuning_seed", "fine_tuning_seed")
+METRICS = "metrics."
+PREFIXES = ("", "params.", METRICS, "tags.")
+STATUS_NAMES = ("State", "Status", "status")
+UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "preempted", "scheduled")
+
+# a line's number and its cells
+NumberedRow = tuple[int, dict[str, str]]
+
+
+def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
+    """Read a table of scores in long or wide form.
+
+    Runs that an export calls unfinished are left out and counted. ValueError: a column is missing
+    or there twice, or a line has too many cells.
+    """
+    read = _read_parquet if path.suffix == ".parquet" else _read_csv
+    columns, rows = read(path)
+    if not rows:
+        raise ValueError(f"{path}: no line below the heading")
+    finished = list(filter(_is_finished, rows))
+    notes = []
+    if len(finished) < len(rows):
+        notes = [f"{count_noun(len(rows) - len(finished), 'unfinished run')} left out"]
+
+    # our name -> the file's
+    names = {"arm": _column(path, layout.arm, columns), "seed": _column(path, layout.seed, columns)}
+    for column in FINETUNE_SEED_NAMES:
+        if column in columns:
+            names["finetuning_seed"] = column
+    if layout.tasks or not {layout.task, layout.score} & set(columns):
+        tasks = {task: _column(path, task, columns) for task in layout.tasks}
+        if not tasks:
+            tasks = _other_columns(columns, names.values())
+        return ScoreRows(list(_long_rows(finished, names, tasks)), notes=notes)
+    for name, column in (("task", layout.task), ("score", layout.score)):
+        names[name] = _column(path, column, columns)
+    if "metric" in columns:
+        names["metric"] = "metric"
+    return ScoreRows([_named(row, names) for row in finished], notes=notes)
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
+    # utf-8-sig: Excel puts a byte order mark before a CSV.
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, restval="")
+        columns = list(reader.fieldnames or ())
+        for name in columns:
+            if columns.count(name) > 1:
+                raise ValueError(f"{path}: two columns are called {name!r}")
+        # The reader counts the lines that it has read, also inside a quoted cell.
+        rows = [(reader.line_num, row) for row in reader]
+    for number, row in rows:
+        # Surplus cells are filed under the key None.
+        if None in row:
+            raise ValueError(f"{path}, line {number}: it has more cells than the heading")
+    return columns, rows
+
+
+def _read_parquet(path: Path) -> tuple[list[str], list[NumberedRow]]:
+    try:
+        from pyarrow import parquet  # an extra of the small wheel
+    except ImportError:
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
+    table = parquet.read_table(path)
+    rows = []
+    for number, values in enumerate(table.to_pylist(), 1):
+        texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        rows.append((number, texts))
+    return table.column_names, rows
+
+
+def _is_finished(row: NumberedRow) -> bool:
+    _, cells = row
+    return not any(cells.get(name, "").casefold() in UNFINISHED for name in STATUS_NAMES)
+
+
+def _column(path: Path, name: str, columns: Sequence[str]) -> str:
+    """The column that a layout means. ValueError: there is none."""
+    for prefix in PREFIXES:
+        if prefix + name in columns:
+            return prefix + name
+    raise ValueError(
+        f"{path}: no column {name!r}; it has {', '.join(columns) or 'none'}. `scores:` in the file"
+        " of claims names the columns (docs/judge.md)"
+    )
+
+
+def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, str]:
+    """Task -> column, where a layout names no tasks: all columns that are nothing else."""
+    others = [name for name in columns if name not in (*used, *STATUS_NAMES)]
+    metrics = [name for name in others if name.startswith(METRICS)]
+    if metrics:
+        others = metrics
+    return {name.removeprefix(METRICS): name for name in others}
+
+
+def _long_rows(
+    rows: Iterable[NumberedRow], names: Mapping[str, str], tasks: Mapping[str, str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """A row a score; a run without a score of a task has none."""
+    for row in rows:
+        where, about = _named(row, names)
+        for task, column in tasks.items():
+            score = row[1][column].strip()
+            if score:
+                yield where, about | {"task": task, "score": score}
+
+
+def _named(row: NumberedRow, names: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    number, cells = row
+    return f"line {number}", {name: cells[column] for name, column in names.items()}

@@ -1,0 +1,1 @@
+"""Numbers, lists and YAML as text."""

@@ -1,5 +1,0 @@
-"""From scores over seeds to verdicts on claims: statistics, comparability, corrections.
-
-The room imports nothing of clozelab. It decides on types and numbers, and makes no sentence:
-report/wording.py turns its reasons into words.
-"""

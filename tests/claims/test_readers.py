@@ -1,0 +1,176 @@
+"""Scores as people have them: tables of several layouts, exports, folders of result files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.screens import refuses
+
+from claims.analysis.schema import Scale
+from claims.report.score_page import judge_files
+from claims.tables.layout import ScoreLayout
+from claims.tables.score_file import make_score_table, read_scores
+
+Cells = dict[tuple[str, str], dict[tuple[int, int], float]]
+
+
+def cells_of(path: Path, **layout: object) -> Cells:
+    return read_scores(path, ScoreLayout.model_validate(layout)).cells
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+WIDE = """system,seed,mnli,sst2
+bert,1,84.1,92.1
+bert,2,84.4,
+ours,1,85.0,92.2
+ours,2,85.2,92.1
+"""
+WIDE_CELLS = {
+    ("bert", "mnli"): {(1, 0): 84.1, (2, 0): 84.4},
+    ("bert", "sst2"): {(1, 0): 92.1},
+    ("ours", "mnli"): {(1, 0): 85.0, (2, 0): 85.2},
+    ("ours", "sst2"): {(1, 0): 92.2, (2, 0): 92.1},
+}
+
+
+def test_a_line_a_run_is_read(tmp_path: Path) -> None:
+    """An empty cell is a score that is missing, and the page says of which cell."""
+    path = tmp_path / "scores.csv"
+    path.write_text(WIDE)
+    assert cells_of(path, arm="system") == WIDE_CELLS
+    table = make_score_table(read_scores(path, ScoreLayout(arm="system")), ())
+    assert table.cells["bert", "sst2"].missing == ((2, 0),)
+    assert not table.cells["bert", "mnli"].missing
+    with refuses("no column 'arm'; it has system, seed, mnli, sst2"):
+        read_scores(path)
+    with refuses("no column 'rte'"):
+        cells_of(path, arm="system", tasks=["mnli", "rte"])
+
+
+def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "scores.csv").write_text(WIDE)
+    frame = pandas.read_csv(tmp_path / "scores.csv")
+    frame.to_parquet(tmp_path / "scores.parquet")
+    assert cells_of(tmp_path / "scores.parquet", arm="system") == WIDE_CELLS
+
+
+WANDB = """"Name","State","Notes","User","Tags","Created","Runtime","Sweep","model","seed","eval/f1"
+"rose-1","finished","-","ann","","2026-11-01T10:00:00.000Z","812","","bert","1","88.1"
+"iris-2","finished","-","ann","","2026-11-01T11:00:00.000Z","815","","ours","1","89.0"
+"lily-3","crashed","-","ann","","2026-11-01T12:00:00.000Z","99","","ours","2","12.0"
+"""
+MLFLOW = """run_id,experiment_id,status,artifact_uri,params.model,params.seed,metrics.f1,tags.user
+a1,1,FINISHED,mlruns/a1,bert,1,88.1,ann
+a2,1,FINISHED,mlruns/a2,ours,1,89.0,ann
+a3,1,FAILED,mlruns/a3,ours,2,12.0,ann
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "task"),
+    [
+        (WANDB, {"arm": "model", "tasks": ["eval/f1"]}, "eval/f1"),
+        (MLFLOW, {"arm": "model", "tasks": ["f1"]}, "f1"),
+        (MLFLOW, {"arm": "model"}, "f1"),
+    ],
+)
+def test_exports_of_trackers_are_read_without_their_failed_runs(
+    tmp_path: Path, text: str, layout: dict[str, object], task: str
+) -> None:
+    path = tmp_path / "export.csv"
+    path.write_text(text)
+    found = read_scores(path, ScoreLayout.model_validate(layout))
+    assert found.cells == {("bert", task): {(1, 0): 88.1}, ("ours", task): {(1, 0): 89.0}}
+    assert found.notes == ["1 unfinished run left out"]
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def test_results_of_the_harness_are_read(tmp_path: Path) -> None:
+    """Fractions become percent; a perplexity stays what it is, and less of it is better."""
+    for arm, gain in (("mlm", 0.0), ("ltr", 0.1)):
+        results = {
+            "arc_easy": {
+                "alias": "arc_easy",
+                "sample_len": 2376,
+                "acc,none": 0.4 + gain,
+                "acc_stderr,none": 0.01,
+                "acc_norm,none": 0.3,
+                "acc_norm_stderr,none": "N/A",
+            },
+            "wikitext": {"alias": "wikitext", "word_perplexity,none": 21.5},
+            "gsm8k": {"exact_match,strict-match": 0.02, "exact_match,flexible-extract": 0.03},
+        }
+        write(
+            tmp_path / f"runs__{arm}-seed-1/results_2026-11-01T10-00-00.000000.json",
+            {"results": results, "config": {"model": "hf"}, "model_name": f"runs/{arm}-seed-1"},
+        )
+    cells = cells_of(tmp_path)
+    assert cells["mlm", "arc_easy acc"] == {(1, 0): 40.0}
+    assert cells["ltr", "arc_easy acc"] == {(1, 0): 50.0}
+    assert cells["ltr", "wikitext"] == {(1, 0): 21.5}
+    assert cells["ltr", "gsm8k exact_match flexible-extract"] == {(1, 0): 3.0}
+    table = make_score_table(read_scores(tmp_path), ())
+    scales = {column.heading: column.scale for column in table.columns}
+    assert scales["wikitext"] == Scale("points", higher_is_better=False)
+
+
+def test_results_of_mteb_are_read(tmp_path: Path) -> None:
+    """The mean over the subsets of the test split."""
+    for arm, score in (("mlm", 0.70), ("ours", 0.75)):
+        folder = tmp_path / f"me__{arm}-seed-3" / "no_revision_available"
+        write(folder / "model_meta.json", {"name": f"me/{arm}-seed-3"})
+        test = [
+            {"hf_subset": "en", "languages": ["eng-Latn"], "main_score": score},
+            {"hf_subset": "de", "languages": ["deu-Latn"], "main_score": score - 0.1},
+        ]
+        scores = {"validation": [{"main_score": 0.1}], "test": test}
+        write(folder / "STS17.json", {"task_name": "STS17", "mteb_version": "2", "scores": scores})
+    cells = cells_of(tmp_path)
+    assert cells["me__mlm", "STS17"] == pytest.approx({(3, 0): 65.0})
+    assert cells["me__ours", "STS17"] == pytest.approx({(3, 0): 70.0})
+
+
+def test_a_tree_of_the_trainer_is_read(tmp_path: Path) -> None:
+    """`all_results.json`; without it the last evaluation, and no checkpoint's."""
+    whole = {"epoch": 3.0, "eval_accuracy": 0.9, "eval_f1": 0.8, "eval_loss": 1.5}
+    whole |= {"eval_runtime": 1.2, "eval_samples_per_second": 340.0, "train_loss": 0.1}
+    write(tmp_path / "bert/mrpc/seed-1/all_results.json", whole)
+    write(tmp_path / "bert/mrpc/seed-1/trainer_state.json", {"log_history": []})
+    history = [
+        {"epoch": 1.0, "eval_accuracy": 0.5, "eval_f1": 0.5, "eval_loss": 2.0, "step": 10},
+        {"epoch": 2.0, "eval_accuracy": 0.7, "eval_f1": 0.6, "eval_loss": 1.9, "step": 20},
+        {"epoch": 2.0, "train_runtime": 9.0, "train_loss": 0.2, "step": 20},
+    ]
+    write(tmp_path / "ours/mrpc/seed-1/trainer_state.json", {"log_history": history})
+    write(tmp_path / "ours/mrpc/seed-1/checkpoint-10/trainer_state.json", {"log_history": []})
+    write(tmp_path / "ours/mrpc/seed-1/config.json", {"hidden_size": 128})
+    cells = cells_of(tmp_path)
+    assert cells["bert", "mrpc accuracy"] == {(1, 0): 90.0}
+    assert cells["ours", "mrpc f1"] == {(1, 0): 60.0}
+    assert cells["ours", "mrpc loss"] == {(1, 0): 1.9}
+    assert len(cells) == 6
+
+
+def test_other_names_of_runs_are_a_regular_expression(tmp_path: Path) -> None:
+    write(tmp_path / "s7_bert/all_results.json", {"eval_accuracy": 0.9})
+    with refuses("'s7_bert' does not say which arm and seed it is"):
+        read_scores(tmp_path)
+    cells = cells_of(tmp_path, run=r"s(?P<seed>\d+)_(?P<arm>\w+)")
+    assert cells == {("bert", "accuracy"): {(7, 0): 90.0}}
+    (tmp_path / "empty").mkdir()
+    with refuses("no result file"):
+        read_scores(tmp_path / "empty")
+    (tmp_path / "claims.yaml").write_text("scores: {run: '('}\ncompare: all\n")
+    with refuses("scores.run is '('; it is a regular expression"):
+        judge_files(tmp_path, tmp_path / "claims.yaml", None)

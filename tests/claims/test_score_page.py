@@ -1,0 +1,165 @@
+"""The report of a file of scores: its files, its words, all pairs, and looks."""
+
+from __future__ import annotations
+
+import csv
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from scipy import stats
+from tests.screens import refuses, shows
+
+from claims.cli import main
+from claims.report.score_page import judge_files
+from claims.tables.score_file import read_scores
+
+SCORES = {
+    "bert": (84.1, 84.4, 83.9, 84.3),
+    "ours": (85.0, 85.2, 84.9, 85.1),
+    "theirs": (85.2, 85.0, 85.1, 85.4),
+}
+
+
+def write_scores(path: Path, num_seeds: int) -> Path:
+    lines = ["system,seed,mnli"]
+    for system, scores in SCORES.items():
+        lines += [f"{system},{seed},{scores[seed - 1]}" for seed in range(1, num_seeds + 1)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_claims(path: Path) -> Path:
+    path.write_text(
+        "title: Is ours better?\nscores: {arm: system}\n"
+        "claims: [{text: ours is better, compare: [ours, bert, mnli], direction: higher}]\n"
+    )
+    return path
+
+
+def test_the_command_line_writes_the_whole_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = write_scores(tmp_path / "scores.csv", 4)
+    claims = write_claims(tmp_path / "claims.yaml")
+    out = tmp_path / "report"
+    assert main(["judge", str(scores), str(claims), "--out", str(out)]) == 0
+    shows(capsys.readouterr().out, "Is ours better?", "holds", "12 scores of scores.csv, 4 seeds")
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"report.html", "report.md", "forest.svg", "results.csv", "claims.csv"}
+    html = (out / "report.html").read_text()
+    # What was trained with these seeds is unknown, and so is whether rows may be compared.
+    assert "over seeds" in html and "pre-training" not in html and "fine-tuning" not in html
+    assert "taken on trust" in html and 'class="drawing holds"' in html
+    assert "mnli" in (out / "report.md").read_text()
+    # Its table of scores is one that it reads again.
+    assert read_scores(out / "results.csv").cells["ours", "mnli"] == {
+        (seed, 0): score for seed, score in enumerate(SCORES["ours"], 1)
+    }
+
+    assert main(["judge", str(tmp_path / "none.csv"), str(claims)]) == 1
+    assert "none.csv" in capsys.readouterr().err
+
+
+def test_all_pairs_are_corrected_together(tmp_path: Path) -> None:
+    scores = write_scores(tmp_path / "scores.csv", 4)
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("scores: {arm: system}\ncompare: all\n")
+    page = judge_files(scores, claims, tmp_path / "report")
+    found = {(one.row, one.first): one.p for one in page.judged.differences}
+    p_values = {}
+    for first, row in combinations(SCORES, 2):
+        p_values[row, first] = stats.ttest_rel(SCORES[row], SCORES[first]).pvalue
+    largest = 0.0
+    for rank, pair in enumerate(sorted(p_values, key=lambda pair: p_values[pair])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[pair]))
+        assert found[pair] == ("p < 0.001" if largest < 0.001 else f"p = {largest:.3f}")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "Every pair of rows, paired by seed" in text and "theirs against ours" in text
+
+    claims.write_text("scores: {arm: system}\n")
+    with refuses("no claims"):
+        judge_files(scores, claims, None)
+    claims.write_text("compare: all\nclaims: [{text: t, compare: [a, b, c], direction: higher}]\n")
+    with refuses("compare is for a file without claims"):
+        judge_files(scores, claims, None)
+
+
+def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(write_scores(path, 3).read_text().replace("system", "arm"))
+    page = judge_files(path, None, None)
+    assert {(one.row, one.first) for one in page.judged.differences} == {
+        ("ours", "bert"),
+        ("theirs", "bert"),
+    }
+
+
+def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None:
+    claims = write_claims(tmp_path / "claims.yaml")
+    for num_seeds, is_exploratory in ((3, False), (4, True)):
+        scores = write_scores(tmp_path / "scores.csv", num_seeds)
+        page = judge_files(scores, claims, tmp_path / "report")
+        with (tmp_path / "report" / "claims.csv").open(encoding="utf-8") as file:
+            (line,) = csv.DictReader(file)
+        assert (line["verdict"], line["exploratory"]) == ("holds", str(is_exploratory))
+    assert "seeds were added after a look" in page.judged.claims[0].note
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_example_of_the_page_is_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
+    scores, claims, verdicts, pairs, differences = re.findall(
+        r"^```(?:csv|yaml|)\n((?:recipe|scores| *holds|30 % against).*?)^```", page, re.M | re.S
+    )
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+    files[0].write_text(scores)
+    for text, printed in ((claims, verdicts), (pairs, differences)):
+        files[1].write_text(text)
+        assert main(["judge", *map(str, files)]) == 0
+        text = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+        shown = [line.strip() for line in text.splitlines()]
+        lines = [line.strip() for line in printed.splitlines()]
+        assert lines == [line for line in shown if line in lines]
+
+
+PUBLISHED = {
+    "2026-11-23-zero-shot-five-seeds": 9,
+    "2026-11-27-recipes": 9,
+    "2026-11-27-small-fine-tuning": 13,
+}
+# what a file of scores cannot know: floors, and how runs were made
+UNKNOWN = ("inconclusive (below its floor)", "below_floor", "not comparable", "not_comparable")
+
+
+@pytest.mark.parametrize(("name", "num_same"), PUBLISHED.items())
+def test_published_scores_have_the_published_verdicts(
+    tmp_path: Path, name: str, num_same: int
+) -> None:
+    folder = ROOT / "docs" / "results" / name
+    with (folder / "results.csv").open(encoding="utf-8") as file:
+        runs = [run for run in csv.DictReader(file) if run["counts"] == "True" and run["row"]]
+    lines = ["arm,seed,finetuning_seed,task,score"]
+    for run in filter(lambda run: run["column"], runs):
+        keys = ("row", "pretrain_seed", "seed", "column", "score")
+        lines.append(",".join(run[key] for key in keys))
+    (tmp_path / "scores.csv").write_text("\n".join(lines))
+    paper = ROOT / "experiments" / runs[0]["experiment"] / "paper.yaml"
+    page = judge_files(tmp_path / "scores.csv", paper, None)
+
+    with (folder / "claims.csv").open(encoding="utf-8") as file:
+        published = {line["text"]: line for line in csv.DictReader(file)}
+    same = 0
+    for claim in page.judged.claims:
+        line = published[claim.text]
+        if line["verdict"] not in UNKNOWN:
+            assert claim.verdict == line["verdict"], claim.text
+            assert (claim.figures.ours, claim.figures.interval) == (line["ours"], line["interval"])
+            same += 1
+    assert same == num_same
