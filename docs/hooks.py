@@ -83,7 +83,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if files.get_file_from_path(there) is not None:
             return relpath(there, dirname(place) or ".") + mark + anchor
         if (ROOT / target).exists():
-            return f"{config.repo_url}/blob/main/{target}{mark}{anchor}"
+            return f"{config.extra['repository']}/blob/main/{target}{mark}{anchor}"
         return address
 
     return ADDRESS.sub(moved, markdown)

@@ -119,7 +119,7 @@ def write_model(
     import transformers
 
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a film to remember not mat sat on who sang ? ada my"
-    words += " good bad yes no maybe"  # what the prompts of conf/task/ predict
+    words += " book it was . good bad yes no maybe"  # of the prompts of conf/task/
     config = transformers.BertConfig(
         vocab_size=len(words.split()),
         hidden_size=size,
@@ -181,9 +181,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (1, 2):
         model = root / f"runs/adhoc/demo/finetune/mine/pretrain-seed-1/sst2/seed-{seed}/model"
         write_model(model, head="SequenceClassification")
-    scores = [f"mlm,{seed},qnli,8{seed}\nltr,{seed},qnli,7{seed}\n" for seed in (1, 2, 3)]
-    (root / "scores.csv").write_text("arm,seed,task,score\n" + "".join(scores))
-    (root / "claims.yaml").write_text("compare: all\n")
     (root / "words.txt").write_text("cat\n")
     (root / "names.txt").write_text("the mat\n")
     (root / "mypkg.py").write_text(PACKAGE)
