@@ -405,11 +405,11 @@ class Composed:
             values = to_plain(node)
         for place in PLACES_OF_ENCODERS:
             *parents, key = place.split(".")
-            part = values
+            settings = values
             for parent in parents:
-                part = part.get(parent) or {}
-            if isinstance(part.get(key), str):
-                part[key] = encoder_folder(part[key])
+                settings = settings.get(parent) or {}
+            if isinstance(settings.get(key), str):
+                settings[key] = encoder_folder(settings[key])
         return values
 
     @cached_property

@@ -571,13 +571,12 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "validation_fraction": Added(was=0.1),
     "validation_seed": Added(was=1),
     "validation_folds": Added(was=None),
-    "how_to_get": NEUTRAL,
-    "evaluation_tokens": LAYOUT,
 }
 CLASS_WEIGHTS = Added(was=None)
 # Test files are read only where they are to be predicted.
 TEST = Meaning("protocol", "predict_test")
 PARTS_OF_DATA.update(test_files=TEST, test_id_column=TEST)
+PARTS_OF_DATA.update(how_to_get=NEUTRAL, evaluation_tokens=LAYOUT)
 
 
 @dataclass

@@ -135,3 +135,28 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], messa
     write(tmp_path, "text,label", "fine,good")
     with pytest.raises(ValueError, match=message):
         sweep.compose("finetune", words)
+
+
+def test_several_label_columns_are_a_sweep_of_a_task_each(tmp_path: Path) -> None:
+    """One row, whatever the column: the report has a column for each."""
+    write(tmp_path, "text,topic,urgency", "a,news,1", "b,sport,2")
+    words = ["encoder=minilm", "task=reviews.csv", "label_column=topic,urgency", "seed=1,2"]
+    opened = sweep.Sweep("finetune", [*words, "text_column=text"])
+    tasks = {}
+    for job in opened.jobs:
+        composed = opened.composer.compose(job)
+        assert composed.values["row"] == "minilm"
+        tasks[composed.values["run_dir"]] = composed.values["task"]
+    assert len(tasks) == 4, "a folder for each column and seed"
+    found = {(task["name"], task["title"], task["data"]["label_column"]) for task in tasks.values()}
+    assert found == {
+        ("reviews_topic", "reviews.csv, topic", "topic"),
+        ("reviews_urgency", "reviews.csv, urgency", "urgency"),
+    }
+
+
+def test_columns_of_two_kinds_are_no_sweep(tmp_path: Path) -> None:
+    write(tmp_path, "text,topic,urgency", "a,news,0.5", "b,sport,2")
+    words = ["task=reviews.csv", "text_column=text", "label_column=topic,urgency"]
+    with pytest.raises(ValueError, match=r"topic,urgency: some hold classes and some numbers"):
+        sweep.compose("finetune", words, sweep=True)

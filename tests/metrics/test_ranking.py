@@ -49,7 +49,7 @@ def test_scores_are_trec_evals(ties: bool) -> None:
     for query, found in run.items():
         order = sorted(found.items(), key=lambda item: (item[1], item[0]), reverse=True)[:150]
         run[query] = dict(order)
-    best = top.best()
+    best = top.best
     for query, hits in best.items():
         assert {name: score for score, name in hits} == run[query]
     expected = oracle.RelevanceEvaluator(judgements, set(OURS.values())).evaluate(run)

@@ -78,6 +78,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ([*GIVEN, "text=texts"], r"text=texts: mine takes it as inputs.text=texts"),
         ([*GIVEN, "inputs.encoder=nowhere"], r"inputs.encoder=nowhere: no model here"),
+        ([*GIVEN, "inputs.encoder=minilmm"], r"did you mean 'inputs.encoder=minilm'"),
+        ([*GIVEN, "inputs.task=absent.csv"], r"inputs.task=absent.csv: there is no such file"),
         ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
         ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
         ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
@@ -136,6 +138,15 @@ def test_filled_experiment(workplace: Path) -> None:
     intent = yaml.safe_load((given / "mine/task/intent.yaml").read_text())
     assert intent["data"]["train_file"] == f"{place}/tasks/intent/rows.csv"
     assert (given / "tasks/intent/rows.csv").is_file()
+
+
+def test_each_label_column_of_a_file_is_a_column() -> None:
+    words = ["mine", *GIVEN, "inputs.task=many.csv", "text_column=review"]
+    (filled, _) = fill("plan", [*words, "label_column=stars,remark"])
+    columns = yaml.safe_load(Path(filled, "paper.yaml").read_text())["columns"]
+    assert [column["name"] for column in columns] == ["many.csv, stars", "many.csv, remark"]
+    task = yaml.safe_load(Path(filled, "task/many_remark.yaml").read_text())
+    assert task["data"]["label_column"] == "remark"
 
 
 def test_inputs_are_remembered_and_kept_apart() -> None:

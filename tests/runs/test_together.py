@@ -85,7 +85,9 @@ def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: 
     states = [load_file(folder / "model.safetensors") for folder in folders]
     lines = (world / "data/glue/SST-2/dev.tsv").read_text().splitlines()[1:]
     rows = [line.split("\t")[0] for line in lines]
-    mean_state = {key: sum(state[key] for state in states) / 3 for key in states[0]}
+    mean_state = {}
+    for key in states[0]:
+        mean_state[key] = sum(state[key] for state in states) / 3
     each = [probabilities(folders[0], state, rows) for state in states]
     expected = {
         "weights": probabilities(folders[0], mean_state, rows),  # type: ignore[arg-type]

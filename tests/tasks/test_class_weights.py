@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,8 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.tasks.classes import ClassTarget, class_or_number
 
 WORDS = ["red car", "blue house", "big car", "small house", "the red", "the blue", "big", "small"]
-TRAIN = [
-    (f"{text} {other}", label)
-    for label, text in zip("aaaaabbc", WORDS, strict=True)
-    for other in WORDS
-]
+LABELLED = list(zip("aaaaabbc", WORDS, strict=True))
+TRAIN = [(f"{text} {more}", label) for (label, text), more in product(LABELLED, WORDS)]
 VALIDATION = [("the car", "a")]
 
 

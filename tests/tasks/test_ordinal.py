@@ -83,7 +83,7 @@ def test_scores_are_scikit_learns(seed: int) -> None:
     logits, labels = random_outputs(seed)
     outcome = OrdinalTarget(labels=RANKS).evaluate(logits, split_of(labels))
     # how many thresholds are passed
-    predicted = [sum(output > 0 for output in row) for row in logits.tolist()]
+    predicted = (logits > 0).sum(axis=1).tolist()
     assert [record["prediction"] for record in outcome.records] == [RANKS[k] for k in predicted]
     scores = outcome.scores
     assert scores["rank_mae"] == pytest.approx(mean_absolute_error(labels, predicted))

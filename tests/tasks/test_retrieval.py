@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def test_the_loss_is_sentence_transformers(make: Any, tmp_path: Path, sizes: Any
     expected = losses.MultipleNegativesRankingLoss(theirs, scale=20.0)
     if sizes is not None:
         expected = losses.MatryoshkaLoss(theirs, expected, matryoshka_dims=sizes)
-    features = [theirs.tokenize([texts[side] for texts in DIFFERENT]) for side in range(3)]
+    features = [theirs.tokenize(list(side)) for side in zip(*DIFFERENT, strict=True)]
     value = expected(features, torch.zeros(4))
     value.backward()
     loss, found = gradients(module, batch)
@@ -166,8 +166,9 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     expected, whole = gradients(module, batch)
     assert loss == pytest.approx(expected, rel=1e-6)
     assert cached.keys() == whole.keys()
-    both = [torch.cat([found[name].ravel() for name in whole]) for found in (cached, whole)]
-    assert (both[0] - both[1]).norm() <= 1e-6 * both[1].norm()
+    differences = torch.cat([(cached[name] - whole[name]).ravel() for name in whole])
+    size = torch.cat([gradient.ravel() for gradient in whole.values()]).norm()
+    assert differences.norm() <= 1e-6 * size
 
 
 def _rank_of_two(rank: int, folder: str, counts: list[int], sizes: Any) -> None:
@@ -319,9 +320,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Any) -> Path:
     for name, first in (("train", "klmnop"), ("dev", "qr")):
         rows = []
         for query in first:
-            rows += [
-                (f"{query} {a} {b}", f"{a} z {b} y", "j j j") for a in letters for b in letters
-            ]
+            for a, b in product(letters, repeat=2):
+                rows.append((f"{query} {a} {b}", f"{a} z {b} y", "j j j"))
         with (root / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("query", "passage", "wrong"), *rows])
     settings = {

@@ -16,7 +16,12 @@ from typing import Any, TypeAlias
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
-from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_code, task_module_arguments
+from clozelab.assembly.task_data import (
+    READ_ONCE,
+    build_task_data,
+    task_inputs,
+    task_module_arguments,
+)
 from clozelab.assembly.together import (
     average_predictions,
     average_weights,
@@ -36,9 +41,7 @@ from clozelab.modules.measures import Measurement
 from clozelab.modules.model import (
     MULTI_LABEL,
     log_max_positions,
-    max_positions,
     named_labels,
-    open_tokenizer,
     renamed_labels,
     with_pooling,
 )
@@ -235,28 +238,16 @@ def build_data(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> DataModul
 def _task_inputs(cfg: EvaluateConfig, folder: Path, encoder: Encoder) -> TaskInputs:
     """What the measure's data is made from; the labels' names are not among it."""
     provenance = folders.read_provenance(folder)
-    code = ""
-    if cfg.measure.task:
-        code = task_code(cfg.measure.task)
     log_max_positions(folder)
-    longest = max_positions(folder)
+    inputs = task_inputs(cfg, cfg.measure.name, cfg.measure.task, folder)
     # A fine-tuned model is scored on texts cut as in its training.
-    if provenance.get("max_seq_length"):
-        longest = min(longest, provenance["max_seq_length"])
-    inputs = TaskInputs(
-        name=cfg.measure.name,
-        data_dir=Path(cfg.data_dir),
-        cache_dir=Path(cfg.cache_dir),
-        tokenizer=open_tokenizer(folder, cfg.token_types),
-        max_positions=longest,
-        max_unknown_share=cfg.max_unknown_share,
-        code=code,
-        # A fine-tuned model is scored on the fold that it was not trained on.
-        seed=provenance.get("validation_fold", cfg.seed),
-    )
-    # What the encoder itself has seen, and how it predicts, only a measure asks.
+    longest = provenance.get("max_seq_length") or inputs.max_positions
     return replace(
         inputs,
+        max_positions=min(longest, inputs.max_positions),
+        # A fine-tuned model is scored on the fold that it was not trained on.
+        seed=provenance.get("validation_fold", cfg.seed),
+        # What the encoder itself has seen, and how it predicts, only a measure asks.
         corpus=provenance.get("corpus_fingerprint"),
         predicts_next=encoder.config.predicts_next,
     )

@@ -292,11 +292,13 @@ def adaptation(settings: PlainMapping, encoder: Encoder) -> Callable[[], str]:
 
     As `adaptation` and `freeze` of a stage's settings say; it returns a line for the log.
     """
-    kind = None
+    method = None
     if settings.get("adaptation") is not None:
-        kind = build("adaptation", settings["adaptation"])
+        method = build("adaptation", settings["adaptation"])
     has_fresh_pooler = not encoder.has_trained_pooler
-    return partial(adapt, encoder, kind, settings.get("freeze"), has_fresh_pooler=has_fresh_pooler)
+    return partial(
+        adapt, encoder, method, settings.get("freeze"), has_fresh_pooler=has_fresh_pooler
+    )
 
 
 def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:

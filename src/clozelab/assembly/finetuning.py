@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK
@@ -39,7 +39,7 @@ from clozelab.modules.finetuning import (
     write_results,
     write_test_predictions,
 )
-from clozelab.modules.model import max_positions, open_tokenizer, with_pooling
+from clozelab.modules.model import with_pooling
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
@@ -243,13 +243,13 @@ def describe_task(job: FinetuneJob, composed: Composed) -> PlainDict:
     if "task.name" in given and "task.title" not in given:
         title = task.name
     if composed.origin and composed.origin.choices.get("task") == OWN_TASK:
-        kind = "number" if task.data["numeric_labels"] else "class"
+        label_kind = "number" if task.data["numeric_labels"] else "class"
         log.info(
             "%s: text is read from %s, and %s holds the label, a %s",
             title,
             " and ".join(task.data["text_columns"]),
             task.data["label_column"],
-            kind,
+            label_kind,
         )
     return {
         "name": task.name,
@@ -414,25 +414,13 @@ def build_data(
     if cfg.initialisation != "pretrained":
         weights_name = f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    # The hub's copies lie in the cache, laid out as the task's own files.
-    cache_dir = Path(cfg.cache_dir)
-    data_dir = Path(cfg.data_dir)
-    if cfg.hub:
-        data_dir = hub_files(HubSource.from_task(vars(cfg.task)), cache_dir)
-    source = EncoderSource(weights_name, load, hardware.device)
     task = vars(cfg.task)
-    code = task_data.task_code(task)
-    inputs = TaskInputs(
-        name=cfg.task.name,
-        data_dir=data_dir,
-        cache_dir=cache_dir,
-        tokenizer=open_tokenizer(folder, cfg.token_types),
-        max_positions=max_positions(folder),
-        encoder=source,
-        max_unknown_share=cfg.max_unknown_share,
-        code=code,
-        seed=cfg.seed,
-    )
+    source = EncoderSource(weights_name, load, hardware.device)
+    inputs = replace(task_data.task_inputs(cfg, cfg.task.name, task, folder), encoder=source)
+    # The hub's copies lie in the cache, laid out as the task's own files.
+    if cfg.hub:
+        data_dir = hub_files(HubSource.from_task(task), inputs.cache_dir)
+        inputs = replace(inputs, data_dir=data_dir)
     plan = TrainingPlan(
         global_batch_size=cfg.global_batch_size,
         epochs=cfg.epochs,
@@ -466,16 +454,15 @@ def build_module(
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed = draw_seed(cfg)
     seed_initialisation(seed)
-    # Both write what the best weights give, after others have been trained.
-    keeps_best = cfg.keep_model or cfg.predict_test
-    of_task = task_data.task_module_arguments(vars(cfg.task), data)
+    arguments = task_data.task_module_arguments(vars(cfg.task), data)
+    arguments |= factory.optimization(cfg, data.total_steps, seed)
     return build_with_hparams(
         FineTuning,
         factory.adaptation(vars(cfg), encoder),
         encoder=encoder,
         head=cfg.head,
         given_heads=given_heads,
-        keep_best_weights=keeps_best,
-        **of_task,
-        **factory.optimization(cfg, data.total_steps, seed),
+        # Both write what the best weights give, after others have been trained.
+        keep_best_weights=cfg.keep_model or cfg.predict_test,
+        **arguments,
     )

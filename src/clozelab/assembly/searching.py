@@ -102,19 +102,16 @@ def content_of(
     from clozelab.runs.inputs import encoder_fingerprint
 
     folder = predictor.model.folder
-    precision = predictor.precision
     pooling = options.get("pooling")
     vectors = sentence_vectors(folder, None if pooling is None else str(pooling))
     prompt = vectors.prompt(str(options["prompt"]))
     content: PlainDict = {
         "options": {name: value for name, value in options.items() if name != "prompt"},
         "model": encoder_fingerprint(folder),
-        "precision": precision,
+        "precision": predictor.precision,
         "code": code_version(["clozelab.modules.predictor.Predictor"]),
-        "file": file_sha256(Path(file.name)),
-        "form": file.form,
-        "columns": dict(roles),
     }
+    content |= {"file": file_sha256(Path(file.name)), "form": file.form, "columns": dict(roles)}
     # A file of weights may be one of several in its folder.
     if model_path.is_file():
         content["weights"] = file_sha256(model_path)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from clozelab.addresses import build_parts, parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.modules.finetuning import FineTuning
+from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.runs.code import code_version
+from clozelab.schema import EncoderStageConfig
 from clozelab.text.plain import JsonObject, ReadOnlyJson
 
 READ_ONCE = TrainingPlan(
@@ -67,6 +71,25 @@ def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> Jso
         if key in own:
             arguments[key] = value
     return arguments
+
+
+def task_inputs(
+    cfg: EncoderStageConfig, name: str, task: ReadOnlyJson | None, folder: Path
+) -> TaskInputs:
+    """What a run on an encoder's folder makes data from; `task`: None of a measure without one."""
+    code = ""
+    if task:
+        code = task_code(task)
+    return TaskInputs(
+        name,
+        Path(cfg.data_dir),
+        Path(cfg.cache_dir),
+        open_tokenizer(folder, cfg.token_types),
+        max_positions(folder),
+        max_unknown_share=cfg.max_unknown_share,
+        code=code,
+        seed=cfg.seed,
+    )
 
 
 def task_code(task: ReadOnlyJson) -> str:

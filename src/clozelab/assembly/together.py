@@ -52,10 +52,10 @@ def model_folders(models: object) -> list[Path]:
             matches = [path]  # which is refused as it was named
         for match in matches:
             found[require_encoder(match, "models")] = None
-    first, *others = found
-    if not others:
+    first, *further = found
+    if not further:
         raise ValueError(f"models={models} is one folder: name two or more, or say encoder={first}")
-    for folder in others:
+    for folder in further:
         if folders.read_config(folder) != folders.read_config(first) or _facts(folder) != _facts(
             first
         ):
@@ -90,19 +90,19 @@ def average_predictions(modules: Sequence[FineTuning]) -> None:
 
     ValueError for a task of other outputs than classes, tags and numbers.
     """
-    first, *others = modules
+    first, *further = modules
     target = first.target
     if target.problem_type is None and not target.classes:
         raise ValueError(
             "combine=predictions averages the probabilities of classes or tags, and numbers; this"
             " task has neither: combine=weights"
         )
-    first.members = nn.ModuleList(others)
+    first.members = nn.ModuleList(further)
     own_logits = first.logits
 
     def logits(batch: Batch) -> Tensor:
         outputs = [own_logits(batch)]
-        for module in others:
+        for module in further:
             outputs.append(module.logits(batch))
         return mean_of(target, torch.stack(outputs))
 

@@ -330,17 +330,17 @@ class Tokenizer:
         if can_cut.all():
             return self._encode_by_words(rules, array)
         # The others go to the library as they are, and each text back to its place.
-        others = [texts[index] for index in np.flatnonzero(~can_cut)]
-        parts = {
+        uncut = [texts[index] for index in np.flatnonzero(~can_cut)]
+        encoded = {
             True: self._encode_by_words(rules, array.take(arrow_numbers(np.flatnonzero(can_cut)))),
-            False: self._encode_whole(others),
+            False: self._encode_whole(uncut),
         }
         lengths = np.empty(len(texts), dtype=np.int64)
-        ids = np.empty(sum(len(part) for part, _ in parts.values()), dtype=np.int32)
-        for value, (_, part_lengths) in parts.items():
+        ids = np.empty(sum(len(part) for part, _ in encoded.values()), dtype=np.int32)
+        for value, (_, part_lengths) in encoded.items():
             lengths[can_cut == value] = part_lengths
         is_of_words = np.repeat(can_cut, lengths)
-        for value, (part_ids, _) in parts.items():
+        for value, (part_ids, _) in encoded.items():
             ids[is_of_words == value] = part_ids
         return ids, lengths
 

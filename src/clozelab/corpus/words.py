@@ -66,13 +66,13 @@ def _places(*begins: tuple[Sequence[int], Sequence[int]], drops_spaces: bool) ->
 
     A word begins between one of the first kinds and one of the second, of any pair of `begins`.
     """
-    places = np.full((NUM_KINDS, NUM_KINDS), INSIDE, dtype=np.uint8)
-    places[EDGE] = BEGIN
+    outcomes = np.full((NUM_KINDS, NUM_KINDS), INSIDE, dtype=np.uint8)
+    outcomes[EDGE] = BEGIN
     for before, after in begins:
-        places[np.ix_(before, after)] = BEGIN
+        outcomes[np.ix_(before, after)] = BEGIN
     if drops_spaces:
-        places[:, SPACE] = DROPPED
-    return places.tobytes().ljust(256, b"\0")
+        outcomes[:, SPACE] = DROPPED
+    return outcomes.tobytes().ljust(256, b"\0")
 
 
 KINDS = _kinds_of_bytes()
@@ -125,12 +125,12 @@ class WordRules:
         pairs[1:] += NUM_KINDS * kinds[:-1]
         firsts = ends[:-1][np.diff(ends) > 0]
         pairs[firsts] = NUM_KINDS * EDGE + kinds[firsts]
-        places = pairs.tobytes().translate(self.places)
-        starts = _begins_in(places)
+        outcomes = pairs.tobytes().translate(self.places)
+        starts = _begins_in(outcomes)
         num_words = np.diff(np.searchsorted(starts, ends))
         if self.places[SPACE] == DROPPED:
             data = data.translate(None, BERT_SPACES)
-            starts = _begins_in(places.translate(None, bytes([DROPPED])))
+            starts = _begins_in(outcomes.translate(None, bytes([DROPPED])))
         if self.lowers:
             data = data.lower()
         starts = np.append(starts, len(data))
@@ -266,13 +266,13 @@ def word_rules(rules: Rules) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
     splitter = rules.get("pre_tokenizer") or {}
     added = [token["content"] for token in rules.get("added_tokens", ())]
-    kind = type_of(rules.get("normalizer"))
+    normalizer = type_of(rules.get("normalizer"))
     lowers = _lowers(rules)
     is_searchable = _is_searchable(rules)
     uncut = list(map(re.escape, added))
     letters = "a-z" if lowers else "A-Za-z"
     if splitter.get("type") == "BertPreTokenizer":
-        is_local = kind in (None, "BertNormalizer", "Lowercase")
+        is_local = normalizer in (None, "BertNormalizer", "Lowercase")
         if not is_local or any(map(re.compile(r"\s").search, added)):
             return None
         if not is_searchable:
@@ -282,7 +282,7 @@ def word_rules(rules: Rules) -> WordRules | None:
     is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
     if not is_robertas or not splitter.get("use_regex", True) or len(added) > MOST_ADDED:
         return None
-    if kind is None or (kind == "Lowercase" and is_searchable):
+    if normalizer is None or (normalizer == "Lowercase" and is_searchable):
         bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
         return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
     return None

@@ -28,7 +28,6 @@ from clozelab.tasks.sequences import encode_examples, token_budget_batches
 log = logging.getLogger(__name__)
 DOCUMENTS_AT_ONCE = 8192
 SCORES_AT_ONCE = 2**25  # of queries and documents: so many documents fewer where queries are many
-Part = tuple[list[str], list[str]]  # ids and texts
 
 
 class RetrievalFolder(MeasureDataModule):
@@ -83,37 +82,30 @@ class RetrievalFolder(MeasureDataModule):
 
         `prompts`: what stands before a query, and before a document.
         """
-        yield from self._encoded(list(self.queries), list(self.queries.values()), prompts["query"])
+        yield from self._encoded(list(self.queries.items()), prompts["query"])
         # The relevant documents that have not come yet.
         lacking = set(itertools.chain.from_iterable(self.judgements.values()))
         num_documents = 0
-        for names, texts in self._documents():
-            num_documents += len(names)
-            lacking.difference_update(names)
-            yield from self._encoded(names, texts, prompts["document"])
+        documents = _texts(self.paths[0])
+        size = min(DOCUMENTS_AT_ONCE, max(1, SCORES_AT_ONCE // len(self.queries)))
+        for part in iter(lambda: list(itertools.islice(documents, size)), []):
+            num_documents += len(part)
+            lacking.difference_update(name for name, _ in part)
+            yield from self._encoded(part, prompts["document"])
         self.facts["documents"] = num_documents
         self.facts["judged_documents_missing"] = len(lacking)
         if lacking:
             log.warning(
-                "%s: %d judged documents are not in %s and count as not found",
-                self.paths[2],
-                len(lacking),
-                self.paths[0],
+                f"{self.paths[2]}: {len(lacking)} judged documents are not in {self.paths[0]} and"
+                " count as not found"
             )
 
-    def _documents(self) -> Iterator[Part]:
-        documents = _texts(self.paths[0])
-        size = min(DOCUMENTS_AT_ONCE, max(1, SCORES_AT_ONCE // len(self.queries)))
-        parts = iter(lambda: list(itertools.islice(documents, size)), [])
-        for part in parts:
-            names, texts = zip(*part, strict=True)
-            yield list(names), list(texts)
-
-    def _encoded(self, names: list[str], texts: list[str], prompt: str) -> Iterator[Batch]:
+    def _encoded(self, part: list[tuple[str, str]], prompt: str) -> Iterator[Batch]:
+        """Batches of texts with their ids."""
+        names = [name for name, _ in part]
+        texts = [prompt + text for _, text in part]
         sequences = encode_examples(
-            self.inputs.tokenizer,
-            [prompt + text for text in texts],
-            max_seq_length=self.max_seq_length,
+            self.inputs.tokenizer, texts, max_seq_length=self.max_seq_length
         )
         batches = token_budget_batches(sequences.lengths, self.evaluation_tokens)
         for number, index in enumerate(batches, 1):

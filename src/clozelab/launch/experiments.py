@@ -167,7 +167,7 @@ def _rows(paper: Paper, arms: Sequence[str]) -> dict[str, PlainDict]:
             delta = {"encoder_arm": row["arm"], "initialisation": "pretrained"}
         elif trained:
             delta = {"encoder_arm": trained[0], "initialisation": "random"}
-        else:
+        elif not row.get("fixed_encoder"):
             continue
         deltas[row["row"]] = delta | (row.get("set") or {})
     return deltas

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from clozelab.corpus.paths import resolve_path
@@ -51,6 +52,7 @@ def task_settings(
     text_columns: Sequence[str] = (),
     label_column: str | None = None,
     numeric_labels: bool | None = None,
+    is_one_of_several: bool = False,
 ) -> JsonObject:
     """Return what a labelled table's YAML would say over conf/task/own.yaml, nested.
 
@@ -60,6 +62,7 @@ def task_settings(
         label_column: None: the same of the label.
         numeric_labels: whether the label is a number to be predicted, not a class; None: where it
             is one in every row, with a fraction or of more than MOST_CLASSES values.
+        is_one_of_several: a file has more such columns, so the names say which one it is.
 
     Raises:
         ValueError: there is no such file, it is damaged, or it does not say which columns.
@@ -69,44 +72,50 @@ def task_settings(
         raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
     table = open_table(path)
     texts, label = _columns(table, text_columns, label_column)
-    # What is no label is refused, with its line, when the examples are read.
-    labels = [str(row.record.get(label)) for row in table.placed_rows()]
-    distinct = set(labels)
+    num_rows, distinct = _labels_in(path, label, path.stat().st_mtime_ns)
     if numeric_labels is None and all(map(is_number, distinct)):
         are_whole = all(float(number).is_integer() for number in distinct)
         numeric_labels = not are_whole or len(distinct) > MOST_CLASSES
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
-    epochs = math.ceil(ENOUGH_ROWS / max(1, len(labels)))
+    epochs = math.ceil(ENOUGH_ROWS / max(1, num_rows))
 
     # A benchmark's name would put this file's scores beside published ones.
     end = path.name.lower().rindex(file_suffix(path))
     name = re.sub(r"[^\w.-]+", "_", path.name[:end])
     if (CONF_DIR / "task" / f"{name}.yaml").exists():
         name = f"{name}_own"
+    title = path.name
+    if is_one_of_several:
+        name = f"{name}_{label}"
+        title = f"{title}, {label}"
+    data = {"train_file": file, "text_columns": texts, "label_column": label}
     return {
         "name": name,
-        "title": path.name,
+        "title": title,
         "metric": f"validation/{metrics[0]}",
         "epochs": min(max(LEAST_EPOCHS, epochs), MOST_EPOCHS),
         "module": {"metrics": metrics},
-        "data": {
-            "train_file": file,
-            "text_columns": texts,
-            "label_column": label,
-            "numeric_labels": bool(numeric_labels),
-        },
+        "data": data | {"numeric_labels": bool(numeric_labels)},
     }
+
+
+@cache  # a command composes its configuration several times
+def _labels_in(path: Path, column: str, modified: int) -> tuple[int, frozenset[str]]:  # noqa: ARG001
+    """How many rows a table has, and its different labels; read anew when it was `modified`."""
+    # What is no label is refused, with its line, when the examples are read.
+    labels = [str(row.record.get(column)) for row in open_table(path).placed_rows()]
+    return len(labels), frozenset(labels)
 
 
 def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
     """The columns of texts and label; ValueError where one is missing, or might be another."""
-    others = [name for name in table.columns if name.lower() not in ID_NAMES and name not in texts]
+    columns = [name for name in table.columns if name.lower() not in ID_NAMES and name not in texts]
     if label is None:
-        label = _label_among(others)
+        label = _label_among(columns)
     if label is not None and not texts:
-        unlabelled = [name for name in others if name != label]
+        unlabelled = [name for name in columns if name != label]
         with suppress(ValueError):  # its sentence knows nothing of labels
             texts = list(choose_columns(unlabelled, "classify").values())
     if label is None or not texts:
@@ -130,10 +139,28 @@ def _label_among(columns: Sequence[str]) -> str | None:
 # The words of a command line
 
 
-def given_columns(given: Mapping[str, str]) -> tuple[list[str], str | None]:
-    """The columns of texts and of the label that the words of a command line name."""
-    texts, label = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
-    return [name for name in texts.split(",") if name], label or None
+def settings_of_words(
+    file: str,
+    data_dir: str | Path,
+    given: Mapping[str, str],
+    numeric_labels: bool | None = None,
+) -> list[JsonObject]:
+    """`task_settings` of each label column that the words of a command line name, or of the one."""
+    texts, labels = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
+    text_columns = [name for name in texts.split(",") if name]
+    settings = []
+    for label in labels.split(","):
+        settings.append(
+            task_settings(
+                file,
+                data_dir,
+                text_columns=text_columns,
+                label_column=label or None,
+                numeric_labels=numeric_labels,
+                is_one_of_several="," in labels,
+            )
+        )
+    return settings
 
 
 def with_own_task(
@@ -149,33 +176,51 @@ def with_own_task(
     Raises:
         ValueError: as of `task_settings`; or the file is one of several tasks.
     """
-    words = list(overrides)
-    given = values_of(words)
+    spelt = list(overrides)
+    given = values_of(spelt)
     # An experiment has a configuration of its own, and says its rows and its scale.
     is_plain = config_name in ("finetune", "evaluate")
     encoder = given.get("encoder")
     if is_plain and encoder in PUBLIC_ENCODERS and not {"row", "encoder_arm"} & given.keys():
-        words.append(f"row={encoder}")
-    for choice, place in PLACES.items():
+        spelt.append(f"row={encoder}")
+    for choice, key in PLACES.items():
         file = given.get(choice, "").strip("'\"")
         if not _is_table(choice, file):
             continue
-        texts, label = given_columns(given)
-        numeric = given.get(f"{place}.data.numeric_labels", "").lower()
-        words = [word for word in words if key_of(word) not in (choice, *COLUMN_WORDS)]
-        words.append(f"{choice}={OWN_TASK}")
+        numeric = given.get(f"{key}.data.numeric_labels", "").lower()
+        spelt = [word for word in spelt if key_of(word) not in (choice, *COLUMN_WORDS)]
+        spelt.append(f"{choice}={OWN_TASK}")
         if is_plain and "scale" not in given:
-            words.append("scale=own")
-        settings = task_settings(
-            file,
-            data_dir_of(words),
-            text_columns=texts,
-            label_column=label,
-            numeric_labels={"true": True, "false": False}.get(numeric),
+            spelt.append("scale=own")
+        settings = settings_of_words(
+            file, data_dir_of(spelt), given, {"true": True, "false": False}.get(numeric)
         )
         # What the user says of a key comes behind, and counts.
-        words = [*_as_words(settings, place), *words]
-    return words
+        spelt = [*_sweep_words(settings, key), *spelt]
+    return spelt
+
+
+def _sweep_words(settings: Sequence[JsonObject], place: str) -> list[str]:
+    """The overrides of a task, or of a sweep over several label columns of a file.
+
+    ValueError where some columns hold classes and others numbers, whose scores are others.
+    """
+    first, *_ = settings
+    if len(settings) == 1:
+        return _as_words(first, place)
+    columns = [task["data"]["label_column"] for task in settings]
+    if len({task["metric"] for task in settings}) > 1:
+        raise ValueError(
+            f"label_column={','.join(columns)}: some hold classes and some numbers, which have"
+            " other scores: give each kind a command of its own; their report is one"
+        )
+    # The name and the title follow the column, the only key that the sweep runs through.
+    label_key = f"{place}.data.label_column"
+    common = dict(first)
+    for key in ("name", "title"):
+        common[key] = first[key].removesuffix(columns[0]) + f"${{{label_key}}}"
+    words = [word for word in _as_words(common, place) if key_of(word) != label_key]
+    return [*words, f"{label_key}={','.join(map(json.dumps, columns))}"]
 
 
 def _is_table(choice: str, file: str) -> bool:
@@ -191,10 +236,10 @@ def _is_table(choice: str, file: str) -> bool:
 
 def _as_words(settings: JsonObject, place: str) -> list[str]:
     """Settings as overrides; Hydra's grammar reads what JSON writes."""
-    words = []
+    overrides = []
     for key, value in settings.items():
         if isinstance(value, dict):
-            words += _as_words(value, f"{place}.{key}")
+            overrides += _as_words(value, f"{place}.{key}")
         else:
-            words.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
-    return words
+            overrides.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
+    return overrides

@@ -253,6 +253,8 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[st
 
     # What is said of the name: row=public, or row=${task.name}.
     given_names = overrides_by_key.pop(group, set())
+    # The task's name, which the folder contains, may contain a key itself.
+    given_names |= overrides_by_key.get("task.name", set())
     name_keys = _distinguishing_keys(
         overrides_by_key, [str(master.unresolved["run_dir"]), *given_names]
     )

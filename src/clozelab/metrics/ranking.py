@@ -39,20 +39,20 @@ def score_ranks(name: str, ranks: ArrayLike, grades: ArrayLike, ideal: ArrayLike
         grades: of these.
         ideal: grades of all relevant documents, falling, whether they were found or not.
     """
-    kind, _, cutoff = name.partition("_at_")
-    places = np.asarray(ranks, dtype=np.float64)
+    family, _, cutoff = name.partition("_at_")
+    within = np.asarray(ranks, dtype=np.float64)
     all_grades = np.asarray(ideal)
     if cutoff:
-        places = places[places <= int(cutoff)]
-    if not len(places):
+        within = within[within <= int(cutoff)]
+    if not len(within):
         return 0.0
-    if kind == "recall":
-        return len(places) / len(all_grades)
-    if kind == "mrr":
-        return float(1 / places[0])
-    if kind == "map":
-        return float((np.arange(1, len(places) + 1) / places).sum() / len(all_grades))
-    gain = (np.asarray(grades)[: len(places)] / np.log2(1 + places)).sum()
+    if family == "recall":
+        return len(within) / len(all_grades)
+    if family == "mrr":
+        return float(1 / within[0])
+    if family == "map":
+        return float((np.arange(1, len(within) + 1) / within).sum() / len(all_grades))
+    gain = (np.asarray(grades)[: len(within)] / np.log2(1 + within)).sum()
     best = all_grades[: int(cutoff)]
     return float(gain / (best / np.log2(np.arange(2, len(best) + 2))).sum())
 
@@ -94,16 +94,16 @@ def mean_scores(names: Iterable[str], ranks: Sequence[Sequence[int]]) -> dict[st
 
 def random_score(name: str, num_relevant: int, num_documents: int) -> float:
     """What a random order of the documents scores on average, of one query."""
-    kind, _, cutoff = name.partition("_at_")
+    family, _, cutoff = name.partition("_at_")
     ranks = np.arange(1, min(int(cutoff or num_documents), num_documents) + 1)
     share = num_relevant / num_documents
-    if kind == "recall":
+    if family == "recall":
         return len(ranks) / num_documents
-    if kind == "ndcg":
+    if family == "ndcg":
         best = min(num_relevant, len(ranks))
         discounts = 1 / np.log2(1 + ranks)
         return float(share * discounts.sum() / discounts[:best].sum())
-    if kind == "map":
+    if family == "map":
         harmonic = (1 / ranks).sum()
         others = (num_relevant - 1) / max(1, num_documents - 1)
         return float((harmonic + others * (num_documents - harmonic)) / num_documents)
@@ -125,34 +125,15 @@ class TopDocuments:
     """
 
     def __init__(self, queries: Sequence[str], depth: int) -> None:
-        self.queries = list(queries)
         self.depth = depth
-        self._hits: list[Hits] = [[] for _ in self.queries]
-        self._least = np.full(len(self.queries), -np.inf)  # what a further document needs
+        self.best: dict[str, Hits] = {query: [] for query in queries}  # the best first
 
     def add(self, scores: Floats, documents: Sequence[str]) -> None:
         """Scores [Q, C] of C further documents."""
-        least = self._least
-        # One more than is kept, since one of them may be the query itself.
-        surplus = len(documents) - self.depth - 1
-        if surplus > 0:
-            least = np.maximum(least, np.partition(scores, surplus, axis=1)[:, surplus])
-        for query, document in np.argwhere(scores >= least[:, None]).tolist():
-            name = documents[document]
-            if name != self.queries[query]:
-                self._hits[query].append((float(scores[query, document]), name))
-        for query, hits in enumerate(self._hits):
-            if len(hits) > 2 * self.depth:
-                self._prune(query)
-
-    def _prune(self, query: int) -> None:
-        hits = sorted(self._hits[query], reverse=True)[: self.depth]
-        self._hits[query] = hits
-        if len(hits) == self.depth:
-            self._least[query] = hits[-1][0]
-
-    def best(self) -> dict[str, Hits]:
-        """Query -> its documents, the best first."""
-        for query in range(len(self.queries)):
-            self._prune(query)
-        return dict(zip(self.queries, self._hits, strict=True))
+        for (query, hits), of_query in zip(self.best.items(), scores, strict=True):
+            least = hits[-1][0] if len(hits) == self.depth else -np.inf
+            for document in np.flatnonzero(of_query >= least).tolist():
+                if documents[document] != query:
+                    hits.append((float(of_query[document]), documents[document]))
+            hits.sort(reverse=True)
+            del hits[self.depth :]

@@ -35,6 +35,7 @@ from clozelab.models.trained import freeze
 log = logging.getLogger(__name__)
 PROJECTIONS = ("query", "key", "value")
 FREEZE_WORDS = re.compile(r"all but (\d+)|(\d+)(?:-(\d+))?")
+FIRST_LAYER = re.compile(r"\b0\b")
 PLACEMENTS = ("houlsby", "pfeiffer")
 
 
@@ -93,15 +94,15 @@ def freeze_parts(encoder: Encoder, parts: object) -> str:
     """Freeze what `parts` names, one text or number or a list of such; returns how much that is."""
     if not isinstance(parts, list | tuple):
         parts = [parts]
-    chosen: dict[int, Tensor] = {}
-    for part in parts:
-        for module in frozen_modules(encoder, str(part)):
-            chosen |= {id(weight): weight for weight in module.parameters()}
-    freeze(chosen.values())
-    count = sum(weight.numel() for weight in chosen.values())
+    frozen: dict[int, Tensor] = {}
+    for name in parts:
+        for module in frozen_modules(encoder, str(name)):
+            frozen |= {id(weight): weight for weight in module.parameters()}
+    freeze(frozen.values())
+    count = sum(weight.numel() for weight in frozen.values())
     total = len(list(encoder.parameters()))
     names = ", ".join(map(str, parts))
-    return f"freeze: {names}: {len(chosen)} of the encoder's {total} tensors, {count:,} weights"
+    return f"freeze: {names}: {len(frozen)} of the encoder's {total} tensors, {count:,} weights"
 
 
 def frozen_modules(encoder: Encoder, part: str) -> list[nn.Module]:
@@ -239,18 +240,18 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, num_parts: int, updates: Mapping[int, FileUpdate]) -> None:
         super().__init__()
         self.num_parts = num_parts
-        self.scaling = {part: update.scaling for part, update in updates.items()}
+        self.scaling = {number: update.scaling for number, update in updates.items()}
         self.lora_A = nn.ParameterDict()
         self.lora_B = nn.ParameterDict()
-        for part, update in updates.items():
+        for number, update in updates.items():
             expected = (len(weight) // num_parts, weight.shape[1])
             if (len(update.up), update.down.shape[1]) != expected:
                 raise ValueError(
                     f"adaptation.adapter: an update of {len(update.up)} x {update.down.shape[1]}"
                     f" numbers, where the encoder's matrix has {expected[0]} x {expected[1]}"
                 )
-            self.lora_A[str(part)] = nn.Parameter(update.down.to(weight))
-            self.lora_B[str(part)] = nn.Parameter(update.up.to(weight))
+            self.lora_A[str(number)] = nn.Parameter(update.down.to(weight))
+            self.lora_B[str(number)] = nn.Parameter(update.up.to(weight))
 
     def forward(self, weight: Tensor) -> Tensor:
         """[outputs, inputs] -> the same."""
@@ -293,14 +294,14 @@ def _places_of(path: str, family: Family) -> Iterator[LoraPlace]:
     if path.endswith("attention.qkv"):
         ours = [path.removesuffix("qkv") + projection for projection in PROJECTIONS]
     is_plain = all(file.endswith(".weight") for file in files)
-    for part, file in enumerate(files):
+    for number, file in enumerate(files):
         names = [file.removesuffix(".weight").removeprefix(family.prefix)]
         if len(ours) == len(files):
-            names.append(ours[part])
-        yield LoraPlace(path, part, len(files), tuple(names), is_plain)
+            names.append(ours[number])
+        yield LoraPlace(path, number, len(files), tuple(names), is_plain)
     if len(files) < len(ours):
-        for part, name in enumerate(ours):
-            yield LoraPlace(path, part, len(ours), (name,), False)
+        for number, name in enumerate(ours):
+            yield LoraPlace(path, number, len(ours), (name,), False)
 
 
 def matches_target(names: Iterable[str], target: str) -> bool:
@@ -329,56 +330,51 @@ class LoRA(Adaptation):
             raise ValueError(
                 f"adaptation: rank {self.rank} must be at least 1, alpha {self.alpha:g} above 0"
             )
-        updates: dict[LoraPlace, FileUpdate] = {}
-        if self.adapter is not None:
-            updates = adapter_updates(encoder, Path(self.adapter))
+        if self.adapter is None:
+            updates = self._fresh(encoder)
         else:
-            for place in self._targeted(encoder):
-                updates[place] = self._fresh(encoder, place)
+            updates = adapter_updates(encoder, Path(self.adapter))
         freeze(encoder.parameters())
-        by_path: dict[str, dict[LoraPlace, FileUpdate]] = {}
+        by_matrix: dict[tuple[str, int], dict[int, FileUpdate]] = {}
         for place, update in updates.items():
-            by_path.setdefault(place.path, {})[place] = update
-        for path, of_path in by_path.items():
-            (num_parts,) = {place.num_parts for place in of_path}
-            parts = {place.part: update for place, update in of_path.items()}
+            by_matrix.setdefault((place.path, place.num_parts), {})[place.part] = update
+        for (path, num_parts), numbered in by_matrix.items():
             module = encoder.get_submodule(path)
+            if is_parametrized(module):
+                raise ValueError(
+                    f"adaptation.targets: {', '.join(self.targets)} name both all of {path} and"
+                    " parts of it: name one of them"
+                )
             weight: Any = module.weight
-            register_parametrization(module, "weight", LowRank(weight, num_parts, parts))
+            register_parametrization(module, "weight", LowRank(weight, num_parts, numbered))
         return f"low-rank updates of {len(updates)} matrices"
 
-    def _targeted(self, encoder: Encoder) -> list[LoraPlace]:
-        """The places that the targets name; ValueError for a target that names none."""
-        chosen: dict[tuple[str, int, int], LoraPlace] = {}
+    def _fresh(self, encoder: Encoder) -> dict[LoraPlace, FileUpdate]:
+        """Updates of the matrices that the targets name; ValueError for a target that names none.
+
+        As peft begins: A is drawn, B is zero, so that the first step starts from the weights.
+        """
+        matrices = list(lora_places(encoder))
+        updates: dict[LoraPlace, FileUpdate] = {}
         for target in self.targets:
-            places = [each for each in lora_places(encoder) if matches_target(each.names, target)]
-            if not places:
-                raise ValueError(_no_target(encoder, target))
-            for place in places:
-                # What nothing reads gets no gradient: a pooler, global tokens' matrices.
+            targeted = [place for place in matrices if matches_target(place.names, target)]
+            if not targeted:
+                names = [place.names[0] for place in matrices]
+                raise ValueError(
+                    f"adaptation.targets: no matrix is called {target!r}; this encoder's first"
+                    f" layer has {', '.join(filter(FIRST_LAYER.search, names))}, and any end of"
+                    " such a name will do"
+                )
+            for place in targeted:
                 weight: Any = encoder.get_submodule(place.path).weight
-                if weight.requires_grad:
-                    chosen[place[:3]] = place
-        return list(chosen.values())
-
-    def _fresh(self, encoder: Encoder, place: LoraPlace) -> FileUpdate:
-        """As peft begins: A is drawn, B is zero, so that the first step starts from the weights."""
-        weight: Any = encoder.get_submodule(place.path).weight
-        down = weight.new_empty(self.rank, weight.shape[1])
-        nn.init.kaiming_uniform_(down, a=math.sqrt(5))
-        up = weight.new_zeros(len(weight) // place.num_parts, self.rank)
-        return FileUpdate(down, up, self.alpha / self.rank)
-
-
-def _no_target(encoder: Encoder, target: str) -> str:
-    names = []
-    for place in lora_places(encoder):
-        if re.search(r"\b0\b", place.names[0]):
-            names.append(place.names[0])
-    return (
-        f"adaptation.targets: no matrix is called {target!r}; this encoder's first layer has"
-        f" {', '.join(names)}, and any end of such a name will do"
-    )
+                # What nothing reads gets no gradient: a pooler, global tokens' matrices.
+                if place in updates or not weight.requires_grad:
+                    continue
+                down = weight.new_empty(self.rank, weight.shape[1])
+                nn.init.kaiming_uniform_(down, a=math.sqrt(5))
+                up = weight.new_zeros(len(weight) // place.num_parts, self.rank)
+                updates[place] = FileUpdate(down, up, self.alpha / self.rank)
+        return updates
 
 
 def adapter_updates(encoder: Encoder, folder: Path) -> dict[LoraPlace, FileUpdate]:
@@ -395,18 +391,18 @@ def adapter_updates(encoder: Encoder, folder: Path) -> dict[LoraPlace, FileUpdat
                 f"{folder}: {name} was trained whole, and is no update: clozelab export {folder}"
                 " to=MERGED makes a model of it, which encoder=MERGED begins with"
             )
-    places = {place.names[0]: place for place in lora_places(encoder) if place.is_in_file}
+    matrices = {matrix.names[0]: matrix for matrix in lora_places(encoder) if matrix.is_in_file}
     updates = {}
     for name, update in adapter.updates.items():
-        place = places.get(name.removeprefix(family.prefix))
-        if place is None:
+        matrix = matrices.get(name.removeprefix(family.prefix))
+        if matrix is None:
             raise ValueError(f"{folder}: this encoder has no matrix {name}")
-        if place.num_parts == 1:
+        if matrix.num_parts == 1:
             # A family may have the rows of a fused matrix in another order.
-            own = f"encoder.{place.path}.weight"
+            own = f"encoder.{matrix.path}.weight"
             (file,) = family.file_names(own)
             update = update._replace(up=family.from_hf({file: update.up}, [own])[own])
-        updates[place] = update
+        updates[matrix] = update
     return updates
 
 
@@ -447,23 +443,23 @@ def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:
     """
     family = family_for(encoder.config)
     updates = {}
-    for place in lora_places(encoder):
-        module = encoder.get_submodule(place.path)
+    for matrix in lora_places(encoder):
+        module = encoder.get_submodule(matrix.path)
         if not is_parametrized(module):
             continue
         low_rank: Any = module.parametrizations["weight"][0]  # type: ignore[index]
-        if low_rank.num_parts != place.num_parts or str(place.part) not in low_rank.lora_A:
+        if low_rank.num_parts != matrix.num_parts or str(matrix.part) not in low_rank.lora_A:
             continue
-        if not place.is_in_file:
+        if not matrix.is_in_file:
             raise ValueError(
-                f"{place.names[0]} is no matrix of its own in a {family.class_name}'s file, so peft"
-                " cannot have its update; the model's folder holds it merged"
+                f"{matrix.names[0]} is no matrix of its own in a {family.class_name}'s file, so"
+                " peft cannot have its update; the model's folder holds it merged"
             )
-        down = low_rank.lora_A[str(place.part)].detach().cpu()
-        up = low_rank.lora_B[str(place.part)].detach().cpu()
-        if place.num_parts == 1:
-            (up,) = family.to_hf({f"encoder.{place.path}.weight": up}).values()
-        updates[family.prefix + place.names[0]] = FileUpdate(
-            down.contiguous(), up.contiguous(), low_rank.scaling[place.part]
+        down = low_rank.lora_A[str(matrix.part)].detach().cpu()
+        up = low_rank.lora_B[str(matrix.part)].detach().cpu()
+        if matrix.num_parts == 1:
+            (up,) = family.to_hf({f"encoder.{matrix.path}.weight": up}).values()
+        updates[family.prefix + matrix.names[0]] = FileUpdate(
+            down.contiguous(), up.contiguous(), low_rank.scaling[matrix.part]
         )
     return updates

@@ -27,13 +27,13 @@ UPDATE = re.compile(r"(.+)\.lora_([AB])\.weight")
 PLAIN_VALUES: Mapping[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
-    "fan_in_fan_out": (False,),
     "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
-    "alpha_pattern": ({}, None),
-    "rank_pattern": ({}, None),
 }
 # The same, of options that are off where they say nothing.
 OFF = (
+    "fan_in_fan_out",
+    "alpha_pattern",
+    "rank_pattern",
     "use_dora",
     "use_qalora",
     "use_bdlora",
@@ -151,12 +151,8 @@ def adapter_files(
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": first.scaling * rank,
-        "lora_dropout": 0.0,
         "target_modules": sorted(updates),
         "modules_to_save": sorted(modules) or None,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,
         "inference_mode": True,
     }
     return {

@@ -76,11 +76,13 @@ class MtebEncoder:
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         """[N, M]: the cosine of each vector of the first with each of the second."""
-        return _unit(embeddings1) @ _unit(embeddings2).T
+        first, second = (torch.as_tensor(vectors).float() for vectors in (embeddings1, embeddings2))
+        return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         """[N]: the cosine of each vector of the first with the same one of the second."""
-        return (_unit(embeddings1) * _unit(embeddings2)).sum(1)
+        first, second = (torch.as_tensor(vectors).float() for vectors in (embeddings1, embeddings2))
+        return F.cosine_similarity(first, second)
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -88,7 +90,3 @@ class MtebEncoder:
         from mteb.models.model_meta import ModelMeta
 
         return ModelMeta.create_empty(overwrites=self.names)
-
-
-def _unit(vectors: ArrayLike) -> Tensor:
-    return F.normalize(torch.atleast_2d(torch.as_tensor(vectors)).float(), dim=1)

@@ -7,9 +7,8 @@ Letters: Q queries, S texts of a part, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.metrics.ranking import Hits, TopDocuments, metrics_of_names, score_hits
+from clozelab.metrics.ranking import TopDocuments, metrics_of_names, score_hits
 from clozelab.modules.finetuning import Evaluation
 from clozelab.modules.measures import DAMAGED_WEIGHT, Measurement
 from clozelab.tasks.batches import Batch
@@ -60,7 +59,6 @@ class Retrieval(Measurement):
         self.size = size
         self.depth = depth
         self.queries: Tensor | None = None  # [Q, H]
-        self.hits: dict[str, Hits] = {}
         self._part: list[tuple[Tensor, Tensor]] = []  # numbers and vectors of texts
 
     def val_dataloader(self) -> Iterable[Batch]:
@@ -73,7 +71,12 @@ class Retrieval(Measurement):
         names = batch["ids"]
         if names is None:
             return
-        vectors = self._vectors()
+        numbers, states = (torch.cat(tensors) for tensors in zip(*self._part, strict=True))
+        self._part = []
+        if not torch.isfinite(states).all():
+            raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
+        # [S, H] of length 1, in the part's order
+        vectors = F.normalize(states[numbers.argsort()], dim=1)
         if self.queries is None:
             self.queries = vectors
             self._top = TopDocuments(names, self.depth)
@@ -83,34 +86,22 @@ class Retrieval(Measurement):
             similarities = self.queries @ vectors.T
         self._top.add(similarities.cpu().numpy(), names)
 
-    def _vectors(self) -> Tensor:
-        """[S, H] of length 1: those of a whole part, in its order."""
-        numbers, states = (torch.cat(tensors) for tensors in zip(*self._part, strict=True))
-        self._part = []
-        if not torch.isfinite(states).all():
-            raise ValueError(f"the encoder answers NaN: {DAMAGED_WEIGHT}")
-        return F.normalize(states[numbers.argsort()], dim=1)
-
     def evaluate(self, collected: Sequence[Any]) -> Evaluation:
         self.queries = None
-        self.hits = self._top.best()
         names = [metric.name for metric in self.metrics]
         records = []
-        scores: dict[str, list[float]] = {name: [] for name in names}
-        for query, hits in self.hits.items():
-            of_query = score_hits(names, hits, self.data.judgements[query])
-            records.append({"id": query, **of_query})
-            for name, score in of_query.items():
-                scores[name].append(score)
-        means = {name: float(np.mean(of_name)) for name, of_name in scores.items()}
-        first = {hits[0][1] for hits in self.hits.values() if hits}
+        for query, hits in self._top.best.items():
+            records.append({"id": query, **score_hits(names, hits, self.data.judgements[query])})
+        means = {}
+        for name in names:
+            means[name] = float(np.mean([record[name] for record in records]))
+        first = {hits[0][1] for hits in self._top.best.values() if hits}
         return Evaluation(0, means, records, len(first) == 1 < len(records))
 
     def result_files(self, best: Evaluation) -> Files:
         """Also the first documents of each query, as trec_eval reads them."""
-        return super().result_files(best) | {"run.trec": self._trec_lines()}
-
-    def _trec_lines(self) -> Iterator[str]:
-        for query, hits in self.hits.items():
-            for rank, (score, document) in enumerate(islice(hits, WRITTEN_HITS), 1):
-                yield f"{query} Q0 {document} {rank} {score:.8f} clozelab"
+        lines = []
+        for query, hits in self._top.best.items():
+            for rank, (score, document) in enumerate(hits[:WRITTEN_HITS], 1):
+                lines.append(f"{query} Q0 {document} {rank} {score:.8f} clozelab")
+        return super().result_files(best) | {"run.trec": lines}

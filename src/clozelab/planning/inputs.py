@@ -22,14 +22,14 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from claims.text.did_you_mean import hint
+from claims.text.did_you_mean import hint, nearest
 from claims.text.safe_yaml import own_text
 from clozelab.config import GIVEN
 from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
-from clozelab.files.public import encoder_folder
+from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
 from clozelab.launch.experiments import PAPER
-from clozelab.launch.own_task import COLUMN_WORDS, given_columns, task_settings
+from clozelab.launch.own_task import COLUMN_WORDS, settings_of_words
 from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model
 from clozelab.readers.remote import is_url
@@ -106,11 +106,11 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
 def _words_of_filled(words: Sequence[str], form: Experiment, name: str, filled: Path) -> list[str]:
     """The filled experiment is called as its folder, and has a scale of its own."""
     of_inputs = (PREFIX, "experiment=", *(f"{word}=" for word in COLUMN_WORDS))
-    others = [word for word in words if not word.startswith(of_inputs)]
-    others[others.index(name)] = str(filled)
+    kept = [word for word in words if not word.startswith(of_inputs)]
+    kept[kept.index(name)] = str(filled)
     if "scale" not in values_of(words):
-        others.append(f"scale={form.scale}")
-    return others
+        kept.append(f"scale={form.scale}")
+    return kept
 
 
 def _form_of(name: str | None) -> Experiment | None:
@@ -155,10 +155,6 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
         settings: the other words: where relative paths begin, and the columns of a labelled file.
     """
     _check_names(form, said)
-    for key, spec in form.inputs.items():
-        if spec.kind == "file" and said.get(key):
-            _require_file(key, said[key], settings)
-
     given = Given()
     looks: dict[str, Look] = {
         "number": _number,
@@ -172,6 +168,13 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
             value = said.get(key, spec.default)
             if spec.kind == kind and value not in (None, ""):
                 look(given, key, str(value), settings)
+            # Only a default may be missing.
+            if spec.kind == kind == "file" and said.get(key) and key not in given.values:
+                raise ValueError(
+                    f"{PREFIX}{key}={value}: there is no such file in"
+                    f" {path_of('data_dir', settings)}, nor from here; say {PREFIX}{key}= to leave"
+                    " it out"
+                )
     return given
 
 
@@ -182,16 +185,6 @@ def _number(given: Given, key: str, value: str, *_: object) -> None:
     given.checksums[key] = value
     if int(value):
         given.values[key] = value
-
-
-def _require_file(key: str, value: str, settings: Mapping[str, str]) -> None:
-    """ValueError where a file that somebody names is not there; only a default may be missing."""
-    data_dir = path_of("data_dir", settings)
-    if not resolve_path(value, data_dir).is_file():
-        raise ValueError(
-            f"{PREFIX}{key}={value}: there is no such file in {data_dir}, nor from here; say"
-            f" {PREFIX}{key}= to leave it out"
-        )
 
 
 def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
@@ -226,7 +219,9 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
     try:
         folder = find_model(encoder_folder(value))
     except ValueError as error:
-        raise ValueError(f"{PREFIX}{key}={error}") from None
+        public = nearest(value, PUBLIC_ENCODERS)
+        advice = "" if public is None else f"; did you mean '{PREFIX}{key}={public}'?"
+        raise ValueError(f"{PREFIX}{key}={error}{advice}") from None
     vocabularies = [name for name in VOCABULARIES if (folder / name).is_file()]
     if not vocabularies:
         raise ValueError(f"{PREFIX}{key}={value} has no {' and no '.join(VOCABULARIES)}")
@@ -250,27 +245,30 @@ def _may_have_head(folder: Path) -> bool:
 def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
     for word in value.split(","):
-        task = _task(word.strip(), settings, key)
-        if task.name in given.checksums:
-            raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
-        checksums = {name: file_sha256(path) for name, path in task.files.items()}
-        given.tasks.append(task)
-        given.checksums[task.name] = digest([task.node, checksums])
-        for name, path in task.files.items():
-            given.links[f"tasks/{task.name}/{name}"] = path
+        for task in _tasks_of(word.strip(), settings, key):
+            if task.name in given.checksums:
+                raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
+            checksums = {name: file_sha256(path) for name, path in task.files.items()}
+            given.tasks.append(task)
+            given.checksums[task.name] = digest([task.node, checksums])
+            for name, path in task.files.items():
+                given.links[f"tasks/{task.name}/{name}"] = path
 
 
-def _task(word: str, settings: Mapping[str, str], key: str) -> GivenTask:
-    """A task by its name in conf/task, its YAML, or its labelled file."""
+def _tasks_of(word: str, settings: Mapping[str, str], key: str) -> list[GivenTask]:
+    """A task by its name in conf/task, or its YAML; of a labelled file one a label column."""
     path = Path(word).expanduser()
-    known = CONF_DIR / "task" / f"{word}.yaml"
-    if path.is_file() and path.suffix == ".yaml":
-        return _described_task(path)
-    if path.is_file() and table_format(path) is not None:
+    is_table = table_format(path) is not None
+    if (is_table or path.suffix == ".yaml") and not path.is_file():
+        raise ValueError(f"{PREFIX}{key}={word}: there is no such file, seen from here")
+    if is_table:
         return _labelled_file(path, settings)
-    if known.is_file():
-        node = read_yaml(known)
-        return GivenTask(node["name"], str(node.get("title", word)))
+    if path.suffix == ".yaml":
+        return [_described_task(path)]
+    in_conf = CONF_DIR / "task" / f"{word}.yaml"
+    if in_conf.is_file():
+        node = read_yaml(in_conf)
+        return [GivenTask(node["name"], str(node.get("title", word)))]
     names = [file.stem for file in (CONF_DIR / "task").glob("*.yaml")]
     raise ValueError(
         f"{PREFIX}{key}={word} is no task: give a task's YAML, a labelled file (csv, tsv, jsonl,"
@@ -293,13 +291,14 @@ def _described_task(path: Path) -> GivenTask:
     return task
 
 
-def _labelled_file(path: Path, settings: Mapping[str, str]) -> GivenTask:
+def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
-    texts, label = given_columns(settings)
-    node = task_settings(str(path.absolute()), "", text_columns=texts, label_column=label)
-    node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
-    defaults = {"defaults": ["own@_here_", "_self_"]}
-    return GivenTask(node["name"], node["title"], defaults | node, {path.name: path})
+    tasks = []
+    for node in settings_of_words(str(path.absolute()), "", settings):
+        node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
+        node = {"defaults": ["own@_here_", "_self_"]} | node
+        tasks.append(GivenTask(node["name"], node["title"], node, {path.name: path}))
+    return tasks
 
 
 # The filled experiment
@@ -336,8 +335,8 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         link.unlink(missing_ok=True)
         link.symlink_to(target.resolve())
 
-    place = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
-    filling = _Filling(_replacements(form, given, place), given.tasks)
+    given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
+    filling = _Filling(_replacements(form, given, given_folder), given.tasks)
     paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
     for key in OF_A_FORM:
         paper.pop(key, None)
@@ -348,7 +347,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: f"{place}/tasks"})
+            node = _replace(task.node, {FILES: f"{given_folder}/tasks"})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():

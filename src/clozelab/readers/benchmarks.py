@@ -88,16 +88,16 @@ def wic_rows(record: JsonObject) -> Iterator[Record]:
 def wsc_rows(record: JsonObject) -> Iterator[Record]:
     """Both spans, which the file numbers by words, are marked in the text."""
     text = record["text"]
-    words = list(re.finditer(r"\S+", text))
+    tokens = list(re.finditer(r"\S+", text))
     spans = []
     for name, sign in (("span1", "*"), ("span2", "#")):
         written = record["target"][f"{name}_text"]
         first = record["target"][f"{name}_index"]
-        start = words[first].start()
+        start = tokens[first].start()
         end = start + len(written)
         # A text that is spelt otherwise there has as many words.
         if text[start:end].casefold() != written.casefold():
-            end = words[first:][: len(written.split())][-1].end()
+            end = tokens[first:][: len(written.split())][-1].end()
         spans.append((slice(start, end), sign))
     yield record | {"text": mark(text, spans)}
 

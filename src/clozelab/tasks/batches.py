@@ -35,18 +35,18 @@ def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -
 def split_batch(batch: Batch, num_sequences: int) -> list[Batch]:
     """The tokens of a ragged batch in parts of so many sequences; the last may be smaller."""
     lengths = batch["layout"].lengths_list
-    parts = []
+    smaller = []
     end = 0
     for first in range(0, len(lengths), num_sequences):
         of_part = lengths[first : first + num_sequences]
         start = end
         end = start + sum(of_part)
-        part: Batch = {}
+        batch_part: Batch = {}
         for name in ("input_ids", "token_type_ids", "position_ids"):
-            part[name] = batch[name][start:end]
-        part["layout"] = Layout.ragged(of_part).to(part["input_ids"].device)
-        parts.append(part)
-    return parts
+            batch_part[name] = batch[name][start:end]
+        batch_part["layout"] = Layout.ragged(of_part).to(batch_part["input_ids"].device)
+        smaller.append(batch_part)
+    return smaller
 
 
 def apply_head_fp32(head: nn.Module, hidden: Tensor) -> Tensor:

@@ -132,6 +132,10 @@ class TextStates:
     states: Tensor  # [B, K, H]
     numbers: Tensor  # int64 [B, K]; the same number is the same text, -1 is no text
 
+    def cut(self, size: int) -> TextStates:
+        """The same texts, of whose states the first `size` numbers are kept."""
+        return TextStates(self.states[:, :, :size], self.numbers)
+
 
 def batch_logits(
     own: TextStates, temperature: float, all_texts: TextStates | None = None

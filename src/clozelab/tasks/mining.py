@@ -80,27 +80,25 @@ def mine(
     single = TextGroups(groups.sequences, sequence_of_text[:, None], groups.numbers)
     vectors = encode(single)
     passages = np.unique(text[:, 1:])
-    place = np.full(len(first), -1)
-    place[passages] = np.arange(len(passages))
-    # Query -> places of what is no negative of it.
-    known: dict[int, set[int]] = {}
+    # Query -> what is no negative of it.
+    related: dict[int, set[int]] = {}
     for query, passage in text[:, :2].tolist():
-        known.setdefault(query, set()).update(place[[query, passage]].tolist())
-    lacking = num_negatives + num_skipped + max(map(len, known.values())) - len(passages)
-    if lacking > 0:
+        related.setdefault(query, set()).update((query, passage))
+    num_found = num_negatives + num_skipped
+    if num_found + max(map(len, related.values())) > len(passages):
         raise ValueError(
             f"mined_negatives={num_negatives} and skipped_negatives={num_skipped}: the training"
             f" file has only {len(passages)} different passages; mine fewer, or give more"
         )
+    is_no_passage = torch.ones(len(first), dtype=torch.bool, device=vectors.device)
+    is_no_passage[passages] = False
     mined = np.zeros((len(first), num_negatives), dtype=np.int64)
-    passage_vectors = vectors[torch.from_numpy(passages).to(vectors.device)]
-    different = list(known)
-    for start in range(0, len(different), QUERIES_AT_ONCE):
-        queries = different[start : start + QUERIES_AT_ONCE]
-        similarities = vectors[queries] @ passage_vectors.T
-        for row, query in enumerate(queries):
-            similarities[row, [number for number in known[query] if number >= 0]] = -torch.inf
-        best = similarities.topk(num_skipped + num_negatives).indices[:, num_skipped:]
-        mined[queries] = sequence_of_text[passages[best.cpu().numpy()]]
-    log.info("mined %d negatives for each of %d queries", num_negatives, len(known))
+    for queries in torch.tensor(list(related)).split(QUERIES_AT_ONCE):
+        similarities = vectors[queries] @ vectors.T
+        similarities[:, is_no_passage] = -torch.inf
+        for row, query in enumerate(queries.tolist()):
+            similarities[row, list(related[query])] = -torch.inf
+        best = similarities.topk(num_found).indices[:, num_skipped:]
+        mined[queries] = sequence_of_text[best.cpu().numpy()]
+    log.info("mined %d negatives for each of %d queries", num_negatives, len(related))
     return mined[text[:, 0]]

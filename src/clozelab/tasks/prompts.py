@@ -54,13 +54,13 @@ class Template:
         self.parts: list[str] = []
         self.has_blank_before: dict[str, bool] = {}
         literal = ""
-        for part in PARTS.split(template):
-            if PARTS.fullmatch(part):
-                self.has_blank_before[part] = literal.endswith(" ")
-                self.parts.append(part)
-            elif part.strip():
-                self.parts.append(part.rstrip())
-            literal = part
+        for piece in PARTS.split(template):
+            if PARTS.fullmatch(piece):
+                self.has_blank_before[piece] = literal.endswith(" ")
+                self.parts.append(piece)
+            elif piece.strip():
+                self.parts.append(piece.rstrip())
+            literal = piece
 
     def spelt(self, name: str, text: str) -> str:
         """A text, or a word for the mask, as it stands in the template."""
@@ -116,11 +116,12 @@ class PromptUnit(TextUnit):
     # Sequences
 
     def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
-        parts = self.template.parts
+        pieces_in_order = self.template.parts
         fixed = {MASK: np.array([tokenizer.mask_id], dtype=np.int32)}
-        for literal in set(parts).difference([MASK, *self.texts]):
+        for literal in set(pieces_in_order).difference([MASK, *self.texts]):
             (fixed[literal],) = tokenizer.encode_batch([literal])
-        room = self.max_seq_length - 2 - sum(len(fixed[part]) for part in parts if part in fixed)
+        literals = [part for part in pieces_in_order if part in fixed]
+        room = self.max_seq_length - 2 - sum(len(fixed[part]) for part in literals)
         if room < len(self.texts):
             raise ValueError(
                 f"task.data.template={self.template.written!r} fills the"
@@ -141,10 +142,10 @@ class PromptUnit(TextUnit):
             pieces = dict(fixed)
             for name, ids, length in zip(self.texts, row, kept, strict=False):
                 pieces[name] = ids[:length]
-            prompt = [pieces[part] for part in parts]
+            prompt = [pieces[part] for part in pieces_in_order]
             prompts.append(np.concatenate(prompt))
             # behind [CLS] and the parts before it
-            mask_positions.append(1 + sum(map(len, prompt[: parts.index(MASK)])))
+            mask_positions.append(1 + sum(map(len, prompt[: pieces_in_order.index(MASK)])))
             cut.append(sum(lengths) - sum(kept))
         sequences = assemble(tokenizer, prompts, None, cut)
         arrays = {"mask_positions": np.array(mask_positions, dtype=np.int32)}

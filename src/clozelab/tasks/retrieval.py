@@ -12,8 +12,6 @@ Letters: N examples, B of a batch, K texts of each (query, passage, negatives), 
 hidden size, Q queries, P passages.
 """
 
-# ruff: noqa: ARG004  (torch fixes the signatures of a Function)
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -35,13 +34,14 @@ from clozelab.models.config import EncoderConfig
 from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
 from clozelab.tasks.batches import Batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
+from clozelab.tasks.classes import SHOWN_LABELS
 from clozelab.tasks.contrast import (
     TextStates,
     batch_logits,
     check_temperature,
     positive_places,
 )
-from clozelab.tasks.mining import TextGroups, encode_texts, mine
+from clozelab.tasks.mining import QUERIES_AT_ONCE, TextGroups, encode_texts, mine
 from clozelab.tasks.sequences import Ints, join_sequences
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target, json_lines
@@ -49,8 +49,6 @@ from clozelab.tasks.texts import TextSplit, VectorUnit
 from clozelab.tasks.unit import BatchContext, TaskModel
 from clozelab.text.plain import PlainDict
 
-QUERIES_AT_ONCE = 256
-SHOWN_LABELS = 5
 PROMPTS = ("query", "document")
 
 
@@ -72,11 +70,10 @@ class RetrievalUnit(VectorUnit):
         skipped_negatives: int,
         micro_batch_size: int | None,
         groups_by_length: bool = False,
-        label_column: str,
         right_label: str | None,
         **texts: Any,
     ) -> None:
-        super().__init__(label_column=label_column, **texts)
+        super().__init__(**texts)
         if len(self.layout.text_columns) != 2:
             raise ValueError(
                 f"text_columns={list(self.layout.text_columns)}: name two columns, of the query and"
@@ -166,12 +163,8 @@ class RetrievalUnit(VectorUnit):
         """[N, mined_negatives] numbers of sequences, computed once for an encoder and a file."""
         source = batch_context.encoder
         assert source is not None
-        content = {
-            "texts": keys,
-            "encoder": source.fingerprint,
-            "settings": [self.pooling, self.mined_negatives, self.skipped_negatives],
-        }
-        key = content_key(content)
+        settings = [self.pooling, self.mined_negatives, self.skipped_negatives]
+        key = content_key({"texts": keys, "encoder": source.fingerprint, "settings": settings})
         folder = batch_context.cache_dir / "mined" / f"{batch_context.name}-{key}"
 
         def write(target: Path) -> Facts:
@@ -269,58 +262,43 @@ class RetrievalTarget(Target):
         states = states.float()
         if not training:
             return states
-        own = TextStates(states, batch["text_numbers"])
-        everyone = texts_of_all_ranks(own, batch["local_weight"] > 0)
+        local = TextStates(states, batch["text_numbers"])
+        everyone = texts_of_all_ranks(local, batch["local_weight"] > 0)
         logits = []
         with torch.autocast(states.device.type, enabled=False):
             for size in self.sizes or [states.shape[2]]:
-                cut = [
-                    replace(texts, states=texts.states[:, :, :size]) for texts in (own, everyone)
-                ]
-                logits.append(batch_logits(cut[0], self.temperature, cut[1]))
+                logits.append(batch_logits(local.cut(size), self.temperature, everyone.cut(size)))
         return torch.stack(logits)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         num_sizes, num_examples, num_candidates = logits.shape
         # Of all ranks: as many rows as there are positives among the candidates.
         num_rows = num_candidates // (batch["text_numbers"].shape[1] - 1)
-        own = positive_places(num_examples, num_rows).to(logits.device)
-        return F.cross_entropy(logits.flatten(0, 1), own.repeat(num_sizes), reduction="sum")
+        positives = positive_places(num_examples, num_rows).to(logits.device)
+        return F.cross_entropy(logits.flatten(0, 1), positives.repeat(num_sizes), reduction="sum")
 
     # Scores, and what is written down
 
     def evaluate(self, outputs: np.ndarray, split: TextSplit) -> Outcome:
         numbers = split.sequences.content_numbers().reshape(-1, 2)
         pairs = Relevance.of(numbers[:, 0], numbers[:, 1])
-        width = outputs.shape[2]
+        vectors = torch.from_numpy(outputs)
+        sizes = sorted(self.sizes or [outputs.shape[2]])
         scores = {}
-        for size in self.sizes or [width]:
-            queries = _unit_vectors(outputs[pairs.query_rows, 0, :size])
-            passages = _unit_vectors(outputs[pairs.passage_rows, 1, :size])
-            ranks, best = _rank(queries, passages, pairs.relevant)
-            suffix = "" if size == max(self.sizes or [width]) else f"/{size}"
+        for size in sizes:
+            queries = vectors[pairs.query_rows, 0, :size]
+            ranks, best = _rank(queries, vectors[pairs.passage_rows, 1, :size], pairs.relevant)
+            suffix = "" if size == sizes[-1] else f"/{size}"
             for name, value in mean_scores(self.names, ranks).items():
                 scores[name + suffix] = value
-            if not suffix:
-                records = self._records(split, pairs, ranks, best)
-                is_collapsed = len(set(best)) == 1 < len(pairs.passage_rows)
-        return Outcome(scores, records, is_collapsed)
-
-    def _records(
-        self, split: TextSplit, pairs: Relevance, ranks: Sequence[list[int]], best: Sequence[int]
-    ) -> list[PlainDict]:
-        """Of each query the ranks of its passages, and the row of the passage that came first."""
+        # Of the largest size.
         records: list[PlainDict] = []
-        for row, of_query, found in zip(pairs.query_rows, ranks, best, strict=True):
-            records.append(
-                {
-                    "id": str(split.ids[row]),
-                    "prediction": of_query,
-                    "label": len(of_query),
-                    "found": str(split.ids[pairs.passage_rows[found]]),
-                }
-            )
-        return records
+        for row, of_query, first in zip(pairs.query_rows, ranks, best, strict=True):
+            passage = pairs.passage_rows[first]
+            record = {"id": str(split.ids[row]), "prediction": of_query, "label": len(of_query)}
+            records.append(record | {"found": str(split.ids[passage])})
+        is_collapsed = len(set(best)) == 1 < len(pairs.passage_rows)
+        return Outcome(scores, records, is_collapsed)
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """A random order's expectation, and BM25, which learn nothing from training."""
@@ -356,43 +334,22 @@ def texts_of_all_ranks(own: TextStates, is_real: bool) -> TextStates:
     most = torch.tensor(len(numbers), device=numbers.device)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     lacking = int(most) - len(numbers)
-    padded = F.pad(own.states, (0, 0, 0, 0, 0, lacking)).contiguous()
-    padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1).contiguous()
-    all_numbers = [torch.empty_like(padded_numbers) for _ in range(dist.get_world_size())]
-    dist.all_gather(all_numbers, padded_numbers)
-    return TextStates(_GatherStates.apply(padded), torch.cat(all_numbers))
-
-
-class _GatherStates(torch.autograd.Function):
-    """The states of all ranks behind each other; the gradient is the sum of all ranks'."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor) -> Tensor:
-        parts = [torch.empty_like(states) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, states)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].contiguous()
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Of length 1; one of zeros stays so."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    padded = F.pad(own.states, (0, 0, 0, 0, 0, lacking))
+    padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1)
+    return TextStates(torch.cat(all_gather(padded)), torch.cat(all_gather(padded_numbers)))
 
 
 def _rank(
-    queries: np.ndarray, passages: np.ndarray, relevant: Sequence[list[int]]
+    queries: Tensor, passages: Tensor, relevant: Sequence[list[int]]
 ) -> tuple[list[list[int]], list[int]]:
     """Of each query [Q, H]: the ranks of its passages among all [P, H], and the first passage."""
-    ranks = []
+    queries = F.normalize(queries, dim=1)
+    passages = F.normalize(passages, dim=1)
+    ranks: list[list[int]] = []
     best = []
-    for first in range(0, len(queries), QUERIES_AT_ONCE):
-        # One product for many queries.
-        for offset, scores in enumerate(queries[first : first + QUERIES_AT_ONCE] @ passages.T):
-            ranks.append(ranks_of(scores, relevant[first + offset]))
+    # One product for many queries.
+    for part in queries.split(QUERIES_AT_ONCE):
+        for scores in (part @ passages.T).numpy():
+            ranks.append(ranks_of(scores, relevant[len(ranks)]))
             best.append(int(scores.argmax()))
     return ranks, best

@@ -110,12 +110,12 @@ def _wait(executor: PipelineExecutor) -> None:
 
 def _is_in_line(job: str) -> bool:
     """Whether Slurm has the job still; where it does not answer, it may."""
-    asked = subprocess.run(
+    answer = subprocess.run(
         ["squeue", "--noheader", f"--jobs={job}"], capture_output=True, text=True, check=False
     )
-    if asked.returncode:
-        return "Invalid job id" not in asked.stderr
-    return bool(asked.stdout.strip())
+    if answer.returncode:
+        return "Invalid job id" not in answer.stderr
+    return bool(answer.stdout.strip())
 
 
 def local(tasks: int) -> MakePool:

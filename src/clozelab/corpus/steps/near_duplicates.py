@@ -117,13 +117,13 @@ class NearDuplicates(SurveyStep):
         """As `CorpusStep` says."""
         dropped = table["dropped"]
         for document in documents:
-            place = np.searchsorted(dropped, document.key)
-            if place == len(dropped) or dropped[place] != document.key:
+            row = np.searchsorted(dropped, document.key)
+            if row == len(dropped) or dropped[row] != document.key:
                 yield document
-            elif table["is_copy"][place]:
+            elif table["is_copy"][row]:
                 report.drop(document, DUPLICATE)
             else:
-                number = np.count_nonzero(~table["is_copy"][:place])
+                number = np.count_nonzero(~table["is_copy"][:row])
                 examples = []
                 for earlier in table["earlier"][number : number + 1].tolist():
                     examples = [f"{_beginning(document.lines)} | {earlier.decode()}"]
