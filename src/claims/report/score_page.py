@@ -58,8 +58,8 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     file = ClaimFile(columns=(), compare="first")
     if claims is not None:
         file = read_claim_file(claims)
-    found = read_scores(scores, file.scores)
-    table = make_score_table(found, file.claims, file.stopping, file.columns)
+    content = read_scores(scores, file.scores)
+    table = make_score_table(content, file.claims, file.stopping, file.columns)
     if claims is not None:
         # A misspelt arm would else be judged as one without runs.
         check_names(table, file, scores, claims)
@@ -68,7 +68,7 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     else:
         folder.mkdir(parents=True, exist_ok=True)
         analysed = run_interim_analysis(table, folder)
-    page = build_score_page(table, analysed, file, scores, found.notes)
+    page = build_score_page(table, analysed, file, scores, content.notes)
     return write_report(page, table, folder) if folder else page
 
 
@@ -97,7 +97,7 @@ def build_score_page(
     title = file.title if file.title else f"Claims about {scores.name}"
     about = About(title, scores.name)
     labels = {row: row for row in table.rows}
-    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
+    written = f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
     return ScorePage(
         about=about,
         setup=setup,
@@ -105,7 +105,7 @@ def build_score_page(
         table=table_section(table, f"of {scores.name}", "", labels),
         judged=claim_section(table, analysed, every_pair=file.compare == "all"),
         problems=problems,
-        provenance=[("Report", f"made {made}")],
+        provenance=[("Report", written)],
         plots={},
     )
 

@@ -34,24 +34,24 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     Scores of which none is above 1 are written as fractions, and become percent. ValueError: there
     is no result file, or a run's name does not say which arm and seed it is.
     """
-    found = []
+    placed_scores = []
     largest: dict[tuple[str, str], float] = {}
     falling = set()
     for path in sorted(folder.rglob("*.json")):
         place = path.relative_to(folder)
         name, scores = _read_file(path, place.parent.as_posix())
-        for written in scores:
-            cells, score = _named(name, written, layout, path)
+        for name_and_value in scores:
+            cells, score = _named(name, name_and_value, layout, path)
             key = (score.task, score.metric)
             largest[key] = max(abs(score.value), largest.get(key, 0.0))
             if " ".join(key).endswith(FALLING):
                 falling.add(key)
-            found.append((place.as_posix(), cells, score))
-    if not found:
+            placed_scores.append((place.as_posix(), cells, score))
+    if not placed_scores:
         raise ValueError(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
 
     rows = []
-    for where, cells, score in found:
+    for where, cells, score in placed_scores:
         key = (score.task, score.metric)
         is_fraction = largest[key] <= 1.0 and key not in falling
         value = 100.0 * score.value if is_fraction else score.value

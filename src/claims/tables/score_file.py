@@ -68,10 +68,10 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     are about the same run.
     """
     read = read_result_folder if path.is_dir() else read_rows
-    found = read(path, layout)
-    if not found.rows:
+    content = read(path, layout)
+    if not content.rows:
         raise ValueError(f"{path}: no score of a finished run")
-    rows = [(where, _read_row(path, where, cells)) for where, cells in found.rows]
+    rows = [(where, _read_row(path, where, cells)) for where, cells in content.rows]
     metrics: dict[str, set[str]] = {}
     for _, row in rows:
         metrics.setdefault(row.task, set()).add(row.metric)
@@ -88,7 +88,7 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
                 f"{path}, {where}: a second score of {row.arm} on {column}, seed {row.seed}{fine}"
             )
         cell[seeds] = row.score
-    return Scores(cells, _falling_columns(found, metrics), found.notes)
+    return Scores(cells, _falling_columns(content, metrics), content.notes)
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:

@@ -43,7 +43,7 @@ def model_folders(models: object) -> list[Path]:
     and task.
     """
     patterns = models if isinstance(models, list) else [models]
-    found: dict[Path, None] = {}
+    named: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(str(pattern))
         base = Path(path.anchor)
@@ -51,8 +51,8 @@ def model_folders(models: object) -> list[Path]:
         if not matches:
             matches = [path]  # which is refused as it was named
         for match in matches:
-            found[require_encoder(match, "models")] = None
-    first, *further = found
+            named[require_encoder(match, "models")] = None
+    first, *further = named
     if not further:
         raise ValueError(f"models={models} is one folder: name two or more, or say encoder={first}")
     for folder in further:
@@ -63,7 +63,7 @@ def model_folders(models: object) -> list[Path]:
                 f"{folder} and {first} are of other shapes, tasks, classes or thresholds: only"
                 " models of one row and task are scored together"
             )
-    return list(found)
+    return list(named)
 
 
 def _facts(folder: Path) -> list[object]:

@@ -102,7 +102,11 @@ def task_settings(
 
 
 @cache  # a command composes its configuration several times
-def _labels_in(path: Path, column: str, modified: int) -> tuple[int, frozenset[str]]:  # noqa: ARG001
+def _labels_in(
+    path: Path,
+    column: str,
+    modified: int,  # noqa: ARG001
+) -> tuple[int, frozenset[str]]:
     """How many rows a table has, and its different labels; read anew when it was `modified`."""
     # What is no label is refused, with its line, when the examples are read.
     labels = [str(row.record.get(column)) for row in open_table(path).placed_rows()]

@@ -297,7 +297,7 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
     for node in settings_of_words(str(path.absolute()), "", settings):
         node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
         node = {"defaults": ["own@_here_", "_self_"]} | node
-        tasks.append(GivenTask(node["name"], node["title"], node, {path.name: path}))
+        tasks.append(GivenTask(str(node["name"]), str(node["title"]), node, {path.name: path}))
     return tasks
 
 
