@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader
 from claims.analysis.history import InterimAnalysis
 from claims.analysis.schema import PERCENT
 from claims.analysis.scores import DataColumn, ScoreTable
-from claims.analysis.verdicts import AnalysedTable
+from claims.analysis.verdicts import AnalysedTable, Judgement
 from claims.report import wording
 from claims.report.claims import (
     POINTS,
@@ -469,8 +469,27 @@ def claim_section(
     judgements = analysed.judgements
     claims = claim_views(judgements, table)
     units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
+    reading = _reading(table, judgements, selection)
+    tested: list[DifferenceView] = []
+    if not table.spec.claims:
+        tested = differences(table, every_pair=every_pair)
+    return ClaimSection(
+        claims=claims,
+        summary=wording.summarise(judgements),
+        analyses=_analyses(analysed.analyses),
+        forest=forest_of(claims, table),
+        differences=tested,
+        every_pair=every_pair,
+        units=in_units(POINTS, units),
+        reading=reading,
+        selection=selection,
+    )
+
+
+def _reading(table: ScoreTable, judgements: Sequence[Judgement], selection: str) -> list[str]:
+    """How to read intervals and verdicts, of the kinds that this table has."""
     claim_types = {type(claim).__name__ for claim in table.spec.claims}
-    reading = _sentences(
+    return _sentences(
         "reading.txt.j2",
         table,
         experiment=table.spec,
@@ -480,17 +499,6 @@ def claim_section(
         family=max((judgement.num_tests for judgement in judgements), default=0),
         selection=selection,
         has_forecasts=any(judgement.forecast for judgement in judgements),
-    )
-    return ClaimSection(
-        claims=claims,
-        summary=wording.summarise(judgements),
-        analyses=_analyses(analysed.analyses),
-        forest=forest_of(claims, table),
-        differences=[] if table.spec.claims else differences(table, every_pair=every_pair),
-        every_pair=every_pair,
-        units=in_units(POINTS, units),
-        reading=reading,
-        selection=selection,
     )
 
 

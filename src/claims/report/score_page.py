@@ -95,15 +95,16 @@ def build_score_page(
                 " `columns:` with another unit"
             )
     title = file.title if file.title else f"Claims about {scores.name}"
-    about = About(title, scores.name)
     labels = {row: row for row in table.rows}
+    in_words = table_section(table, f"of {scores.name}", "", labels)
+    judged = claim_section(table, analysed, every_pair=file.compare == "all")
     written = f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
     return ScorePage(
-        about=about,
+        about=About(title, scores.name),
         setup=setup,
         caveat=CAVEAT,
-        table=table_section(table, f"of {scores.name}", "", labels),
-        judged=claim_section(table, analysed, every_pair=file.compare == "all"),
+        table=in_words,
+        judged=judged,
         problems=problems,
         provenance=[("Report", written)],
         plots={},

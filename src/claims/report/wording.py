@@ -52,13 +52,16 @@ def answer(judgements: Sequence[Judgement]) -> str:
     """
     by_answer: dict[str, list[str]] = {"yes": [], "no": [], "not decided": []}
     lost = []
-    for one in judgements:
-        if one.claim.primary:
-            size = f" ({signed(one.difference.mean, 2)})" if one.difference else ""
-            answered = ANSWERS.get(one.verdict, "not decided")
-            by_answer[answered].append(f"{one.judged_on}{size}{_exploratory(one)}")
-        elif type(one.claim) is NoninferiorityClaim and one.verdict is Verdict.CONTRADICTED:
-            lost.append(f"{one.claim.text}{_exploratory(one)}")
+    for judgement in judgements:
+        if judgement.claim.primary:
+            size = f" ({signed(judgement.difference.mean, 2)})" if judgement.difference else ""
+            answered = ANSWERS.get(judgement.verdict, "not decided")
+            by_answer[answered].append(f"{judgement.judged_on}{size}{_exploratory(judgement)}")
+        elif (
+            type(judgement.claim) is NoninferiorityClaim
+            and judgement.verdict is Verdict.CONTRADICTED
+        ):
+            lost.append(f"{judgement.claim.text}{_exploratory(judgement)}")
     parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
     text = "; ".join(parts)
     if lost:

@@ -113,8 +113,8 @@ def build_page(
     statistic = statistic_of(table.experiment)
     of_paper = f"; the paper's numbers are {statistic}" if statistic else ""
     arms = learning_summary(table)
-    classes = class_tables(table)
     bounds = templates().get_template("bounds.txt.j2").render(bounds=loss_bounds(table))
+    in_words = table_section(table, _sets(table), of_paper, paper_labels)
     experiment = table.experiment
     answer = ""
     if experiment.asks:
@@ -132,9 +132,9 @@ def build_page(
     return Page(
         about=about,
         overview=overview,
-        table=table_section(table, _sets(table), of_paper, paper_labels),
+        table=in_words,
         judged=judged,
-        classes=classes,
+        classes=class_tables(table),
         arms=arms,
         bounds=paragraphs(bounds),
         costs=costs(table),
