@@ -167,6 +167,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reviews = {"review": mails["text"], "label": mails["intent"]}
     pandas.DataFrame(reviews).to_csv(root / "reviews.csv", index=False)
     pandas.DataFrame(mails).to_csv(root / "mails.csv", index=False)
+    tickets = {"text": mails["text"], "topic": mails["intent"], "urgency": ["now", "later"] * 20}
+    pandas.DataFrame(tickets).to_csv(root / "tickets.csv", index=False)
     pandas.DataFrame(mails).to_csv(root / "data" / "intent.csv", index=False)
     (root / "my/task").mkdir()
     for file in ("my/task/intent.yaml", "intent.yaml", "mine.yaml"):

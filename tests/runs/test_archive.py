@@ -329,7 +329,7 @@ def test_a_pack_without_predictions_makes_the_same_report(
             for name in ("predictions.jsonl", "null_odds.json"):
                 path.with_name(name).write_text("{}")
 
-    monkeypatch.setattr("clozelab.report.summaries.datetime", Noon)
+    monkeypatch.setattr("clozelab.report.provenance.datetime", Noon)
     names: list[set[str]] = []
     reports: list[dict[str, bytes]] = []
     for name, words in (("whole", ()), ("lean", ("predictions=false",))):

@@ -55,6 +55,7 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     """
     if folder is not None and folder.suffix == ".csv":
         raise ValueError(f"{folder} is no folder: the report has several files")
+    scores.stat()  # a missing file of scores is named before one of claims
     file = ClaimFile(columns=(), compare="first")
     if claims is not None:
         file = read_claim_file(claims)
