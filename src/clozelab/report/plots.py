@@ -39,6 +39,7 @@ from claims.text.phrases import DASH, MINUS, with_direction
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
+from clozelab.runs.loss_bands import expected_range, match_of
 from clozelab.runs.record import Record
 
 DOTTED = (0, (1, 2))
@@ -341,10 +342,15 @@ def draw_curves(table: ResultTable) -> Picture | None:
         colour = _colour_of(index)
         of_arm = [run for run in runs if run.name == arm]
         _draw_losses(axes, of_arm, colour)
+        _draw_bands(axes, of_arm, colour)
         if of_arm:
             entries.append(entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
-    axes.set_xlim(left=0.0)
+    if axes.collections:
+        label = "shaded: another seed is expected there"
+        entries.append(entry(label=label, color=plt.rcParams[FAINT], linewidth=6, alpha=0.3))
+    longest = max(run.curves["validation/loss"][-1][0] for run in runs)
+    axes.set_xlim(0.0, 1.05 * longest)
     return save_picture(figure, entries, 3)
 
 
@@ -356,6 +362,16 @@ def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
         axes.plot(
             tokens, losses, color=colour, linewidth=1.6, alpha=0.9, marker=marker, markersize=4
         )
+
+
+def _draw_bands(axes: Axes, runs: Iterable[Record], colour: str) -> None:
+    """Shade where another seed of each run's kind is expected, as far as published runs know it."""
+    bands = {}
+    for match in filter(None, map(match_of, runs)):
+        bands[id(match.band)] = match.band
+    for band in bands.values():
+        lows, highs = zip(*map(expected_range, band.losses), strict=True)
+        axes.fill_between(band.tokens, lows, highs, color=colour, alpha=0.15, linewidth=0)
 
 
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
