@@ -8,13 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from claims.text.phrases import format_count
-from claims.text.terminal import Heading
 from clozelab.runs.find import find
-from clozelab.runs.loss_bands import likely_causes, match_of, nearest, plateau_of
+from clozelab.runs.loss_bands import causes, is_within, match_of, memorised_nats, nearest
+from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free
 from clozelab.runs.record import Record
-from clozelab.terminal import print_table, say
+from clozelab.terminal import say
 
-COLUMNS = ("tokens", "this run", "seeds", "expected", "")
 NEAREST = 3  # kinds that are named where a run's own is not known
 
 
@@ -26,37 +25,30 @@ def sentences(run: Record) -> list[str]:
     from claims.report.page import paragraphs  # scipy takes a second
     from clozelab.report.page import templates
 
-    if not run.curves.get("validation/loss"):
+    if "validation/loss" not in run.curves:
         return ["not known: it has no held-out loss yet"]
     match = match_of(run)
-    near = [match] if match else nearest(run)[:NEAREST]
-    plateau = plateau_of(run)
-    causes = []
-    if match is None or match.is_outside or plateau:
-        causes = likely_causes(near[0])
-    template = templates().get_template("curves.txt.j2")
-    shown = {"run": run, "match": match, "near": near, "plateau": plateau, "causes": causes}
-    return paragraphs(template.render(shown, count=format_count))
-
-
-def reading_rows(run: Record) -> list[list[str]]:
-    """A line for each evaluation that the band of a run's kind knows the tokens of."""
-    match = match_of(run)
-    rows = []
-    for reading in match.readings if match else []:
-        seeds = f"{min(reading.seeds):.2f} to {max(reading.seeds):.2f}"
-        expected = f"{reading.low:.2f} to {reading.high:.2f}"
-        tokens = format_count(reading.tokens)
-        rows.append([tokens, f"{reading.loss:.2f}", seeds, expected, reading.verdict])
-    return rows
+    text = (
+        templates()
+        .get_template("curves.txt.j2")
+        .render(
+            run=run,
+            match=match,
+            near=[match] if match else nearest(run)[:NEAREST],
+            plateau=context_free(run),
+            learnt=LEARNT_CONTEXT_NATS,
+            causes=causes(),
+            memorised=memorised_nats(run),
+            is_within=is_within,
+            count=format_count,
+        )
+    )
+    return paragraphs(text)
 
 
 def print_curve(run: Record) -> None:
-    """Print a pre-training's evaluations as a table, and sentences below it."""
+    """Print what there is to say of a pre-training."""
     say(f"{run.place}: {run.name}, seed {run.seeds}, {run.status}", style="bold")
-    rows = reading_rows(run)
-    if rows:
-        print_table([Heading(name, is_number=True) for name in COLUMNS], rows)
     for sentence in sentences(run):
         say(sentence, wraps=True)
 
@@ -82,6 +74,5 @@ def draw(root: Path, suffix: str) -> bytes:
         plots = write_pictures({"curves": drawing}, Path(folder))
         if suffix != ".html":
             return (Path(folder) / f"curves{suffix}").read_bytes()
-    views = [(run, reading_rows(run), sentences(run)) for run in runs.pretrain]
     page = templates().get_template("curves.html.j2")
-    return page.render(root=root, views=views, columns=COLUMNS, plots=plots).encode()
+    return page.render(root=root, runs=runs.pretrain, sentences=sentences, plots=plots).encode()

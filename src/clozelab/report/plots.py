@@ -342,15 +342,11 @@ def draw_curves(table: ResultTable) -> Picture | None:
         colour = _colour_of(index)
         of_arm = [run for run in runs if run.name == arm]
         _draw_losses(axes, of_arm, colour)
-        _draw_bands(axes, of_arm, colour)
         if of_arm:
             entries.append(entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
-    if axes.collections:
-        label = "shaded: another seed is expected there"
-        entries.append(entry(label=label, color=plt.rcParams[FAINT], linewidth=6, alpha=0.3))
-    longest = max(run.curves["validation/loss"][-1][0] for run in runs)
-    axes.set_xlim(0.0, 1.05 * longest)
+    axes.set_xlim(0.0, axes.get_xlim()[1])
+    entries += _draw_bands(axes, runs)
     return save_picture(figure, entries, 3)
 
 
@@ -364,14 +360,16 @@ def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
         )
 
 
-def _draw_bands(axes: Axes, runs: Iterable[Record], colour: str) -> None:
-    """Shade where another seed of each run's kind is expected, as far as published runs know it."""
-    bands = {}
-    for match in filter(None, map(match_of, runs)):
-        bands[id(match.band)] = match.band
+def _draw_bands(axes: Axes, runs: Iterable[Record]) -> list[Line2D]:
+    """Shade where another seed of the runs' kinds is expected, as far as published runs tell."""
+    look = {"color": plt.rcParams[FAINT], "alpha": 0.25}
+    bands = {id(match.band): match.band for match in filter(None, map(match_of, runs))}
     for band in bands.values():
         lows, highs = zip(*map(expected_range, band.losses), strict=True)
-        axes.fill_between(band.tokens, lows, highs, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(band.tokens, lows, highs, linewidth=0, **look)
+    if not bands:
+        return []
+    return [entry(label="another seed is expected here", linewidth=6, **look)]
 
 
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:

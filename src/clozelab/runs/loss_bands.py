@@ -16,7 +16,6 @@ import numpy as np
 
 from claims.analysis.comparability import is_within
 from clozelab.runs.identity import identity_of
-from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free
 from clozelab.runs.record import Record
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, PlainDict, read_json
@@ -33,9 +32,6 @@ LEFT_OUT = (
 PREDICTED = ("corpus", "tokenizer", "predicted tokens", "validation.seq_length")
 PLANNED_TOKENS = "planned tokens"
 SAME_LENGTH = 1.25  # planned tokens of runs that are trained for as long differ by no larger factor
-MEMORISED_NATS = 0.5  # of a training loss below the held-out one: the text is known by heart
-Difference = tuple[object, object]
-"""Values of one setting: a run's, and a band's."""
 
 
 @cache
@@ -138,7 +134,7 @@ class Match:
 
     run: Record
     band: Band
-    differing: Mapping[str, Difference]
+    differing: Mapping[str, tuple[object, object]]
 
     @property
     def distance(self) -> tuple[float, ...]:
@@ -183,7 +179,7 @@ def nearest(run: Record) -> list[Match]:
     return sorted(matches, key=lambda match: match.distance)
 
 
-def differences(own: PlainDict, theirs: PlainDict) -> dict[str, Difference]:
+def differences(own: PlainDict, theirs: PlainDict) -> dict[str, tuple[object, object]]:
     """Setting -> both values, where they are not the same."""
     differing = {}
     for key in theirs | own:
@@ -204,30 +200,7 @@ def match_of(run: Record) -> Match | None:
     return None
 
 
-def likely_causes(match: Match) -> list[str]:
-    """Name what a run's own record has that may move its loss, each with a check."""
-    gap = _memorised_nats(match.run)
-    lines = []
-    for name, cause in causes().items():
-        changes = []
-        for key, (own, theirs) in match.differing.items():
-            if is_within(key, cause["keys"]):
-                changes.append(f"{key} is {own}, there {theirs}")
-        if name == "duplicates" and gap > MEMORISED_NATS:
-            changes = [f"the training loss is {gap:.2f} nats below the held-out one"]
-        if changes:
-            lines.append(f"{name}: {'; '.join(changes)}. To check, {cause['check']}")
-    return lines
-
-
-def plateau_of(run: Record) -> float | None:
-    """Return the loss without context, in nats, of a run that is hardly below it so far."""
-    plateau = context_free(run)
-    _, loss = run.curves["validation/loss"][-1]
-    return plateau if plateau and loss > plateau - LEARNT_CONTEXT_NATS else None
-
-
-def _memorised_nats(run: Record) -> float:
-    """The last held-out loss minus the last training loss; NaN where one is missing."""
+def memorised_nats(run: Record) -> float:
+    """Return the last held-out loss minus the last training loss; NaN where one is missing."""
     last = {row.key: row.value for row in read_rows(run.folder / "metrics.csv")}
     return last.get("validation/loss", math.nan) - last.get("train/loss", math.nan)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clozelab.files.atomic import atomic_open
 from clozelab.modules.answering import parse_output
-from clozelab.report.curves import draw, print_curves, view_of
+from clozelab.report.curves import draw, print_curve
 from clozelab.runs.find import find
 from clozelab.terminal import ParsedArgs, say, verb
 
@@ -35,10 +35,10 @@ def main(args: ParsedArgs) -> int:
     out = None
     if "out" in args.values:
         out = parse_output("out", args.values["out"], (".html", ".png", ".svg"))
-    views = [view_of(run) for run in runs]
-    print_curves(views)
+    for run in runs:
+        print_curve(run)
     if out is not None:
         with atomic_open(out) as file:
-            file.write(draw(root, views, out.suffix))
+            file.write(draw(root, out.suffix))
         say(str(out))
     return 0
