@@ -25,7 +25,9 @@ def made_bands(law: object = loss_of, noise: float = 0.0) -> list[Band]:
     for (name, size), tokens in product(SIZES.items(), TOKENS):
         losses = [law(size, tokens) + noise * rng.normal() for _ in range(3)]  # type: ignore[operator]
         settings = {"planned tokens": tokens}
-        bands.append(Band(name, ["made"], settings, 6.0, size, [tokens / 2, tokens], [[9.0], losses]))
+        bands.append(
+            Band(name, ["made"], settings, 6.0, size, [tokens / 2, tokens], [[9.0], losses])
+        )
     return bands
 
 

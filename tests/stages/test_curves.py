@@ -90,7 +90,9 @@ def test_where_nothing_differs_the_run_is_to_be_verified(
     change: Callable[..., Path], nats: float, verdict: str
 ) -> None:
     text = " ".join(sentences(open_run(str(change(nats)))))
-    shows(text, f"{verdict} the band", "No cause shows in its settings. To check: `clozelab verify`")
+    shows(
+        text, f"{verdict} the band", "No cause shows in its settings. To check: `clozelab verify`"
+    )
 
 
 def test_another_vocabulary_gets_no_band_and_no_nats(change: Callable[..., Path]) -> None:
