@@ -1,4 +1,4 @@
-"""Which size a budget favours: made curves whose best size is known, and curves that favour none."""
+"""Which size a budget favours: curves whose best size is known, and others that favour none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Bands of held-out losses: where another seed is expected, which runs are of one kind, and what the
-bands that come along say of the runs that they are made of.
+"""Bands of held-out losses: where another seed is expected, which runs are of one kind, and what
+the bands that come along say of the runs that they are made of.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy import stats
 from clozelab.runs import loss_bands
 from clozelab.runs.loss_bands import (
     Band,
-    Reading,
+    LossReading,
     differences,
     expected_range,
     load_bands,
@@ -134,7 +134,7 @@ def test_a_run_beside_its_band(
         ({"model__initializer_range": 0.02}, {"model.initializer_range"}),
         ({"phases__0__steps": 120}, set()),  # a tenth longer is as long
         ({"phases__0__steps": 300}, {"planned tokens"}),
-        ({"phases__0__seq_length": 128}, {"row lengths", "tokens a step", "planned tokens"}),
+        ({"phases__0__seq_length": 128}, {"phases.0.seq_length", "planned tokens"}),
     ],
 )
 def test_how_a_run_is_trained_makes_no_other_kind(
@@ -215,7 +215,7 @@ def test_seeds_of_the_bands_are_rarely_outside_of_the_others() -> None:
         for index, loss in enumerate(losses):
             others = losses[:index] + losses[index + 1 :]
             if len(others) >= 3:
-                reading = Reading(band.tokens[-1], loss, others, *expected_range(others))
+                reading = LossReading(band.tokens[-1], loss, others, *expected_range(others))
                 verdicts[reading.verdict] += 1
     share = 1 - verdicts["inside"] / verdicts.total()
     assert verdicts.total() > 250 and 0.02 < share < 0.09

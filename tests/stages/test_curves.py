@@ -1,10 +1,12 @@
-"""`clozelab curves`: a published run in its band, a strange one with its likely causes, another text
-without a band, and what `status` and the report show of it.
+"""`clozelab curves`: a published run in its band, a strange one with its likely causes, another
+text without a band, and what `status` and the report show of it.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 from tests.screens import refuses, shows
 
 from clozelab.cli import main
-from clozelab.report.curves import draw, print_outside, sentences
+from clozelab.report.curves import print_outside, sentences
+from clozelab.report.plots import _draw_bands, plt
 from clozelab.runs.archive import open_archive
 from clozelab.runs.find import find, open_run
 from clozelab.stages.curves import main as curves
@@ -107,7 +110,8 @@ def test_another_vocabulary_gets_no_band_and_no_nats(change: Callable[..., Path]
         near,
         "Near: mlm, L2 H128, wiki_books, 8,192 entries.",
         "tokenizer.vocab_size (4096, there 8192)",
-        "do not compare in nats. Below the loss of word frequencies it is 2.53 to 2.60 there, and this run 2.11.",
+        "do not compare in nats. Below the loss of word frequencies it is 2.53 to 2.60 there,",
+        "and this run 2.11.",
     )
     assert "expected" not in first + near and "the band" not in first + near
 
@@ -135,20 +139,23 @@ def test_pages_and_pictures_show_the_band(change: Callable[..., Path], tmp_path:
     assert main(["curves", run, f"out={page}"]) == 0
     html = page.read_text()
     shows(html, "above the band", "Shaded: where another seed")
-    assert "data:image/svg+xml;base64," in html and "<script" not in html
+    assert "<script" not in html
+    pictures = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)
+    assert len(pictures) == 2, "for a light page and for a dark one"
+    for picture in pictures:
+        assert base64.b64decode(picture).count(b'id="FillBetweenPolyCollection_') == 1
     with refuses("give a .html or .png or .svg"):
         curves([run, f"out={tmp_path / 'picture.pdf'}"])
 
 
-def test_a_picture_has_the_shade_of_a_band_where_there_is_one(change: Callable[..., Path]) -> None:
+def test_a_run_of_no_known_kind_is_drawn_without_a_band(change: Callable[..., Path]) -> None:
     def edit(record: dict[str, Any]) -> None:
         record["config"]["model"]["num_hidden_layers"] = 3
 
-    for edit_of, shades in ((lambda _: None, 1), (edit, 0)):
-        folder = change(0.5, edit_of)
-        picture = draw(folder, ".svg").decode()
-        assert picture.count("FillBetweenPolyCollection_") == shades
-        shutil.rmtree(folder)
+    figure, axes = plt.subplots()
+    assert _draw_bands(axes, [open_run(str(change(0.5, edit)))]) == []
+    assert not axes.collections
+    plt.close(figure)
 
 
 def test_status_has_a_line_for_what_is_outside(

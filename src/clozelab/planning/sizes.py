@@ -16,16 +16,13 @@ from numpy.typing import NDArray
 from clozelab.runs.loss_bands import PLANNED_TOKENS, Band, is_within, nearest
 from clozelab.runs.record import Record
 
-SIZE_KEYS = (
-    *("model.num_hidden_layers", "model.hidden_size", "model.num_attention_heads"),
-    *("model.intermediate_size", PLANNED_TOKENS),
-)
+SIZE_KEYS = ("model.num_*", "model.*_size", PLANNED_TOKENS)
 LEAST_BANDS = 8  # the surface has six coefficients
 STANDARD_ERRORS = 2.0
 Values: TypeAlias = float | NDArray[np.float64]
 
 
-class Forecast(NamedTuple):
+class SizeForecast(NamedTuple):
     """Of a size: what a budget buys it, and the loss that is expected then, in nats."""
 
     name: str
@@ -43,7 +40,7 @@ def bands_of_sizes(run: Record) -> list[Band]:
     return bands
 
 
-def forecasts(bands: Sequence[Band], flops: float) -> list[Forecast]:
+def forecasts(bands: Sequence[Band], flops: float) -> list[SizeForecast]:
     """What each size is expected to reach with so many FLOPs, the best first.
 
     Left out are sizes that were not run around the tokens which it buys them, and all of them where
@@ -66,7 +63,7 @@ def forecasts(bands: Sequence[Band], flops: float) -> list[Forecast]:
         if known.min() <= flops / size <= known.max():
             loss = float(_terms(size, flops / size) @ inverse @ losses)
             name = bands[int(np.argmax(sizes == size))].name
-            expected.append(Forecast(name, float(flops / size), loss, error))
+            expected.append(SizeForecast(name, float(flops / size), loss, error))
     return sorted(expected, key=lambda forecast: forecast.loss)
 
 

@@ -8,13 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from claims.text.phrases import format_count
+from clozelab.runs import loss_bands, outcome
 from clozelab.runs.find import find
-from clozelab.runs.loss_bands import causes, is_within, match_of, memorised_nats, nearest
-from clozelab.runs.outcome import LEARNT_CONTEXT_NATS, context_free
 from clozelab.runs.record import Record
 from clozelab.terminal import say
-
-NEAREST = 3  # kinds that are named where a run's own is not known
 
 
 def sentences(run: Record) -> list[str]:
@@ -27,23 +24,10 @@ def sentences(run: Record) -> list[str]:
 
     if "validation/loss" not in run.curves:
         return ["not known: it has no held-out loss yet"]
-    match = match_of(run)
-    text = (
-        templates()
-        .get_template("curves.txt.j2")
-        .render(
-            run=run,
-            match=match,
-            near=[match] if match else nearest(run)[:NEAREST],
-            plateau=context_free(run),
-            learnt=LEARNT_CONTEXT_NATS,
-            causes=causes(),
-            memorised=memorised_nats(run),
-            is_within=is_within,
-            count=format_count,
-        )
+    template = templates().get_template("curves.txt.j2")
+    return paragraphs(
+        template.render(run=run, bands=loss_bands, outcome=outcome, count=format_count)
     )
-    return paragraphs(text)
 
 
 def print_curve(run: Record) -> None:
@@ -56,7 +40,7 @@ def print_curve(run: Record) -> None:
 def print_outside(records: Iterable[Record]) -> None:
     """Print a line for each pre-training whose loss is outside of the band of its kind."""
     for run in records:
-        match = match_of(run) if run.stage == "pretrain" and run.fingerprint else None
+        match = loss_bands.match_of(run) if run.stage == "pretrain" and run.fingerprint else None
         if match and match.is_outside:
             say(f"{run.place}: {sentences(run)[0]}; see clozelab curves", "yellow", wraps=True)
 

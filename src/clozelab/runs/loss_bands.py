@@ -25,8 +25,7 @@ from clozelab.training.measuring import read_rows
 LEFT_OUT = (
     *("experiment", "arm", "seed", "trainer", "encoder_dtype", "tokenizer.vocab_file"),
     *("corpus.sources.*.[!w]*", "corpus.generator", "corpus.validation_fraction"),
-    *("validation.interval_steps", "validation.instances"),
-    *("phases.*.seq_length", "phases.*.steps", "phases.*.global_batch_size"),
+    *("validation.interval_steps", "validation.instances", "phases.*.steps"),
 )
 # Losses of runs that differ in one of these are of other tokens.
 PREDICTED = ("corpus", "tokenizer", "predicted tokens", "validation.seq_length")
@@ -49,15 +48,14 @@ def settings_of(run: Record) -> PlainDict:
     for key, value in identity_of(run.config).items():
         if not is_within(key, LEFT_OUT):
             settings[key] = value
-    phases = run.config.get("phases") or []
-    step_tokens = [phase["seq_length"] * phase["global_batch_size"] for phase in phases]
+    planned_tokens = 0
+    for phase in run.config.get("phases") or []:
+        planned_tokens += phase["steps"] * phase["global_batch_size"] * phase["seq_length"]
     return settings | {
         "corpus": run.inputs.get("corpus"),
         "encoder": run.inputs.get("encoder"),
         "predicted tokens": run.predicts,
-        "row lengths": [phase["seq_length"] for phase in phases],
-        "tokens a step": step_tokens[:1],
-        PLANNED_TOKENS: int(np.dot(step_tokens, [phase["steps"] for phase in phases])),
+        PLANNED_TOKENS: planned_tokens,
     }
 
 
@@ -88,8 +86,8 @@ class Band:
         # Runs of equal steps differ a little in their tokens, since rows are not equally full.
         if not 0.99 * self.tokens[0] <= tokens <= 1.01 * self.tokens[-1]:
             return []
-        known = np.log(self.tokens)
-        return [float(np.interp(math.log(tokens), known, seed)) for seed in zip(*self.losses)]
+        seeds = np.array(self.losses).T
+        return [float(np.interp(math.log(tokens), np.log(self.tokens), seed)) for seed in seeds]
 
 
 @cache
@@ -112,7 +110,7 @@ def expected_range(seeds: Sequence[float]) -> tuple[float, float]:
     return fmean(seeds) - reach, fmean(seeds) + reach
 
 
-class Reading(NamedTuple):
+class LossReading(NamedTuple):
     """A run's loss, those of a band's seeds at as many tokens, and where another is expected."""
 
     tokens: float
@@ -138,13 +136,12 @@ class Match:
 
     @property
     def distance(self) -> tuple[float, ...]:
-        """Settings that differ: of what is predicted, of the kind, of the training.
+        """How many settings of the kind differ, and how many of all.
 
         Of equally near bands the longest comes first: it has most to say.
         """
-        predicted = [key for key in self.differing if is_within(key, PREDICTED)]
         of_kind = [key for key in self.differing if not _is_of_training(key)]
-        return len(predicted), len(of_kind), len(self.differing), -self.band.tokens[-1]
+        return len(of_kind), len(self.differing), -self.band.tokens[-1]
 
     @property
     def is_comparable(self) -> bool:
@@ -157,13 +154,13 @@ class Match:
         return self.readings[-1].verdict != "inside"
 
     @cached_property
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[LossReading]:
         """The run's evaluations at tokens that the band knows."""
         readings = []
         for tokens, loss in self.run.curves.get("validation/loss", []):
             seeds = self.band.at(tokens)
             if seeds:
-                readings.append(Reading(tokens, loss, seeds, *expected_range(seeds)))
+                readings.append(LossReading(tokens, loss, seeds, *expected_range(seeds)))
         return readings
 
 
