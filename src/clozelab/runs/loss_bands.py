@@ -18,7 +18,7 @@ from claims.analysis.comparability import is_within
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import Record
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, PlainDict, read_json
+from clozelab.text.plain import JsonObject, read_json
 from clozelab.training.measuring import read_rows
 
 # Settings without a part in the loss, and those that `settings_of` writes in another form.
@@ -42,7 +42,7 @@ def causes() -> JsonObject:
     return entries
 
 
-def settings_of(run: Record) -> PlainDict:
+def settings_of(run: Record) -> JsonObject:
     """Return the settings that may move a run's held-out loss: dotted key, or words, -> value."""
     settings = {}
     for key, value in identity_of(run.config).items():
@@ -75,7 +75,7 @@ class Band:
 
     name: str
     results: list[str]
-    settings: PlainDict
+    settings: JsonObject
     unigram_loss: float
     flops_per_token: float
     tokens: list[float]
@@ -176,7 +176,7 @@ def nearest(run: Record) -> list[Match]:
     return sorted(matches, key=lambda match: match.distance)
 
 
-def differences(own: PlainDict, theirs: PlainDict) -> dict[str, tuple[object, object]]:
+def differences(own: JsonObject, theirs: JsonObject) -> dict[str, tuple[object, object]]:
     """Setting -> both values, where they are not the same."""
     differing = {}
     for key in theirs | own:
