@@ -30,8 +30,8 @@ from clozelab.models.registry import family_for
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
-from clozelab.planning.jobs import Arm, Corpus
 
 Make = Callable[..., Any]
 

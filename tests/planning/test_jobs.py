@@ -24,24 +24,14 @@ from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
+from clozelab.planning.arms import MOMENTS, Arm, synthetic_corpus
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
-from clozelab.planning.jobs import (
-    FLOAT_BYTES,
-    MOMENTS,
-    NBEST_BYTES,
-    PREDICTION_BYTES,
-    RECORD_BYTES,
-    Arm,
-    Request,
-    Sample,
-    Speed,
-    TaskPlace,
-    synthetic_corpus,
-)
+from clozelab.planning.shapes import FLOAT_BYTES, RECORD_BYTES, Request, Speed, TaskPlace
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
+from clozelab.planning.tasks import NBEST_BYTES, PREDICTION_BYTES, Sample
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.time_left import makespan

@@ -48,7 +48,7 @@ from clozelab.objectives.objective import (
     sees_past,
     to_torch,
 )
-from clozelab.planning.jobs import Arm
+from clozelab.planning.arms import Arm
 
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048

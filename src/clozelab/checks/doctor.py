@@ -41,7 +41,7 @@ from clozelab.models.attention import (
     reference_attention,
 )
 from clozelab.models.layout import Layout
-from clozelab.planning.jobs import Arm, Corpus
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import make_console, print_table
 from clozelab.training.runtime import (

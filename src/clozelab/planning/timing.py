@@ -46,7 +46,8 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Question, Request, Speed, adapt_encoder, synthetic_corpus
+from clozelab.planning.arms import synthetic_corpus
+from clozelab.planning.shapes import Question, Request, Speed, adapt_encoder
 from clozelab.runs.record import write_json
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
