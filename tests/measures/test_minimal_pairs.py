@@ -275,9 +275,7 @@ def test_scores_are_in_fp32_whatever_the_forward_is(
 def test_real_pairs_at_the_size_of_minilm(
     saved: Any, shared_dir: Path, tmp_path: Path, is_causal: bool
 ) -> None:
-    """200 sentences have the loop's scores to 1e-4; how much faster they are is said by
-    benchmarks/measures.py.
-    """
+    """200 sentences have the loop's scores to 1e-4."""
     words = WordPieceTokenizer.from_vocab(
         shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True
     )
