@@ -392,14 +392,6 @@ def test_the_worker_compiles_what_a_run_compiles(
         assert compiled == expected, "on the CPU `auto` compiles nothing"
 
 
-@pytest.mark.slow
-def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
-    """The worker as plan starts it, on the demo's shape: speeds of the right kind and order."""
-    request = next(demo[0].requests())
-    (speed,) = measured_speeds([request], tmp_path, at_once=1, threads=1, measure=True)
-    assert speed is not None and 500 < speed.tokens_per_second < 5e6
-
-
 def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(
