@@ -413,7 +413,7 @@ class SyntheticTask(LightningDataModule):
     They are of unequal lengths, similar ones in a batch.
     """
 
-    def __init__(self, request: Question, vocab_size: int) -> None:
+    def __init__(self, request: Question, vocab_size: int, unit: TextUnit) -> None:
         super().__init__()
         batch_size = request["batch_size"]
         rng = np.random.default_rng(0)
@@ -434,7 +434,7 @@ class SyntheticTask(LightningDataModule):
         self.data: Any = SimpleNamespace(
             train_sequences=sequences,
             train_targets={"labels": labels},
-            unit=SimpleNamespace(groups_by_length=True),
+            unit=unit,
             plan=plan,
             loader_position=loader_position,
         )
@@ -475,7 +475,7 @@ def finetuning_ticks(request: Question, hardware: Hardware) -> list[Tick]:
         **_training_options(request, MADE_UP_STEPS),
     )
     adapt_encoder(encoder, request)
-    return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
+    return _fit(module, SyntheticTask(request, config.vocab_size, unit), hardware, request)
 
 
 def feature_ticks(request: Question, hardware: Hardware) -> list[Tick]:
