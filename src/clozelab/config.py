@@ -135,22 +135,52 @@ def of_scale(value: object, *, _root_: DictConfig) -> object:
     return value if _given_encoder(_root_) is None else None
 
 
-def in_family_range(
+def suited_learning_rate(
     rate: float, ranges: Mapping[str, Sequence[float]], *, _root_: DictConfig
 ) -> float:
-    """`${in_family_range:${task.learning_rate},${family_learning_rates}}`: a task's learning rate.
+    """`${suited_learning_rate:${task.learning_rate},RANGES}`: the one of a given encoder.
 
-    For a given encoder it is moved into the range that is usual for the encoder's family.
+    A task's learning rate is for encoders of width 768. A narrower one is given more, by the square
+    of the widths' ratio, up to HIGHEST_LEARNING_RATE: 3e-5 becomes 1.2e-4 at width 384, 2.7e-4 at
+    256 (the ELECTRA paper has 3e-4 there) and 1e-3 at 128. Last, it is moved into the range that is
+    usual for the encoder's family.
     """
-    folder = _given_encoder(_root_)
+    folder = _encoder_of_recipe(_root_)
     if folder is None:
         return rate
     try:
-        model_type = read_json(folder / "config.json")["model_type"]
+        config = read_json(folder / "config.json")
+        model_type = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         return rate  # no config.json of this layout: it is read, or refused, elsewhere
+    for key in ("hidden_size", "dim", "d_model"):
+        width = config.get(key)
+        if isinstance(width, int) and 0 < width < BASE_WIDTH:
+            wider_rate = round(rate * (BASE_WIDTH / width) ** 2, 6)
+            rate = max(rate, min(wider_rate, HIGHEST_LEARNING_RATE))
     low, high = ranges.get(model_type, (rate, rate))
     return min(max(rate, low), high)
+
+
+def enough_epochs(
+    epochs: float, most_examples: int | None, batch_size: int, *, _root_: DictConfig
+) -> float:
+    """`${enough_epochs:${task.epochs},${max_train_examples},${global_batch_size}}`: more for few.
+
+    A given encoder hardly moves in a few steps. Where a limit leaves few examples, there are as
+    many epochs as make LEAST_STEPS, up to MOST_EPOCHS.
+    """
+    if most_examples is None or _encoder_of_recipe(_root_) is None:
+        return epochs
+    enough = math.ceil(LEAST_STEPS * batch_size / most_examples)
+    return max(epochs, min(enough, MOST_EPOCHS))
+
+
+def _encoder_of_recipe(root: DictConfig) -> Path | None:
+    """The encoder that learning rate and epochs have to suit; None where they are the scale's."""
+    if root.recipe_for is None:
+        return _given_encoder(root)
+    return Path(encoder_folder(root.recipe_for))
 
 
 def _given_encoder(root: DictConfig) -> Path | None:
@@ -224,7 +254,8 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
     scaled_phases,
     encoder_place,
     of_scale,
-    in_family_range,
+    suited_learning_rate,
+    enough_epochs,
     adapted_steps,
 )
 """Known to configurations by their own names (hydra_compat.register)."""
@@ -677,3 +708,9 @@ def _resolved_texts(
                 value = node[name]
                 if isinstance(value, str):
                     yield key, content, value
+
+
+BASE_WIDTH = 768
+HIGHEST_LEARNING_RATE = 1e-3
+LEAST_STEPS = 150
+MOST_EPOCHS = 25

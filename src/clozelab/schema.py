@@ -611,6 +611,7 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     head: Annotated[str, one_of("linear", "bilstm")] = MISSING
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
+    recipe_for: Annotated[str | None, NEUTRAL] = MISSING
     # of given encoders: model_type -> the lowest and the highest one that a task's is moved to
     family_learning_rates: Annotated[dict[str, list[float]], NEUTRAL] = MISSING
     # layers at the top that begin with fresh weights, and the pooler with them

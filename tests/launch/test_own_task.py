@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch import sweep
-from clozelab.launch.own_task import settings_of_words, task_settings
+from clozelab.launch.own_task import task_settings
 
 YAML = """
 defaults: [format/labelled@_here_, _self_]
@@ -76,14 +76,16 @@ def test_the_epochs_make_100_steps_of_the_rows_that_are_not_held_out(
     assert task_settings(str(file), tmp_path)["epochs"] * training_rows / 32 >= 100
 
 
-def test_so_they_do_where_few_rows_of_a_large_file_are_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["max_train_examples", "scale.finetune.max_train_examples"])
+def test_so_they_do_where_few_rows_of_a_large_file_are_trained_on(
+    limit: str, tmp_path: Path
+) -> None:
     write(tmp_path, "text,label", *["1,2"] * 2000)
-    few = sweep.compose("finetune", ["task=reviews.csv", "max_train_examples=500"])
-    assert few.values["task"]["epochs"] * 500 / 32 >= 100
-    every = sweep.compose("finetune", ["task=reviews.csv"])
-    assert every.values["task"]["epochs"] == 3
-    (form,) = settings_of_words("reviews.csv", tmp_path, {"finetune.max_train_examples": "500"})
-    assert form["epochs"] == few.values["task"]["epochs"]
+    (tmp_path / "given").mkdir()
+    given = ["task=reviews.csv", f"encoder={tmp_path}/given"]
+    few = sweep.compose("finetune", [*given, f"{limit}=500"])
+    assert few.values["epochs"] * 500 / 32 >= 100
+    assert sweep.compose("finetune", given).values["epochs"] == 3
 
 
 @pytest.mark.parametrize(

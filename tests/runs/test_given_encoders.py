@@ -19,9 +19,9 @@ OWN = [1e-3, 3, 16]  # of scale=own
 TASK = [3e-5, 3, 32]  # of the paper's tasks
 
 
-def make_encoder(folder: Path, model_type: str = "bert") -> Path:
+def make_encoder(folder: Path, model_type: str = "bert", **config: int) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type} | config))
     return folder
 
 
@@ -140,6 +140,53 @@ def test_the_range_of_its_family(
     own = make_encoder(make_run(tmp_path / "run", "paper") / "encoder", model_type)
     config = composed("finetune", ["scale=paper", f"task={task}", f"encoder={own}"])
     assert config.get("learning_rate") == config.get("task.learning_rate")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "learning_rate"),
+    [
+        ("bert", {"hidden_size": 1024}, 3e-5),
+        ("bert", {"hidden_size": 768}, 3e-5),
+        ("bert", {"hidden_size": 512}, 6.8e-5),
+        ("bert", {"hidden_size": 384}, 1.2e-4),
+        ("bert", {"hidden_size": 128}, 1e-3),
+        ("distilbert", {"dim": 384}, 1.2e-4),
+        # ELECTRA-Small: 3e-4 in its paper
+        ("electra", {"hidden_size": 256}, 2.7e-4),
+        ("electra", {"hidden_size": 128}, 3e-4),
+        ("roberta", {"hidden_size": 384}, 3e-5),
+    ],
+)
+def test_a_narrow_encoder_bears_more(
+    model_type: str, config: dict[str, int], learning_rate: float, tmp_path: Path
+) -> None:
+    given = make_encoder(tmp_path / "given", model_type, **config)
+    assert recipe(f"encoder={given}") == [learning_rate, *TASK[1:]]
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs"), [(10_000, 3), (1600, 3), (1000, 5), (500, 10), (16, 25)]
+)
+def test_few_examples_are_gone_through_more_often(
+    examples: int, epochs: int, tmp_path: Path
+) -> None:
+    given = make_encoder(tmp_path / "given")
+    few = f"max_train_examples={examples}"
+    assert recipe(f"encoder={given}", few) == [3e-5, epochs, 32]
+    assert recipe(f"encoder={given}", few, "epochs=1") == [3e-5, 1, 32]
+    assert recipe(few) == OWN
+
+
+def test_encoders_beside_a_given_one_are_trained_as_it_is(tmp_path: Path) -> None:
+    """Also from fresh weights, and before their run has begun: a table compares like with like."""
+    given = make_encoder(tmp_path / "given", hidden_size=384)
+    of_run = make_encoder(make_run(tmp_path / "run", "adapt") / "encoder", hidden_size=384)
+    few = ("scale=adapt", "max_train_examples=500")
+    alike = recipe(*few, f"encoder={given}")
+    assert alike == [1.2e-4, 10, 32]
+    for encoder in (of_run, tmp_path / "to_come/encoder"):
+        assert recipe(*few, f"encoder={encoder}", f"recipe_for={given}") == alike
+    assert recipe(*few, f"encoder={of_run}") == TASK
 
 
 def test_a_given_encoder_is_trained_further_by_adamw_alone(tmp_path: Path) -> None:

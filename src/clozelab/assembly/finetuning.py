@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 # A given encoder hardly moves in fewer steps: 120 short texts of three classes are told apart after
 # 40 at 3e-5, and not after 12.
 FEW_STEPS = 100
-SMALL_LEARNING_RATE = 1e-4
+SMALL_LEARNING_RATE = 2e-4
 CHECKPOINT_INTERVAL_STEPS = 50
 # at least between two: a fine-tuning that is done sooner is rather begun again
 CHECKPOINT_SECONDS = 300.0

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from clozelab.config import MOST_EPOCHS
 from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.columns import FIRST_NAMES, choose_columns
 from clozelab.files.public import PUBLIC_ENCODERS
@@ -30,7 +31,6 @@ from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject
 
 COLUMN_WORDS = ("text_column", "label_column")
-MOST_ROWS_WORDS = ("max_train_examples", "finetune.max_train_examples")
 PLACES = {"task": "task", "task@measure.task": "measure.task"}
 """How a task is chosen -> where its settings stand."""
 LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
@@ -43,7 +43,6 @@ ENOUGH_ROWS = 3600
 Of a file of fewer rows epochs make them, up to MOST_EPOCHS.
 """
 LEAST_EPOCHS = 3
-MOST_EPOCHS = 25
 
 
 def task_settings(
@@ -54,7 +53,6 @@ def task_settings(
     label_column: str | None = None,
     numeric_labels: bool | None = None,
     is_one_of_several: bool = False,
-    most_rows: int | None = None,
 ) -> JsonObject:
     """Return what a labelled table's YAML would say over conf/task/own.yaml, nested.
 
@@ -65,7 +63,6 @@ def task_settings(
         numeric_labels: whether the label is a number to be predicted, not a class; None: where it
             is one in every row, with a fraction or of more than MOST_CLASSES values.
         is_one_of_several: a file has more such columns, so the names say which one it is.
-        most_rows: as many are trained on at most; None: all of them.
 
     Raises:
         ValueError: there is no such file, it is damaged, or it does not say which columns.
@@ -82,8 +79,6 @@ def task_settings(
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
-    if most_rows is not None:
-        num_rows = min(num_rows, most_rows)
     epochs = math.ceil(ENOUGH_ROWS / max(1, num_rows))
 
     # A benchmark's name would put this file's scores beside published ones.
@@ -157,10 +152,6 @@ def settings_of_words(
     """`task_settings` of each label column that the words of a command line name, or of the one."""
     texts, labels = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
     text_columns = [name for name in texts.split(",") if name]
-    most_rows = None
-    for word in MOST_ROWS_WORDS:
-        if given.get(word, "").isdecimal():
-            most_rows = int(given[word])
     settings = []
     for label in labels.split(","):
         settings.append(
@@ -171,7 +162,6 @@ def settings_of_words(
                 label_column=label or None,
                 numeric_labels=numeric_labels,
                 is_one_of_several="," in labels,
-                most_rows=most_rows,
             )
         )
     return settings
