@@ -164,6 +164,7 @@ class Match:
         return readings
 
 
+@cache
 def _is_of_training(key: str) -> bool:
     """Whether runs that differ in a setting are still of one kind."""
     return any(is_within(key, cause["keys"]) for name, cause in causes().items() if name != "masks")
