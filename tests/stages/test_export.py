@@ -22,7 +22,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
-from clozelab.modules.model import Model, read_model, write_model
+from clozelab.modules.model import read_model, write_model
 from clozelab.report.model_card import without_path
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
@@ -43,22 +43,6 @@ def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **cha
         folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made
     )
     return folder
-
-
-def means(model: Model, texts: list[str]) -> np.ndarray:
-    """The mean of the last layer's states, special tokens among them."""
-    ids = [
-        [model.tokenizer.cls_id, *text, model.tokenizer.sep_id]
-        for text in model.tokenizer.encode_batch(texts)
-    ]
-    lengths = [len(one) for one in ids]
-    flat = torch.cat([torch.tensor(one) for one in ids])
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    with torch.no_grad():
-        states = model.encoder(
-            flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)
-        ).sequence_output
-    return np.stack([part.mean(0).numpy() for part in states.split(lengths)])
 
 
 def test_a_run_becomes_a_model_of_transformers_with_a_card(
