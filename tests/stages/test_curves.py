@@ -173,7 +173,7 @@ def test_status_has_a_line_for_what_is_outside(
 
 
 def test_a_folder_without_pretraining_is_refused(tmp_path: Path) -> None:
-    with refuses("holds no pre-training"):
+    with refuses("is a pre-training; `clozelab runs` lists all"):
         curves([str(tmp_path)])
 
 
