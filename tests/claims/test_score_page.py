@@ -112,7 +112,7 @@ def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None
         with (tmp_path / "report" / "claims.csv").open(encoding="utf-8") as file:
             (line,) = csv.DictReader(file)
         assert (line["verdict"], line["exploratory"]) == ("holds", str(is_exploratory))
-    assert "seeds were added after a look" in page.judged.claims[0].note
+    assert "seeds were added after an interim analysis" in page.judged.claims[0].note
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ PUBLISHED = {
     "2026-11-27-recipes": 9,
     "2026-11-27-small-fine-tuning": 13,
 }
-# what a file of scores cannot know: floors, and how runs were made
+# what a file of scores cannot know: baselines, and how runs were made
 UNKNOWN = ("inconclusive (below its floor)", "below_floor", "not comparable", "not_comparable")
 
 
