@@ -137,18 +137,19 @@ def error_rate(name: str, seeds: int, draw: Draw, tables: int) -> float:
 # -- resampling: these decide no claim, and their intervals are shown ------------------------------
 
 
-def multi_bootstrap_misses(seeds: int, examples: int, draw: Draw, tables: int) -> float:
-    """Share of intervals of nested seeds that miss the true difference of 0.
+def multi_bootstrap_misses(seeds: int, finetunings: int, draw: Draw, tables: int) -> float:
+    """Share of intervals that miss the true difference of 0.
 
-    Seeds, fine-tunings and examples add an effect each, of one standard deviation; each score adds
-    another one.
+    Seeds, fine-tunings and each of 50 examples add an effect of one standard deviation; each score
+    adds another one.
     """
-    generator = np.random.default_rng(seeds)
+    generator = np.random.default_rng([finetunings, seeds])
+    examples = min(EXAMPLES)
     misses = 0
     for _ in range(tables):
-        scores = draw(generator, (seeds, 1, 1)) + draw(generator, (seeds, FINETUNINGS, 1))
+        scores = draw(generator, (seeds, 1, 1)) + draw(generator, (seeds, finetunings, 1))
         scores = scores + draw(generator, (1, 1, examples))
-        scores = scores + draw(generator, (seeds, FINETUNINGS, examples))
+        scores = scores + draw(generator, (seeds, finetunings, examples))
         found = multi_bootstrap(list(scores))
         misses += not found.low <= 0.0 <= found.high
     return misses / tables
@@ -199,11 +200,13 @@ def print_tables(tables: int, resampled: int) -> None:
             for draw in DISTRIBUTIONS.values():
                 rates.append((error_rate(test, seeds, draw, tables), tables))
         print_line(test, rates)
-    rates = []
-    for seeds in SEEDS:
-        for draw in DISTRIBUTIONS.values():
-            rates.append((multi_bootstrap_misses(seeds, 50, draw, resampled), resampled))
-    print_line("interval of the multi-bootstrap", rates)
+    for finetunings in (FINETUNINGS, 1):
+        rates = []
+        for seeds in SEEDS:
+            for draw in DISTRIBUTIONS.values():
+                misses = multi_bootstrap_misses(seeds, finetunings, draw, resampled)
+                rates.append((misses, resampled))
+        print_line(f"interval of the multi-bootstrap, {finetunings} a seed", rates)
 
     headings = [f"{number} examples, {name}" for number in EXAMPLES for name in DISTRIBUTIONS]
     print(f"\n| wrong | {' | '.join(headings)} |\n|---|{'--:|' * len(headings)}")

@@ -137,6 +137,25 @@ def test_the_example_of_the_page_is_what_is_printed(
         assert lines == [line for line in shown if line in lines]
 
 
+def test_the_example_with_single_examples_is_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
+    scores, claims, printed = re.findall(
+        r"^```(?:csv|yaml|)\n((?:arm,seed,task,example|claims:| *inconclusive).*?)^```",
+        page,
+        re.M | re.S,
+    )
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+    files[0].write_text(scores)
+    files[1].write_text(claims)
+    assert main(["judge", *map(str, files)]) == 0
+    shown = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert [line.strip() for line in printed.splitlines()] == lines[-4:]
+
+
 PUBLISHED = {
     "2026-11-23-zero-shot-five-seeds": 9,
     "2026-11-27-recipes": 9,
