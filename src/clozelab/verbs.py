@@ -30,6 +30,7 @@ JUDGE_VERBS = {
     "report": "an experiment from its runs: table, verdicts, plots",
     "judge": "claims against a CSV of scores that were made anywhere",
     "register": "claims, arms and seeds, frozen with a date before the first run",
+    "curves": "is a pre-training's loss usual? its band of published runs",
     "compare": "what differs between runs, and a paired test of two",
     "explain-cell": "the runs behind a cell of a table, and their commands",
     "record": "is a row the best yet for one text, budget and kind of machine?",

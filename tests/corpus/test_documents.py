@@ -71,27 +71,6 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert documents == [["From a."], ["From b."], ["From c."]]
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("name", ["rows.jsonl", "lines.txt"])
-def test_compression_changes_nothing(tmp_path: Path, suffix: str, name: str) -> None:
-    texts = [f"Sentence number {index} of a document." for index in range(2000)]
-    content = (
-        jsonl(*({"text": text} for text in texts))
-        if name == "rows.jsonl"
-        else "\n\n".join(texts).encode()
-    )
-    packed = {
-        "": content,
-        ".gz": gzip.compress(content),
-        # Two frames, as parallel compressors write them.
-        ".zst": zstandard.compress(content[:3000]) + zstandard.compress(content[3000:]),
-    }[suffix]
-    (tmp_path / f"{name}{suffix}").write_bytes(packed)
-    documents, counts = read(tmp_path, f"{name}*")
-    assert documents == [[text] for text in texts]
-    assert counts.rows == (2000 if name == "rows.jsonl" else 3999)
-
-
 def test_text_field_and_format_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "rows.dat").write_bytes(jsonl({"body": "One here. Two there."}))
     documents, _ = read(tmp_path, "rows.dat", format="jsonl", text_field="body")
@@ -316,16 +295,6 @@ def test_zeros_between_streams_of_xz_are_no_damage(tmp_path: Path) -> None:
 
 
 # What is refused
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-def test_a_file_that_is_cut_off(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    rng = random.Random(0)
-    packed = pack(jsonl(*({"text": f"Row {rng.random()}."} for _ in range(5000))))
-    suffix = ".gz" if pack is gzip.compress else ".zst"
-    (tmp_path / f"rows.jsonl{suffix}").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ValueError, match=r"rows.jsonl.* is damaged or incomplete"):
-        read(tmp_path, "rows.jsonl*")
 
 
 @pytest.mark.parametrize(

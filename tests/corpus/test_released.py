@@ -234,37 +234,6 @@ def test_another_document_of_the_source_or_of_the_corpus(
         assert one_source.all() if scope == "source" else 0.3 < one_source.mean() < 0.7
 
 
-def test_parts_of_one_document_are_no_random_next_segments(
-    make_shards: MakeShards, ids: SpecialIds
-) -> None:
-    """Nor does a source of one document draw from itself; the released builder knows neither parts
-    nor sources.
-    """
-    shards = make_shards([[5] * 40] * 7, sources=[0, 0, 0, 0, 0, 1, 1])
-    shards = replace(shards, document_origin=np.array([3, 3, 4, 4, 5, 6, 6]))
-    for scope in ("corpus", "source"):
-        instances = replace(RELEASED, negative_scope=scope, copies=20).bind(shards, ids, 32)
-        packed = instances.pack(1, 0, np.arange(len(instances)))
-        assert packed.a_length is not None and packed.next_sentence_label is not None
-        rows, is_random = packed.input_ids.reshape(-1, 32), packed.next_sentence_label == 1
-        begins = [rows[:, 1] - 10, rows[np.arange(len(rows)), packed.a_length + 2] - 10]
-        a, b = (
-            np.searchsorted(shards.sentence_offsets[shards.document_offsets], at, side="right") - 1
-            for at in begins
-        )
-        origin = shards.document_origin
-        assert (origin[a] != origin[b])[is_random].mean() > 0.99 and (a == b)[~is_random].all()
-        assert {*b[is_random & (packed.source == 1)].tolist()} >= {0, 1, 2, 3, 4}
-        assert (packed.b_source[is_random & (packed.source == 0)] == 0).all() == (scope == "source")
-
-
-def test_a_single_document_needs_no_other_where_none_is_drawn(
-    make_shards: MakeShards, ids: SpecialIds
-) -> None:
-    alone = replace(RELEASED, random_next_prob=0.0, lone_sentences="left_out")
-    assert len(alone.bind(make_shards([[3, 3, 3]]), ids, 32)) == 2
-
-
 def test_short_instances_of_our_cuts(shards: TokenShards, ids: SpecialIds) -> None:
     """The one setting of the released builder that ours can have: some documents are in short
     instances as a whole.
@@ -695,17 +664,6 @@ def test_whole_words_are_whole(
 
 
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("documents", "sentence"),
-    [([[3, 3, 3]], "single document"), ([], "no document with two sentences")],
-)
-def test_documents_without_pairs(
-    make_shards: MakeShards, ids: SpecialIds, documents: list[list[int]], sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        RELEASED.bind(make_shards(documents), ids, 32)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import logging
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zstandard
 from tests.parts import labelled_data
 from tests.screens import shows
 
@@ -153,18 +151,12 @@ def as_jsonl(rows: list[tuple[str, str]]) -> str:
     )
 
 
-@pytest.mark.parametrize("pack", ["", ".gz", ".zst"])
 @pytest.mark.parametrize(
     ("suffix", "content"), [(".csv", as_csv(ROWS)), (".jsonl", as_jsonl(ROWS))]
 )
-def test_every_format_gives_the_same_examples(
-    tmp_path: Path, suffix: str, content: str, pack: str
-) -> None:
-    packed = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[pack](
-        content.encode()
-    )
-    for name, file_format in ((f"x{suffix}{pack}", "auto"), (f"odd{pack}", suffix[1:])):
-        (tmp_path / name).write_bytes(packed)
+def test_every_format_gives_the_same_examples(tmp_path: Path, suffix: str, content: str) -> None:
+    for name, file_format in ((f"x{suffix}", "auto"), ("odd", suffix[1:])):
+        (tmp_path / name).write_bytes(content.encode())
         layout = TableFormat(["s"], "label", file_format=file_format)
         found = read_table_of(tmp_path / name, layout, ["yes", "no"])
         assert (found.texts, found.labels) == (
@@ -583,7 +575,7 @@ def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
     data = make()
     data.setup()
     assert data.facts["unknown_shares"] == {"training": 0, "validation": 0}
-    assert not caplog.text
+    assert "[UNK]" not in caplog.text
     for unknown, count in ((2, 100), (46, 50)):
         rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
         (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")

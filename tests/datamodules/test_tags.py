@@ -726,16 +726,6 @@ def test_fewer_predictions_than_words(tmp_path: Path) -> None:
         list(predicted_lines(tmp_path / "x.txt", CONLL, ["O"] * 3))
 
 
-def test_a_torn_row_is_refused_where_all_are_predicted(
-    make_tags: Callable[..., FinetuningDataModule], tmp_path: Path
-) -> None:
-    (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
-    data = make_tags()
-    data.setup()
-    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
-        data.load_test()
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -19,7 +19,7 @@ import pytest
 from tests import forked
 
 from clozelab.planning import timing
-from clozelab.planning.jobs import Request, Speed
+from clozelab.planning.shapes import Request, Speed
 from clozelab.planning.timing import Tick, measured_speeds
 from clozelab.text.plain import PlainDict
 from clozelab.training.trainer import Hardware
@@ -154,6 +154,7 @@ def test_a_gpus_pretraining_is_timed_as_written_unless_asked_anew(
 
     monkeypatch.setattr(timing, "choose_hardware", lambda threads, **asked: Hardware(**asked))
     monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
+    monkeypatch.setattr(timing, "waited_seconds", lambda: 0.0)  # the machine may be busy
     monkeypatch.setattr(timing, "TICKS_OF", {"pretrain": ticks, "finetune": ticks})
     monkeypatch.setattr(timing, "start_workers", lambda at_once, _: ThreadPoolExecutor(at_once))
     on_gpu = {**HARDWARE, "accelerator": "gpu", "compile": "auto", "cuda_graphs": "off"}

@@ -22,7 +22,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
-from clozelab.modules.model import Model, read_model, write_model
+from clozelab.modules.model import read_model, write_model
 from clozelab.report.model_card import without_path
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
@@ -43,22 +43,6 @@ def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **cha
         folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made
     )
     return folder
-
-
-def means(model: Model, texts: list[str]) -> np.ndarray:
-    """The mean of the last layer's states, special tokens among them."""
-    ids = [
-        [model.tokenizer.cls_id, *text, model.tokenizer.sep_id]
-        for text in model.tokenizer.encode_batch(texts)
-    ]
-    lengths = [len(one) for one in ids]
-    flat = torch.cat([torch.tensor(one) for one in ids])
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    with torch.no_grad():
-        states = model.encoder(
-            flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)
-        ).sequence_output
-    return np.stack([part.mean(0).numpy() for part in states.split(lengths)])
 
 
 def test_a_run_becomes_a_model_of_transformers_with_a_card(
@@ -196,17 +180,6 @@ def test_a_card_names_no_place_of_this_machine():
     ]
     expected += ["+a.data_dir=DATA_DIR", "runs_dir=runs/x", "hydra.searchpath=SEARCHPATH", "seed=1"]
     assert [without_path(word) for word in words] == expected
-
-
-@pytest.mark.slow  # the library takes 15 seconds to import; modules/test_sentence_folders.py has it
-def test_sentence_transformers_gives_the_means_of_the_last_layer(tmp_path, tiny_config):
-    library = pytest.importorskip("sentence_transformers")
-    folder, out = write_folder(tmp_path / "m", tiny_config, "lm"), tmp_path / "out"
-    assert main(["export", str(folder), f"to={out}", "format=sentence_transformers"]) == 0
-    texts = ["a b c d", "Z", "q w e r t y u i o p"]
-    theirs = library.SentenceTransformer(str(out), device="cpu")
-    assert theirs.max_seq_length == 20
-    assert np.abs(theirs.encode(texts) - means(read_model(folder), texts)).max() <= 1e-5
 
 
 SHAPES = {

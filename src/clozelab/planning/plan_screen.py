@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from claims.text.phrases import (
@@ -45,6 +46,9 @@ def print_plan(plan: Plan) -> None:
     if plan.budget is not None and costing.arms and (matched_by or not plan.experiment.claims):
         shares = _divide_budget(plan, plan.budget, matched_by)
         _print_shares(plan, shares)
+        if plan.args.names == ["pretrain"] and len(costing.arms) == 1:
+            (share,) = shares.values()
+            _print_sizes(plan, share.flops.item())
     elif plan.budget is not None:
         _allocate(plan, plan.budget)
     if plan.words is not None:
@@ -92,6 +96,31 @@ def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame]) -> None:
         if plan.args.names == ["pretrain"] and len(factors) == 1:
             words = shlex.join([*plan.args.overrides, *factors])
             say(f"run: clozelab pretrain {words}", style="bold")
+
+
+def _print_sizes(plan: Plan, flops: float) -> None:
+    """Print what published runs say of the sizes that so many FLOPs could train."""
+    from clozelab.corpus.shards import PreparedCorpus
+    from clozelab.planning.sizes import bands_of_sizes, forecasts
+    from clozelab.runs.store import new_record
+
+    folder = plan.costing.arms[0].corpus.folder
+    inputs = {}
+    if folder is not None:
+        inputs["corpus"] = PreparedCorpus.open(folder).fingerprint
+    sweep = plan.sweeps["pretrain"]
+    job = sweep.composer.compose(sweep.jobs[0])
+    bands = bands_of_sizes(new_record(Path(), "pretrain", job, inputs, {}, ""))
+    expected = forecasts(bands, flops)
+    say(f"sizes at {flops:.3g} FLOPs, by {len(bands)} published sizes and lengths:", style="bold")
+    for forecast in expected:
+        is_apart = forecast.loss - expected[0].loss > forecast.error
+        say(
+            f"{'' if is_apart else 'favoured: '}{forecast.name}, {format_count(forecast.tokens)}"
+            f" tokens: {forecast.loss:.2f} \u00b1 {forecast.error:.2f} nats",
+        )
+    if not expected:
+        say("not known: too few were run, or none of them for as long as this")
 
 
 def _print_words(plan: Plan, words: float) -> None:

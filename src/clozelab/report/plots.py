@@ -39,6 +39,7 @@ from claims.text.phrases import DASH, MINUS, with_direction
 from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
+from clozelab.runs.loss_bands import expected_range, match_of
 from clozelab.runs.record import Record
 
 DOTTED = (0, (1, 2))
@@ -344,7 +345,8 @@ def draw_curves(table: ResultTable) -> Picture | None:
         if of_arm:
             entries.append(entry(label=labels.get(arm, arm), color=colour))
     entries += _draw_reference_losses(axes, runs)
-    axes.set_xlim(left=0.0)
+    axes.set_xlim(0.0, axes.get_xlim()[1])
+    entries += _draw_bands(axes, runs)
     return save_picture(figure, entries, 3)
 
 
@@ -356,6 +358,18 @@ def _draw_losses(axes: Axes, runs: Iterable[Record], colour: str) -> None:
         axes.plot(
             tokens, losses, color=colour, linewidth=1.6, alpha=0.9, marker=marker, markersize=4
         )
+
+
+def _draw_bands(axes: Axes, runs: Iterable[Record]) -> list[Line2D]:
+    """Shade where another seed of the runs' kinds is expected, as far as published runs tell."""
+    look = {"color": plt.rcParams[FAINT], "alpha": 0.25}
+    bands = {id(match.band): match.band for match in filter(None, map(match_of, runs))}
+    for band in bands.values():
+        lows, highs = zip(*map(expected_range, band.losses), strict=True)
+        axes.fill_between(band.tokens, lows, highs, linewidth=0, **look)
+    if not bands:
+        return []
+    return [entry(label="another seed is expected here", linewidth=6, **look)]
 
 
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from clozelab.assembly import factory, pretraining
 from clozelab.config import Composed
+from clozelab.report.curves import sentences
+from clozelab.runs.loss_bands import match_of
 from clozelab.runs.reuse import require_kept_encoders
 from clozelab.schema import PretrainConfig
 
@@ -23,3 +25,5 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
             return
         job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))
         pretraining.train(job, run)
+        if match_of(run.content):
+            log.info("%s", sentences(run.content)[0])

@@ -11,6 +11,7 @@ from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, count_noun, duration
 from claims.text.terminal import Heading
 from clozelab.launch.handed_over import print_jobs_of_slurm
+from clozelab.report.curves import print_outside
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
 from clozelab.runs.progress import Progress, SweepState
@@ -52,6 +53,7 @@ def main(args: ParsedArgs) -> int:
     for status in experiment_statuses(records):
         print_status(status)
     print_jobs_of_slurm(Path(runs_dir), experiment, args.values.get("scale"))
+    print_outside(records)
     for record in records:
         if record.is_complete and ignores_context(record):
             say(f"{record.place}: {score_in_context(record)}", "yellow", wraps=True)

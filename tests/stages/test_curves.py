@@ -1,0 +1,174 @@
+"""`clozelab curves`: a published run in its band, a strange one with its likely causes, another
+text without a band, and what `status` and the report show of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.screens import refuses, shows
+
+from clozelab.cli import main
+from clozelab.report.curves import print_outside, sentences
+from clozelab.report.plots import _draw_bands, plt
+from clozelab.runs.archive import open_archive
+from clozelab.runs.find import find, open_run
+from clozelab.stages.curves import main as curves
+
+PACK = Path(__file__).parents[2] / "docs/results/2026-11-25-masking-rate-laptop/runs.zip"
+CHANGED = {"learning_rate": 0.0005, "matrix_learning_rate": 0.002}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of a pack: three masking rates, four seeds each."""
+    folder = tmp_path_factory.mktemp("pack")
+    open_archive(PACK, folder)
+    return folder / "runs/masking_rate/laptop/pretrain"
+
+
+@pytest.fixture
+def change(published: Path, tmp_path: Path) -> Callable[..., Path]:
+    """change(nats, edit) -> a copy of a run whose held-out losses are so much higher."""
+
+    def change(nats: float, edit: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
+        folder = tmp_path / "runs/mine/laptop/pretrain/rate15/seed-1"
+        shutil.copytree(next(published.glob("rate15/*")), folder)
+        record = json.loads((folder / "run.json").read_text())
+        edit(record)
+        (folder / "run.json").write_text(json.dumps(record))
+        lines = []
+        for line in (folder / "metrics.csv").read_text().splitlines():
+            *start, value = line.split(",")
+            if start[-1] == "validation/loss":
+                value = str(float(value) + nats)
+            lines.append(",".join([*start, value]))
+        (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+        return folder
+
+    return change
+
+
+def test_a_published_run_is_inside_of_its_band(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["curves", str(next(published.glob("rate15/*")))]) == 0
+    out = capsys.readouterr().out
+    shows(
+        out,
+        "9 seeds of this kind are at 4.32 to 4.39 nats",
+        "inside the band",
+        "Kind: mlm, L2 H128, wiki_books, 8,192 entries.",
+    )
+    assert "Possible cause" not in out and "Near" not in out
+
+
+def test_a_run_above_its_band_has_causes_that_its_record_shows(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["config"]["optimizer"] |= CHANGED
+        record["config"]["model"]["position_embedding_init"] = "normal"
+
+    first, *others = sentences(open_run(str(change(1.8, edit))))
+    shows(first, "above the band, still on the plateau of word frequencies (6.23)")
+    text = " ".join(others)
+    shows(
+        text,
+        "learning rate: optimizer.learning_rate is 0.0005, there 0.005;",
+        "matrix_learning_rate is 0.002, there 0.02. To check: train again with theirs",
+        "initialisation: model.position_embedding_init is normal, there sinusoidal. To check:",
+        "duplicates: the training loss is 2.13 nats below the held-out one. To check:",
+    )
+    assert "row length" not in text and "masks" not in text and "dropout" not in text
+
+
+@pytest.mark.parametrize(("nats", "verdict"), [(0.3, "above"), (-0.3, "below")])
+def test_where_nothing_differs_the_run_is_to_be_verified(
+    change: Callable[..., Path], nats: float, verdict: str
+) -> None:
+    text = " ".join(sentences(open_run(str(change(nats)))))
+    shows(
+        text, f"{verdict} the band", "No cause shows in its settings. To check: `clozelab verify`"
+    )
+
+
+def test_another_vocabulary_gets_no_band_and_no_nats(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["config"]["tokenizer"]["vocab_size"] = 4096
+        record["inputs"]["corpus"] = "0" * 64
+        record["facts"]["unigram_loss"] = 6.5
+
+    first, near, *_ = sentences(open_run(str(change(0.0, edit))))
+    shows(first, "Not known: no published runs are of this kind at 13.5 M tokens")
+    shows(
+        near,
+        "Near: mlm, L2 H128, wiki_books, 8,192 entries.",
+        "tokenizer.vocab_size (4096, there 8192)",
+        "do not compare in nats. Below the loss of word frequencies it is 2.53 to 2.60 there,",
+        "and this run 2.11.",
+    )
+    assert "expected" not in first + near and "the band" not in first + near
+
+
+def test_another_size_gets_the_nearest_kinds(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["config"]["model"]["num_hidden_layers"] = 3
+
+    first, near, *_ = sentences(open_run(str(change(0.0, edit))))
+    shows(first, "Not known")
+    shows(near, "differs in model.num_hidden_layers (3, there 2).", "It is at 4.32 to 4.39 nats")
+
+
+def test_masks_are_named_where_they_differ(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["config"]["objective"]["token"]["mask_fraction"] = 0.3
+
+    text = " ".join(sentences(open_run(str(change(0.0, edit)))))
+    shows(text, "Possible cause, masks: objective.token.mask_fraction is 0.3, there 0.8. To check:")
+
+
+def test_pages_and_pictures_show_the_band(change: Callable[..., Path], tmp_path: Path) -> None:
+    run = str(change(0.5))
+    page = tmp_path / "page.html"
+    assert main(["curves", run, f"out={page}"]) == 0
+    html = page.read_text()
+    shows(html, "above the band", "Shaded: where another seed")
+    assert "<script" not in html
+    pictures = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)
+    assert len(pictures) == 2, "for a light page and for a dark one"
+    for picture in pictures:
+        assert base64.b64decode(picture).count(b'id="FillBetweenPolyCollection_') == 1
+    with refuses("give a .html or .png or .svg"):
+        curves([run, f"out={tmp_path / 'picture.pdf'}"])
+
+
+def test_a_run_of_no_known_kind_is_drawn_without_a_band(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["config"]["model"]["num_hidden_layers"] = 3
+
+    figure, axes = plt.subplots()
+    assert _draw_bands(axes, [open_run(str(change(0.5, edit)))]) == []
+    assert not axes.collections
+    plt.close(figure)
+
+
+def test_status_has_a_line_for_what_is_outside(
+    change: Callable[..., Path], published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = change(0.5)
+    records = [*find(run.parents[5]).records, *find(published).records]
+    print_outside(records)
+    out = " ".join(capsys.readouterr().out.split())
+    shows(out, "mine/laptop/pretrain/rate15/seed-1", "above the band; see clozelab curves")
+    assert out.count("see clozelab curves") == 1
+
+
+def test_a_folder_without_pretraining_is_refused(tmp_path: Path) -> None:
+    with refuses("holds no pre-training"):
+        curves([str(tmp_path)])
