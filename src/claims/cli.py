@@ -31,3 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print_score_page(page, options.out, Console())
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -112,7 +112,7 @@ def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None
         with (tmp_path / "report" / "claims.csv").open(encoding="utf-8") as file:
             (line,) = csv.DictReader(file)
         assert (line["verdict"], line["exploratory"]) == ("holds", str(is_exploratory))
-    assert "seeds were added after a look" in page.judged.claims[0].note
+    assert "seeds were added after an interim analysis" in page.judged.claims[0].note
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,12 +137,31 @@ def test_the_example_of_the_page_is_what_is_printed(
         assert lines == [line for line in shown if line in lines]
 
 
+def test_the_example_with_single_examples_is_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
+    scores, claims, printed = re.findall(
+        r"^```(?:csv|yaml|)\n((?:arm,seed,task,example|claims:| *inconclusive).*?)^```",
+        page,
+        re.M | re.S,
+    )
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+    files[0].write_text(scores)
+    files[1].write_text(claims)
+    assert main(["judge", *map(str, files)]) == 0
+    shown = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert [line.strip() for line in printed.splitlines()] == lines[-4:]
+
+
 PUBLISHED = {
     "2026-11-23-zero-shot-five-seeds": 9,
     "2026-11-27-recipes": 9,
     "2026-11-27-small-fine-tuning": 13,
 }
-# what a file of scores cannot know: floors, and how runs were made
+# what a file of scores cannot know: baselines, and how runs were made
 UNKNOWN = ("inconclusive (below its floor)", "below_floor", "not comparable", "not_comparable")
 
 

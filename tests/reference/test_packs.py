@@ -4,7 +4,7 @@ Each is also what it says to `clozelab verify`, its `results.csv` too: an older 
 columns that were added since.
 
 Frozen files have the labels of verdicts that earlier versions wrote, where today's have a code and
-a column `exploratory`; every other cell is compared as text.
+a column `exploratory`, and three older words in their notes; every other cell is compared as text.
 
 `packs/NAME.csv` holds what was made of `docs/results/NAME/runs.zip`, by the pack's own experiment:
 by commit 3343c5f, or by the commit that published a later one. Five of them it refused for an older
@@ -29,6 +29,12 @@ from clozelab.runs.archive import unpack
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 FROZEN = sorted(Path(__file__).with_name("packs").glob("*.csv"))
 SMALL = "2026-11-25-masking-rate-laptop"
+# of the notes in frozen files -> as they are written today
+FORMER_WORDS = {
+    "below its floor": "below its baseline",
+    "after a look at": "after an interim analysis of",
+    "stand-in": "substitute",
+}
 
 
 def claims_of(pack: Path, place: Path) -> Path:
@@ -47,6 +53,8 @@ def read_claims_file(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     for line in lines:
+        for former, present in FORMER_WORDS.items():
+            line["note"] = line["note"].replace(former, present)
         code, is_exploratory = read_verdict(line["verdict"])
         line["verdict"] = code
         line.setdefault("exploratory", str(is_exploratory))

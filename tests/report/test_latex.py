@@ -135,7 +135,7 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
     text = (root / "report/report.tex").read_text()
     of_perplexity = "in points (LM perplexity: perplexity)."
     for sentence in (
-        "Stand-ins and other data sets, perplexity. ",
+        "Substitutes and other data sets, perplexity. ",
         f"differences {of_perplexity}",
     ):
         assert sentence in text

@@ -169,7 +169,7 @@ def test_stand_ins_stand_apart(make_runs: Callable[..., Path]) -> None:
         "MLM & NSP | 84.4 | 88.4 | 86.7 | 60.1 ± 0.8 | 92.7 | 88.5 | 60.1 ± 0.8",
         "No NSP | 83.9 | 84.9 | 86.5 | 61.0 ± 1.0 | 92.6 | 87.9 | 61.1 ± 1.0",
     )  # MNLI and QNLI have no run
-    apart = section(text, "Stand-ins and other data sets")
+    apart = section(text, "Substitutes and other data sets")
     shows(apart, "MLM & NSP | 60.1 ± 0.8 | 60.1 ± 0.8", "No NSP | 61.0 ± 1.0 | 61.0 ± 1.0")
     assert not re.search(r"8\d\.\d", apart)  # no number of the paper
 

@@ -69,7 +69,7 @@ def test_a_forecast_says_what_more_seeds_take() -> None:
 def test_what_makes_a_verdict_exploratory_and_bars_its_size_is_said() -> None:
     breach = Breach(BreachKind.CLAIMED_LATE, "2026-01-01")
     judged = judgement(CONTRAST, breaches=(breach,), size_obstacle="direction only")
-    late = "claimed after a look at its numbers (2026-01-01)"
+    late = "claimed after an interim analysis of it (2026-01-01)"
     assert wording.judgement_note(judged) == f"{late}; direction only"
 
 
@@ -112,7 +112,9 @@ def test_the_answer_says_what_is_exploratory_and_what_is_open() -> None:
 )
 def test_a_verdict_of_the_log_is_shown_by_its_label(stored: str, label: str) -> None:
     breach = Breach(BreachKind.SEEDS_ADDED, "2026-01-01", "1 2", stored)
-    assert wording.breach_text(breach).endswith(f"after a look at 1 2 (2026-01-01: {label})")
+    assert wording.breach_text(breach).endswith(
+        f"after an interim analysis of 1 2 (2026-01-01: {label})"
+    )
 
 
 def test_every_verdict_has_a_label_and_colours_and_labels_differ() -> None:
@@ -127,7 +129,7 @@ CAUTIONS = [
     ),
     (
         replace(CONTRAST, design=SequentialDesign(first=2, most=2)),
-        "seeds after the last look (2) decide nothing",
+        "seeds after the last interim analysis (2) decide nothing",
     ),
     (
         replace(CONTRAST, exclusions=Exclusions(duplicates="LTR: one encoder")),
@@ -150,7 +152,10 @@ CAUTIONS = [
     ),
     (
         replace(CONTRAST, context=Context(below_baseline="LTR has 12.9")),
-        ("below its floor: LTR has 12.9; such a row decides nothing about what pre-training gives"),
+        (
+            "below its baseline: LTR has 12.9; such a row decides nothing about what pre-training"
+            " gives"
+        ),
     ),
 ]
 
@@ -251,7 +256,7 @@ def test_several_differences_are_counted() -> None:
     below = (Verdict.BELOW_FLOOR, Verdict.HOLDS)
     judged = judgement(CONTRAST, CONTRAST, verdicts=below)
     assert wording.judgement_note(judged) == (
-        "of 2 differences 1 inconclusive (below its floor), 1 holds"
+        "of 2 differences 1 inconclusive (below its baseline), 1 holds"
     )
 
 

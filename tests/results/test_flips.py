@@ -272,7 +272,7 @@ def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
     )
     found = verdicts(experiment, root)["average"]
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(found) == "no run on Average or a stand-in for it"
+    assert missing_in(found) == "no run on Average or a substitute for it"
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     shutil.rmtree(root / "finetune" / "mlm" / "pretrain-seed-2" / "qnli" / "seed-1")
     table = build_table(experiment, find(root))

@@ -58,7 +58,7 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     assert nsp.verdict == Verdict.HOLDS
     assert nsp.judged_on == "QNLI-derived"
     assert nsp.column is not None and nsp.column.origin is Origin.STAND_IN
-    assert nsp.size_obstacle == "stand-in: direction only"
+    assert nsp.size_obstacle == "substitute: direction only"
     rows = [one.model_copy(update={"cells": []}) for one in experiment.rows]
     unpublished = experiment.model_copy(update={"source": "", "rows": rows})
     for one in judged(unpublished, root)["nsp_helps_qnli"]:
@@ -68,7 +68,7 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     assert (mrpc.verdict, mrpc.judged_on) == (Verdict.CONTRADICTED, "MRPC")
     (squad,) = found["ltr_hurts_squad"]
     assert squad.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(squad) == "no run on SQuAD F1 or a stand-in for it"
+    assert missing_in(squad) == "no run on SQuAD F1 or a substitute for it"
 
 
 def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -231,7 +231,7 @@ def test_a_row_below_its_floor_decides_nothing(
     assert one.corrected_p is not None and one.corrected_p < 0.05, "only the floor withholds it"
     below = contrast_of(one).context.below_baseline
     assert below.startswith("No NSP has 12.9 on SQuAD F1, where the same head on random weights")
-    assert BELOW in problems(table)["Below the floor"]
+    assert BELOW in problems(table)["Below the baseline"]
     # On real runs it failed before, as it does where the row has cleared its floor.
     root = make_runs(means | {("mlm", "squad_v1"): 25.9}, finetune_seeds=(2,), below="other")
     (one,) = judged(experiment, root)["ltr_hurts_squad"]
@@ -298,7 +298,7 @@ def test_methods_that_beat_rows_are_named_and_withhold_nothing(
             writers.finetune(root, "mlm", "mrpc", (seed, restart), 75.0 + 0.1 * seed, **known)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.HOLDS
-    (line,) = problems(build_table(experiment, find(root)))["Below the floor"]
+    (line,) = problems(build_table(experiment, find(root)))["Below the baseline"]
     assert line == "LTR & No NSP below the surface baseline of MRPC (bag of words: 70.0)"
 
 

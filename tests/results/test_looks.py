@@ -139,7 +139,7 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
         Breach(BreachKind.SEEDS_ADDED, day, "1 2 3/1 2", Verdict.HOLDS),
     )
     note = judgement_note(claim(second))
-    assert f"seeds were added after a look at 1 2 3/1 2 ({day}: holds)" in note
+    assert f"seeds were added after an interim analysis of 1 2 3/1 2 ({day}: holds)" in note
     assert second.page.judged.analyses.startswith("2 (")
     console = Console(width=160, file=io.StringIO())
     print_page(second.page, console)
@@ -153,14 +153,21 @@ def test_a_verdict_after_seeds_were_added_is_exploratory(
         "screen": shown,
     }
     said = {
-        "md": ("| **holds (exploratory)** | left-to-right costs MRPC", "- **Looks:** 2 ("),
+        "md": (
+            "| **holds (exploratory)** | left-to-right costs MRPC",
+            "- **Interim analyses:** 2 (",
+        ),
         "html": (
             '<span class="badge holds exploratory">holds (exploratory)</span>',
-            "Looks:</strong> 2 (",
+            "Interim analyses:</strong> 2 (",
         ),
-        "tex": ("holds (exploratory)", "Looks: 2 ("),
+        "tex": ("holds (exploratory)", "Interim analyses: 2 ("),
         "summary": ("1 holds (exploratory)",),
-        "screen": ("(exploratory)", "looks: 2 (", "no run on MNLI-m or a stand-in for it"),
+        "screen": (
+            "(exploratory)",
+            "interim analyses: 2 (",
+            "no run on MNLI-m or a substitute for it",
+        ),
     }
     for page, texts in said.items():
         for text in texts:
@@ -238,8 +245,8 @@ def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers
 def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS)
     (root / ANALYSIS_LOG).mkdir()
-    (line,) = written(root).page.problems["Looks"]
-    assert line.startswith("this look could not be noted (")
+    (line,) = written(root).page.problems["Interim analyses"]
+    assert line.startswith("this interim analysis could not be noted (")
 
 
 # Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results

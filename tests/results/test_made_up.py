@@ -165,7 +165,7 @@ def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None
     (breach,) = found.breaches
     assert breach == Breach(BreachKind.SEEDS_ADDED, "unreadable", "unknown seeds")
     assert breach_text(breach) == (
-        "seeds were added after a look at unknown seeds (unreadable: another claim)"
+        "seeds were added after an interim analysis of unknown seeds (unreadable: another claim)"
     )
 
 
@@ -287,7 +287,7 @@ def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
     experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
     table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
     (column,) = table.with_results
-    assert role_of(column) == "stand-in for Tags"
+    assert role_of(column) == "substitute for Tags"
     assert "entities" in column.heading
 
 
@@ -422,7 +422,9 @@ def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
     assert free.is_exploratory
     (breach,) = free.breaches
     assert breach.kind is BreachKind.RULE_CHANGED and breach.seeds.startswith("1 2 3 4/")
-    assert breach_text(breach).startswith("the stopping rule was changed after a look at 1 2 3 4/")
+    assert breach_text(breach).startswith(
+        "the stopping rule was changed after an interim analysis of 1 2 3 4/"
+    )
     (again,) = run_interim_analysis(table, root).judgements
     assert again.is_exploratory
 

@@ -230,6 +230,6 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
     table = build_table(load_experiment(tmp_path / "mine"), find(root))
     left, tuned, none = claim_views(judge(table), table)
     assert none.claimed == "claimed: higher"
-    assert missing_in(judge(table)[2]) == "no run on Bits or a stand-in for it"
+    assert missing_in(judge(table)[2]) == "no run on Bits or a substitute for it"
     assert left.sentence.endswith("claimed: higher") and left.figures.paper == "higher (ours)"
     assert tuned.sentence.endswith("the paper: higher") and tuned.figures.paper == "higher"

@@ -143,7 +143,7 @@ def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
     stood_in = written(make_figure(tmp_path / "stand-in", writers, [1.0] * 6, task="snli_95k"))
     empty = written(make_figure(tmp_path / "empty", writers, [None] * 6))
     for report, reason in (
-        (stood_in, "## The table ### Stand-ins and other data sets | | SNLI-95k"),
+        (stood_in, "## The table ### Substitutes and other data sets | | SNLI-95k"),
         (empty, "## The table ### The paper's data sets | | MNLI-m, ours | ##"),
     ):  # the second has nothing else to show
         text = (report.folder / "report.md").read_text()

@@ -72,13 +72,16 @@ REFUSED = {
     ),
     "a look at one seed": (
         {"stopping": {"first": 1, "most": 3}},
-        "stopping.first is 1; it is pre-training seeds of the first look, 2 or more",
+        "stopping.first is 1; it is pre-training seeds of the first interim analysis, 2 or more",
     ),
     "a last look before the first": (
         {"stopping": {"first": 5, "most": 3}},
-        "stopping: the last look is at 3 seeds, before the first one at 5",
+        "stopping: the last interim analysis is at 3 seeds, before the first at 5",
     ),
-    "no last look": ({"stopping": {"first": 3}}, "stopping: lacks most, seeds of the last look"),
+    "no last look": (
+        {"stopping": {"first": 3}},
+        "stopping: lacks most, seeds of the last interim analysis",
+    ),
     "a look too many": (
         {"stopping": {"first": 3, "most": 8, "last": 9}},
         "stopping: has no key 'last'",

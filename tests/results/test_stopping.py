@@ -62,7 +62,7 @@ def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> N
     assert verdict_label(found) == Verdict.HOLDS
     later = looked(experiment, tmp_path, 9)
     assert later.corrected_p == found.corrected_p
-    assert judgement_note(later) == "seeds after the last look (8) decide nothing"
+    assert judgement_note(later) == "seeds after the last interim analysis (8) decide nothing"
 
 
 def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
 def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
     found = looked(experiment, tmp_path, 2)
     assert found.verdict == Verdict.INCONCLUSIVE
-    text = "the first look is at 3 pre-training seeds"
+    text = "the first interim analysis is at 3 pre-training seeds"
     assert found.forecast == Forecast(text, "waits", additional_seeds=1)
 
 

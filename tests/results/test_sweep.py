@@ -486,14 +486,14 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
     table = infer_table(find(tmp_path))
     (column,) = table.with_results
     assert column.majority == pytest.approx(80.0) and column.baseline == ("bag of words", 70.0)
-    assert problems(table)["Below the floor"]
+    assert problems(table)["Below the baseline"]
     assert [one.ours for one in differences(table)] == [signed(10.0)]
 
     write("other", 20.0, "fraud")
     table = infer_table(find(tmp_path))
     (column,) = table.with_results
     assert (column.majority, column.baseline, column.positive_label) == (None, None, None)
-    assert "Below the floor" not in problems(table)
+    assert "Below the baseline" not in problems(table)
     assert [(one.row, one.ours) for one in differences(table)] == [("older", signed(10.0))]
     reason = contrast_rows(table, "other", "first", column).exclusions.incomparability
     assert reason and reason.text == "another class: F1 of fraud against ok"

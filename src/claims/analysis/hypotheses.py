@@ -117,7 +117,7 @@ def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ResolvedClaim:
 
 def _unresolved_claim(claim: BaseClaim, column: Column, table: ScoreTable) -> ResolvedClaim:
     """Why no data set speaks for a column."""
-    missing = Exclusion("no run in column", f"no run on {column.name} or a stand-in for it")
+    missing = Exclusion("no run in column", f"no run on {column.name} or a substitute for it")
     for dataset in reversed(table.columns):
         unscored = sum(table.cells[row, dataset.key].num_unscored for row in table.rows)
         if dataset.column == column and unscored:

@@ -136,7 +136,7 @@ class Column(Entry):
     metric: str = ""
     """a key of scores.json; without it, the task's own main score"""
     stand_ins: tuple[str, ...] = ()
-    """a list of tasks that may stand in for it ([] for none)"""
+    """a list of tasks that may replace it ([] for none)"""
     benchmarks: tuple[str, ...] = ()
     """a list of names that stand_in_for of a task may have"""
     split: Literal["dev", "test"] = OUR_SPLIT
@@ -514,15 +514,16 @@ class SequentialDesign(Entry):
     """
 
     first: Annotated[int, Strict()] = Field(ge=2)
-    """pre-training seeds of the first look, 2 or more"""
+    """pre-training seeds of the first interim analysis, 2 or more"""
     most: Annotated[int, Strict()] = Field(le=50)
-    """seeds of the last look, at most 50"""
+    """seeds of the last interim analysis, at most 50"""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
         if self.most < self.first:
             raise ValueError(
-                f"the last look is at {self.most} seeds, before the first one at {self.first}"
+                f"the last interim analysis is at {self.most} seeds, before the first"
+                f" at {self.first}"
             )
         return self
 

@@ -10,6 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from claims.analysis.comparability import Pair
 from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
 from claims.analysis.statistics import (
@@ -99,7 +102,7 @@ class DataColumn:
             return f"synthetic, for {name}" if name else "synthetic"
         if self.origin is Origin.STAND_IN:
             stand_ins = f": {', '.join(self.stand_in_parts)}" if self.stand_in_parts else ""
-            return f"stand-in for {name}{stand_ins}"
+            return f"substitute for {name}{stand_ins}"
         if self.is_other_split and self.column:
             return f"{OUR_SPLIT}; the paper's numbers are on {self.column.split}"
         return ROLES.get(self.origin, "")
@@ -174,6 +177,8 @@ class Cell:
     missing: tuple[Seeds, ...] = ()
     # what sets it apart from other cells, in words
     notes: tuple[str, ...] = ()
+    # of single examples, where known: the same examples in the same order for all of a column
+    examples: Mapping[Seeds, NDArray[np.float64]] = field(default_factory=dict)
     # behind the scores; empty for a mean of columns
     runs: Mapping[Seeds, ScoredRun] = field(default_factory=dict)
     # a mean's parts, averaged first within a group
@@ -188,6 +193,10 @@ class Cell:
         if not self.scores:
             return None
         return estimate(self.scores, of_one_encoder=self.is_of_one_encoder)
+
+    def example_scores(self, seeds: Seeds) -> NDArray[np.float64]:
+        """[examples] of a run; its one score where single examples are not known."""
+        return self.examples.get(seeds, np.array([self.scores[seeds]]))
 
     @property
     def num_collapsed(self) -> int:

@@ -298,7 +298,7 @@ def find_forecast(
     design = resolved.contrasts[0].design
     present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
     if design and not all(contrast.interim for contrast in open_contrasts):
-        text = f"the first look is at {design.first} {seeds}"
+        text = f"the first interim analysis is at {design.first} {seeds}"
         return Forecast(text, "waits", design.first - present)
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
@@ -402,7 +402,7 @@ def size_comparison_obstacle(resolved: ResolvedClaim, table: ScoreTable) -> str:
         return f"{column.role}: direction only"
     if column.is_pretraining:
         return "our own held-out text: direction only"
-    kind = "synthetic" if column.is_synthetic else "stand-in"
+    kind = "synthetic" if column.is_synthetic else "substitute"
     if resolved.claim.has_margin:
         return f"{kind}: says nothing of the sizes in the paper"
     return f"{kind}: direction only"

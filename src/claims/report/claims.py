@@ -51,6 +51,8 @@ class ClaimFigures:
     basis: str
     # which difference it is, where a claim has several
     weakest: str
+    # what resampling or McNemar's test says, which decides nothing
+    resampled: str
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
         corrected=probability(judgement.corrected_p),
         basis="" if basis == table.most_common_basis else basis,
         weakest=weakest,
+        resampled=wording.resampled(judgement.weakest, table),
     )
 
 
@@ -312,6 +315,7 @@ def _difference_view(
     notes = wording.contrast_notes(contrast)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
+    notes.append(wording.resampled(contrast, table))
     note = "; ".join(filter(None, notes))
     unit = POINTS if column.unit == PERCENT else column.unit
     ours = signed(difference.mean, column.decimals)

@@ -1,6 +1,6 @@
 """What a judged table says, as text: what HTML, Markdown and the terminal lay out.
 
-The claims are made in claims.py. Stand-ins and generated tasks stand in a group of data sets of
+The claims are made in claims.py. Substitutes and generated tasks are in a group of data sets of
 their own: the paper's number never stands beside a score on other data.
 """
 
@@ -303,7 +303,7 @@ def _title_apart(table: ScoreTable, columns: Sequence[DataColumn], *, has_result
     if columns and all(column.is_synthetic for column in columns):
         return f"Generated tasks of {table.generator}"
     if table.spec.has_paper:
-        return "Stand-ins and other data sets"
+        return "Substitutes and other data sets"
     return f"Other {DATA_SETS.lower()}" if has_results else DATA_SETS
 
 
@@ -413,7 +413,7 @@ def _cell_note(row: str, column: DataColumn, table: ScoreTable) -> str:
     estimate = cell.estimate
     notes = [*cell.notes, table.retained(row, column)]
     if table.below_baseline(row, column):
-        notes.append("below its floor")
+        notes.append("below its baseline")
     if estimate and cell.missing:
         num_expected = len(cell.scores) + len(cell.missing)
         notes.append(f"{len(cell.scores)} of {num_expected} runs")
@@ -494,12 +494,22 @@ def _reading(table: ScoreTable, judgements: Sequence[Judgement], selection: str)
         table,
         experiment=table.spec,
         has_evidence=table.has_evidence,
+        has_resampled=not table.has_evidence and _has_several_scores_a_seed(table),
         has_plain_seeds=table.has_plain_seeds,
         claim_types=claim_types,
         family=max((judgement.num_tests for judgement in judgements), default=0),
         selection=selection,
         has_forecasts=any(judgement.forecast for judgement in judgements),
     )
+
+
+def _has_several_scores_a_seed(table: ScoreTable) -> bool:
+    """Whether some seed has several fine-tunings, or scores of single examples."""
+    for cell in table.cells.values():
+        num_seeds = len({seed for seed, _ in cell.scores})
+        if cell.examples or len(cell.scores) > num_seeds:
+            return True
+    return False
 
 
 def _analyses(analyses: Sequence[InterimAnalysis]) -> str:

@@ -34,7 +34,7 @@ LABELS: Mapping[Verdict, str] = {
     Verdict.CONTRADICTED: "contradicted",
     Verdict.INCONCLUSIVE: "inconclusive",
     Verdict.ONE_SEED: "inconclusive (one seed)",
-    Verdict.BELOW_FLOOR: "inconclusive (below its floor)",
+    Verdict.BELOW_FLOOR: "inconclusive (below its baseline)",
     Verdict.NOT_COMPARABLE: "not comparable",
 }
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from claims.analysis.contrasts import Contrast
 from claims.analysis.crossover import Crossover
+from claims.analysis.examples import mcnemar, multi_bootstrap, paired_differences
 from claims.analysis.history import Breach, BreachKind
 from claims.analysis.hypotheses import ResolvedClaim
 from claims.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
@@ -18,9 +22,9 @@ from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
 from claims.analysis.verdict_codes import Verdict, read_verdict
 from claims.analysis.verdicts import DetectableDifference, Judgement
-from claims.report.estimates import interval
+from claims.report.estimates import interval, probability
 from claims.report.verdict_styles import EXPLORATORY, label_of
-from claims.text.phrases import duration, format_count, join_list, signed
+from claims.text.phrases import count_noun, duration, format_count, join_list, signed
 
 
 def seed_words(text: str, table: ScoreTable) -> str:
@@ -115,16 +119,17 @@ def judgement_note(judgement: Judgement) -> str:
 def breach_text(breach: Breach) -> str:
     """What makes a verdict exploratory."""
     if breach.kind is BreachKind.CLAIMED_LATE:
-        return f"claimed after a look at its numbers ({breach.day})"
+        return f"claimed after an interim analysis of it ({breach.day})"
     if breach.kind is BreachKind.CLAIM_DROPPED:
-        return f"a claim that its test allowed for was dropped or moved after a look ({breach.day})"
+        dropped = "a claim that its test allowed for was dropped or moved"
+        return f"{dropped} after an interim analysis ({breach.day})"
     change = "seeds were added"
     if breach.kind is BreachKind.RULE_CHANGED:
         change = "the stopping rule was changed"
     verdict = "another claim"
     if breach.verdict:
         verdict = _stored_label(breach.verdict)
-    return f"{change} after a look at {breach.seeds} ({breach.day}: {verdict})"
+    return f"{change} after an interim analysis of {breach.seeds} ({breach.day}: {verdict})"
 
 
 def _stored_label(text: str) -> str:
@@ -227,7 +232,7 @@ def _cautions(contrast: Contrast) -> list[str]:
     design = contrast.design
     exclusions = contrast.exclusions
     if design and difference and difference.count > design.most:
-        notes.append(f"seeds after the last look ({design.most}) decide nothing")
+        notes.append(f"seeds after the last interim analysis ({design.most}) decide nothing")
     if exclusions.duplicates:
         notes.append(f"{exclusions.duplicates}: copies decide nothing")
     elif difference and difference.has_no_spread and not exclusions.every_run_collapsed:
@@ -245,7 +250,7 @@ def _cautions(contrast: Contrast) -> list[str]:
     below = contrast.context.below_baseline
     if below:
         notes.append(
-            f"below its floor: {below}; such a row decides nothing about what pre-training gives"
+            f"below its baseline: {below}; such a row decides nothing about what pre-training gives"
         )
     return notes
 
@@ -277,6 +282,48 @@ def contrast_notes(contrast: Contrast) -> list[str]:
     notes += [*context.encoders, contrast.exclusions.duplicates]
     notes += [context.text_lengths, context.provenance]
     return [*notes, context.below_baseline]
+
+
+def resampled(contrast: Contrast | None, table: ScoreTable) -> str:
+    """What resampling or McNemar's test says of a difference.
+
+    It is empty where single examples are unknown and no seed has several fine-tunings, and for a
+    table of run folders (docs/decisions/0006: its intervals are Student's alone).
+    """
+    if contrast is None or contrast.difference is None or table.has_evidence:
+        return ""
+    differences = paired_differences(contrast, table)
+    num_runs = sum(map(len, differences))
+    num_examples = differences[0].shape[1] if differences else 1
+    is_nested = num_runs > len(differences) > 1
+    if num_examples == 1 and not is_nested:
+        return ""
+    over = [f"{len(differences)} seeds"]
+    if num_runs > len(differences):
+        over = [count_noun(len(differences), "pre-training seed"), f"{num_runs} fine-tunings"]
+    if num_examples > 1:
+        over.append(f"{num_examples:,} examples")
+    name = "multi-bootstrap"
+    if num_runs == 1:
+        name = "these two runs alone: paired bootstrap"
+        over = over[1:]
+        # The two are right or wrong on each example, and nothing between.
+        if len(contrast.terms) == 2 and np.isin(differences[0], (-100.0, 0.0, 100.0)).all():
+            return _mcnemar(contrast, differences[0], table)
+    found = multi_bootstrap(differences)
+    decimals = contrast.terms[0].column.decimals
+    ends = f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]"
+    return f"{name} over {join_list(over)}: {ends}"
+
+
+def _mcnemar(contrast: Contrast, differences: NDArray[np.float64], table: ScoreTable) -> str:
+    test = mcnemar(differences > 0.0, differences < 0.0)
+    first, second = (table.spec.label(term.row) for term in contrast.terms)
+    return (
+        f"these two runs alone: of {differences.size:,} examples only {first} has"
+        f" {test.only_first} right, only {second} {test.only_second}; exact McNemar"
+        f" {probability(test.p_value)}"
+    )
 
 
 # -- crossing lines --------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class ScoreLayout(Entry):
     """the column of the systems that are compared"""
     seed: str = "seed"
     """the column of the seeds"""
+    finetuning_seed: str = ""
+    """the column of the fine-tuning seeds, where seed is that of the pre-training"""
+    example: str = ""
+    """the column of the examples, in a file with a line for each example of a run"""
     task: str = "task"
     """the column of the tasks"""
     score: str = "score"
@@ -39,7 +43,7 @@ DEFAULT_LAYOUT = ScoreLayout()
 class ScoreRows:
     """Scores in long form: a row a score.
 
-    A row has the cells arm, seed, task and score, and may have finetuning_seed and metric.
+    A row has the cells arm, seed, task and score, and may have finetuning_seed, metric and example.
     """
 
     # (where it stands, its cells)

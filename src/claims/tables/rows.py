@@ -10,10 +10,15 @@ import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from claims.tables.layout import ScoreLayout, ScoreRows
+from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.text.phrases import count_noun
 
-FINETUNE_SEED_NAMES = ("finetuning_seed", "fine_tuning_seed")
+# where a layout names no column
+PRETRAIN_SEED_NAMES = ("pretrain_seed", "pretraining_seed", "pre_training_seed")
+USUAL_NAMES = {
+    "finetuning_seed": ("finetuning_seed", "fine_tuning_seed", "finetune_seed"),
+    "example": ("example", "item"),
+}
 METRICS = "metrics."
 PREFIXES = ("", "params.", METRICS, "tags.")
 STATUS_NAMES = ("State", "Status", "status")
@@ -39,10 +44,19 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
         notes = [f"{count_noun(len(rows) - len(finished), 'unfinished run')} left out"]
 
     # our name -> the file's
-    names = {"arm": _column(path, layout.arm, columns), "seed": _column(path, layout.seed, columns)}
-    for column in FINETUNE_SEED_NAMES:
-        if column in columns:
-            names["finetuning_seed"] = column
+    names = {"arm": _column(path, layout.arm, columns)}
+    seed_names = [layout.seed]
+    if layout.seed == DEFAULT_LAYOUT.seed:
+        seed_names += PRETRAIN_SEED_NAMES
+    seed = next((name for name in seed_names if name in columns), layout.seed)
+    names["seed"] = _column(path, seed, columns)
+    given_names = {"finetuning_seed": layout.finetuning_seed, "example": layout.example}
+    for name, given in given_names.items():
+        usual = [column for column in USUAL_NAMES[name] if column in columns]
+        if given:
+            names[name] = _column(path, given, columns)
+        elif usual:
+            names[name] = usual[0]
     if layout.tasks or not {layout.task, layout.score} & set(columns):
         tasks = {task: _column(path, task, columns) for task in layout.tasks}
         if not tasks:

@@ -7,11 +7,13 @@ ltr,1,qnli,74.9
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import FiniteFloat, ValidationError
 
 from claims.analysis.schema import (
@@ -30,6 +32,9 @@ from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import read_rows
 
+# as pandas writes whether an example is right
+TRUTH = {"true": "1", "false": "0"}
+
 
 class ScoreRow(Entry):
     """The cells of a score."""
@@ -44,6 +49,8 @@ class ScoreRow(Entry):
     """the name of a task"""
     metric: str = ""
     """the name of a metric"""
+    example: str = ""
+    """the name of an example"""
     score: FiniteFloat
     """a number; leave the line out where a run failed"""
 
@@ -59,6 +66,8 @@ class Scores:
     columns: list[Column] = field(default_factory=list)
     # what was left out, in words
     notes: list[str] = field(default_factory=list)
+    # cell -> seeds -> [examples], of those columns whose scores are of single examples
+    examples: dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]] = field(default_factory=dict)
 
 
 def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
@@ -76,19 +85,68 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     for _, row in rows:
         metrics.setdefault(row.task, set()).add(row.metric)
 
-    cells: dict[tuple[str, str], dict[Seeds, float]] = {}
+    # (arm, column) -> seeds -> example -> score; a score of a whole run is of the example ""
+    by_example: dict[tuple[str, str], dict[Seeds, dict[str, float]]] = {}
     for where, row in rows:
         column = _column_name(row.task, row.metric, metrics)
-        cell = cells.setdefault((row.arm, column), {})
-        seeds = (row.seed, row.finetuning_seed)
+        cell = by_example.setdefault((row.arm, column), {})
+        scores = cell.setdefault((row.seed, row.finetuning_seed), {})
         # One run has one score: two lines about it would count twice.
-        if seeds in cell:
+        if row.example in scores:
             fine = f", fine-tuning seed {row.finetuning_seed}" if row.finetuning_seed else ""
+            example = f", example {row.example}" if row.example else ""
             raise ValueError(
-                f"{path}, {where}: a second score of {row.arm} on {column}, seed {row.seed}{fine}"
+                f"{path}, {where}: a second score of {row.arm} on {column},"
+                f" seed {row.seed}{fine}{example}"
             )
-        cell[seeds] = row.score
-    return Scores(cells, _falling_columns(content, metrics), content.notes)
+        scores[row.example] = row.score
+
+    runs = {}
+    examples = {}
+    for column in dict.fromkeys(column for _, column in by_example):
+        of_column = {key: cell for key, cell in by_example.items() if key[1] == column}
+        names = _example_names(path, of_column)
+        arrays = _example_arrays(of_column, names)
+        runs |= arrays
+        if names != [""]:
+            examples |= arrays
+    cells = {}
+    for key in by_example:
+        cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
+    return Scores(cells, _falling_columns(content, metrics), content.notes, examples)
+
+
+def _example_names(
+    path: Path, cells: Mapping[tuple[str, str], Mapping[Seeds, Mapping[str, float]]]
+) -> list[str]:
+    """The examples of a column, in order. ValueError: its runs are not all over the same ones."""
+    first_names: list[str] | None = None
+    for (arm, column), cell in cells.items():
+        for (seed, _), scores in cell.items():
+            names = sorted(scores)
+            if first_names is None:
+                first_names = names
+            if names != first_names:
+                raise ValueError(
+                    f"{path}: {arm} on {column}, seed {seed}, is not scored on the examples of the"
+                    f" first run ({len(names)} and {len(first_names)}): give all runs the same ones"
+                )
+    return first_names or [""]
+
+
+def _example_arrays(
+    cells: Mapping[tuple[str, str], Mapping[Seeds, Mapping[str, float]]], names: Sequence[str]
+) -> dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]:
+    """The scores of a column's examples; right and wrong (1 and 0) are 100 and 0 percent."""
+    runs = chain.from_iterable(cell.values() for cell in cells.values())
+    is_right_or_wrong = names != [""] and all(set(run.values()) <= {0.0, 1.0} for run in runs)
+    factor = 100.0 if is_right_or_wrong else 1.0
+    arrays: dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]] = {}
+    for key, cell in cells.items():
+        arrays[key] = {}
+        for seeds, run in cell.items():
+            arrays[key][seeds] = factor * np.array([run[name] for name in names])
+    return arrays
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:
@@ -107,6 +165,9 @@ def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:
     texts = {name: text.strip() for name, text in cells.items()}
     # An empty cell is none: it may only be one that nothing has to have.
     given = {name: text for name, text in texts.items() if text}
+    if "example" in given:
+        score = given.get("score", "")
+        given["score"] = TRUTH.get(score.casefold(), score)
     try:
         return ScoreRow.model_validate(given)
     except ValidationError as error:
@@ -143,7 +204,10 @@ def make_score_table(
         for arm, of_arm in of_column.items():
             # No file says that a run has collapsed, so all are taken for healthy.
             missing = tuple(sorted(seeds - of_arm.keys()))
-            cells[arm, dataset.key] = Cell(scores=of_arm, healthy=of_arm, missing=missing)
+            examples = scores.examples.get((arm, dataset.key), {})
+            cells[arm, dataset.key] = Cell(
+                scores=of_arm, healthy=of_arm, missing=missing, examples=examples
+            )
     return ScoreTable(spec, datasets, cells)
 
 

@@ -24,7 +24,7 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
     if experiment.stopping is None:
         raise ValueError(
             f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written"
-            " before the first look, such as stopping: {first: 3, most: 8}"
+            " before the first interim analysis, such as stopping: {first: 3, most: 8}"
         )
     for override in overrides:
         if chooses_seeds(override):

@@ -98,8 +98,8 @@ def build_page(
     """
     troubles = problems(table)
     if analysed.error:
-        lost = f"this look could not be noted ({analysed.error}): a later one will not know of it"
-        troubles["Looks"] = [lost]
+        lost = f"this interim analysis could not be noted ({analysed.error})"
+        troubles["Interim analyses"] = [f"{lost}: a later one will not know of it"]
     overview = Overview(
         unlearnt=_arms_below_baseline(table, analysed.judgements),
         registered=registered,

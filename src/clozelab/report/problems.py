@@ -41,7 +41,7 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     troubles["Missing"] = _missing_runs(table)
     troubles["Not complete"] = _unfinished(runs.runs)
     troubles["Collapsed"] = _collapsed_cells(table)
-    troubles["Below the floor"] = filter(None, [*floors, *baselines])
+    troubles["Below the baseline"] = filter(None, [*floors, *baselines])
     troubles["Left out"] = _unknown_rows(table)
     troubles["Sudden gradients"] = _left_out_updates(runs.pretrain)
     unreadable = [*runs.damaged, *runs.lost]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clozelab.report.render import Report
 
 # Of a kind of trouble that small encoders may have in every cell of a row.
-MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
+MOST_LINES = {"Collapsed": 3, "Below the baseline": 3}
 
 
 def show(report: Report) -> None:
@@ -34,7 +34,7 @@ def print_page(page: Page, console: Console) -> None:
 
 
 def print_title(page: Page, console: Console) -> None:
-    """Print what the page is about: title, data, seeds, looks, registration."""
+    """Print what the page is about: title, data, seeds, interim analyses, registration."""
     if page.about.synthetic:
         console.print(
             "[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]"
@@ -42,14 +42,14 @@ def print_title(page: Page, console: Console) -> None:
     console.print(f"[bold]{escape(page.about.title)}[/] ({escape(page.about.scale)})")
     if page.about.answer:
         print_plain(page.about.answer, console, "bold")
-    looks = ""
+    analyses = ""
     if page.judged.analyses:
-        looks = f"; looks: {page.judged.analyses}"
+        analyses = f"; interim analyses: {page.judged.analyses}"
     runs = f"{page.overview.setup}\n{page.overview.runs}"
     interval = ""
     if page.table.interval:
         interval = f"; {page.table.interval}"
-    print_plain(f"{runs}{looks}{interval}", console, "dim")
+    print_plain(f"{runs}{analyses}{interval}", console, "dim")
     if page.overview.registered:
         print_plain(page.overview.registered, console, "dim")
 

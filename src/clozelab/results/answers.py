@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from numpy.typing import NDArray
 
+from claims.analysis.examples import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
 from claims.text.phrases import signed
 from clozelab.metrics import glue, label_sets, ordinal, squad
 from clozelab.metrics.answers import AnswerKind
@@ -24,9 +24,6 @@ from clozelab.readers.tables import open_table
 from clozelab.runs.record import Record
 from clozelab.text.plain import Json, ReadOnlyJson, read_json
 
-RESAMPLES = 1000
-# examples of all resamples that are in memory together
-RESAMPLED_AT_ONCE = 4_000_000
 TAG_METRICS = ("f1", "precision", "recall", "accuracy")
 # points by which scores computed here may differ from scores.json's (predictions are rounded there)
 TOLERANCE = 0.05
@@ -101,66 +98,6 @@ def read_answers(path: Path) -> RunAnswers:
         raise ValueError(
             f"{path.parent} has no readable predictions of labelled examples ({error!r})"
         ) from error
-
-
-# -- tests on the same examples --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class McNemar:
-    """Exact McNemar test."""
-
-    # examples that only one of the two got right
-    only_first: int
-    only_second: int
-    # two-sided, of a fair coin giving counts at least as uneven
-    p_value: float
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """Paired bootstrap: difference first - second with its 95 % percentile interval."""
-
-    difference: float
-    low: float
-    high: float
-
-
-def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
-    """`first`, `second` [N]: whether each system got each example right."""
-    first_right = np.asarray(first, dtype=bool)
-    second_right = np.asarray(second, dtype=bool)
-    only_first = int((first_right & ~second_right).sum())
-    only_second = int((second_right & ~first_right).sum())
-    count = only_first + only_second
-    if not count:
-        return McNemar(0, 0, 1.0)
-    p_value = float(stats.binomtest(only_first, count, 0.5).pvalue)
-    return McNemar(only_first, only_second, p_value)
-
-
-def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: int) -> Bootstrap:
-    """Of any score of a set of examples: a mean, a correlation, an entity F1.
-
-    Args:
-        score: (indices of a resample, below `num_examples`; system 0 or 1) -> score.
-        num_examples: that both systems answered.
-    """
-
-    def difference(index: NDArray[np.int64]) -> float:
-        return score(index, 0) - score(index, 1)
-
-    every_example = np.arange(num_examples)
-    interval = stats.bootstrap(
-        (every_example,),
-        difference,
-        vectorized=False,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        batch=max(1, RESAMPLED_AT_ONCE // num_examples),
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Bootstrap(difference(every_example), float(interval.low), float(interval.high))
 
 
 # -- labelled examples -----------------------------------------------------------------------------

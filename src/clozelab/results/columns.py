@@ -281,7 +281,7 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         heading = f"synthetic {column.name}"
         origin = Origin.SYNTHETIC
     elif stand_ins:
-        heading = f"{column.name} with stand-ins"
+        heading = f"{column.name} with substitutes"
         origin = Origin.STAND_IN
     elif is_other_split:
         heading = f"{column.name} ({OUR_SPLIT})"

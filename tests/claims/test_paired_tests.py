@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.results.answers import Bootstrap, bootstrap, mcnemar
+from claims.analysis.examples import Bootstrap, bootstrap, mcnemar
 
 
 def test_mcnemar_by_hand() -> None:

@@ -1,0 +1,51 @@
+"""Folders that mteb and transformers wrote themselves are judged (make_exports.py made them)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from claims.cli import main
+from claims.tables.score_file import read_scores
+
+EXPORTS = Path(__file__).with_name("exports")
+
+
+def test_a_cache_of_mteb_has_a_column_for_each_task() -> None:
+    cells = read_scores(EXPORTS / "mteb").cells
+    arms = ("lab__narrow", "lab__wide")
+    assert set(cells) == {(arm, task) for arm in arms for task in ("STS17", "STSBenchmark")}
+    for seed in (1, 2, 3):
+        file = EXPORTS / f"mteb/lab__wide-seed-{seed}/main/STS17.json"
+        subsets = json.loads(file.read_text())["scores"]["test"]
+        mean = 100.0 * fmean(subset["main_score"] for subset in subsets)
+        assert cells["lab__wide", "STS17"][seed, 0] == pytest.approx(mean)
+
+
+def test_a_tree_of_the_trainer_has_its_last_evaluations() -> None:
+    """One arm saved its metrics, the other its state alone."""
+    found = read_scores(EXPORTS / "trainer")
+    assert set(found.cells) == {
+        (arm, f"toy {metric}") for arm in ("narrow", "wide") for metric in ("accuracy", "loss")
+    }
+    for seed in (1, 2, 3):
+        metrics = EXPORTS / f"trainer/wide/toy/seed-{seed}/eval_results.json"
+        saved = json.loads(metrics.read_text())
+        assert found.cells["wide", "toy accuracy"][seed, 0] == 100.0 * saved["eval_accuracy"]
+        state = EXPORTS / f"trainer/narrow/toy/seed-{seed}/trainer_state.json"
+        last = json.loads(state.read_text())["log_history"][-1]
+        assert found.cells["narrow", "toy loss"][seed, 0] == last["eval_loss"]
+    assert [column.name for column in found.columns] == ["toy loss"]
+
+
+@pytest.mark.parametrize(("name", "label"), [("mteb", "lab__wide"), ("trainer", "wide")])
+def test_they_are_judged_without_a_file_of_claims(
+    name: str, label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["judge", str(EXPORTS / name), "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "3 seeds" in out and label in out
+    assert (tmp_path / "report.html").is_file()
