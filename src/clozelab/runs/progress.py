@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from clozelab.runs.record import (
@@ -29,14 +30,19 @@ from clozelab.runs.record import (
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.text.plain import read_json
 from clozelab.text.redaction import redact_argv
+from clozelab.training.host import holder
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
 """Below the folder of an experiment's runs at one scale."""
+LAUNCH_LOCK = LAUNCH_FILE.with_suffix(".lock")
+# until this process ends
+_launch_locks: list[FileLock] = []
 # of a metrics.csv: its last few hundred lines, however long it is
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
+LOSS_KEY = "train/loss"
 
 
 class Launch(BaseModel):
@@ -72,6 +78,16 @@ def write_launch(
         )
     (root / LAUNCH_FILE).parent.mkdir(parents=True, exist_ok=True)
     _write_launches(root, launches)
+    # A sweep of a reproduction is one of its processes, which holds the lock already.
+    lock = FileLock(root / LAUNCH_LOCK)
+    with suppress(Timeout):
+        lock.acquire(blocking=False)
+        _launch_locks.append(lock)
+
+
+def is_launching(runs_dir: Path) -> bool:
+    """Whether a process of this machine is at work on a launch below, though no run may go on."""
+    return any(holder(lock) is not None for lock in runs_dir.glob(f"*/*/{LAUNCH_LOCK}"))
 
 
 def read_launches(root: Path) -> dict[str, Launch]:
@@ -126,6 +142,7 @@ class Progress:
     tokens: int = 0
     training_seconds: float = 0.0
     tokens_per_second: float | None = None
+    loss: float | None = None  # the last logged one of training
     seconds_left: float | None = None  # of training alone
     seconds_since_metrics: float | None = None  # since the last line of metrics.csv
 
@@ -157,6 +174,7 @@ def read_progress(record: Record) -> Progress:
     step, tokens, seconds, *_ = rows[-1]
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
+    losses = [row.value for row in rows if row.key == LOSS_KEY]
     seconds_left = None
     if speed and total_steps and step:
         # what is left to read in units of what has been read
@@ -168,6 +186,7 @@ def read_progress(record: Record) -> Progress:
         tokens=tokens,
         training_seconds=seconds,
         tokens_per_second=speed,
+        loss=losses[-1] if losses else None,
         seconds_left=seconds_left,
         seconds_since_metrics=max(0.0, time.time() - path.stat().st_mtime),
     )

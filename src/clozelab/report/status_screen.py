@@ -1,0 +1,118 @@
+"""How an experiment stands, in a terminal: its jobs, what runs, what failed, how to go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from rich.console import Console
+
+from claims.analysis.grouping import group_by
+from claims.text.phrases import DASH, count_noun, duration
+from claims.text.terminal import Heading
+from clozelab.runs.progress import Progress, SweepState
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STAGE_NAMES, STATUSES, Record
+from clozelab.runs.status import ExperimentStatus, running_cells
+from clozelab.terminal import print_table, say
+from clozelab.training.host import usable_cores
+
+
+def print_status(status: ExperimentStatus, console: Console) -> None:
+    """Print the jobs of an experiment, what runs, what went wrong, and how to go on."""
+    num_at_once = jobs_at_once(status)
+    say(f"{status.experiment or 'unknown'} {status.scale}".rstrip(), "bold", console=console)
+    print_jobs(status.sweeps, num_at_once, console)
+    if status.running:
+        print_running(status.running, console)
+    print_trouble(status.trouble, console)
+    print_unbegun(status.unbegun, console)
+    if status.is_done:
+        sentence = "all done"
+        if any(sweep.planned is None for sweep in status.sweeps):
+            sentence = "every run is complete; no record lists how many were planned"
+        say(f"{sentence}\n", "green", console=console)
+        return
+    jobs = count_noun(num_at_once, "job")
+    say(f"time left: with {jobs} at a time, from finished and running runs", console=console)
+    if not status.running:
+        for command in status.commands or ["the command that began it"]:
+            say(f"to go on: {command}", console=console)
+    say("", console=console)
+
+
+def jobs_at_once(status: ExperimentStatus) -> int:
+    """Where nothing runs, a job a core is what a launch would start."""
+    return len(status.running) or usable_cores()
+
+
+def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
+    """Print how many jobs of each stage are in which state, and how long the rest takes."""
+    total = sum((sweep.counts for sweep in sweeps), Counter[str]())
+    states = [state for state in STATUSES if total[state]]
+    has_others = any(sweep.others for sweep in sweeps)
+    rows = []
+    for sweep in sweeps:
+        # Where no launch says how many jobs there were to be, there are as many as runs.
+        planned = sweep.planned
+        if planned is None:
+            planned = sweep.counts.total()
+        counts = [*(sweep.counts[state] for state in states), sweep.not_begun, planned]
+        if has_others:
+            counts.append(sweep.others)
+        time_left = format_seconds_left(sweep.seconds_left(num_at_once))
+        rows.append([STAGE_NAMES[sweep.stage], *map(str, counts), time_left])
+    columns = [*states, "not begun", "jobs"]
+    if has_others:
+        columns.append("others")
+    columns.append("time left")
+    headings = [Heading("stage"), *(Heading(name, is_number=True) for name in columns)]
+    print_table(headings, rows, console)
+
+
+def format_seconds_left(seconds: float | None) -> str:
+    """How long the rest of a stage takes."""
+    if seconds is None:
+        return "unknown yet"
+    if not seconds:
+        return DASH
+    return duration(seconds)
+
+
+def print_running(running: Sequence[tuple[Record, Progress]], console: Console) -> None:
+    """Print the runs that go on: steps, loss, speed, time left, process, and a long silence."""
+    headings = [Heading("running"), Heading("steps", is_number=True)]
+    headings += [Heading("loss", is_number=True)]
+    headings += [Heading("tokens/s", is_number=True, drop=2), Heading("time left", is_number=True)]
+    headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
+    rows = [running_cells(record, progress) for record, progress in running]
+    print_table(headings, rows, console)
+
+
+def print_trouble(records: Sequence[Record], console: Console) -> None:
+    """Print why runs did not end well, and where more is written."""
+    for record in records:
+        reason = record.problem or "stopped"
+        if record.status == KILLED:
+            reason = "its process has gone without a word (killed, or the machine stopped)"
+        elif record.status == DAMAGED:
+            reason = f"{record.problem}; remove the folder to run it again"
+        say(f"{record.status}: {record.place}: {reason}", "yellow", wraps=True, console=console)
+        log = record.folder / LOG_FILE
+        if record.status == "failed" and log.is_file():
+            say(f"  log: {log}", "dim", console=console)
+
+
+def print_unbegun(jobs: Sequence[tuple[str, str, Path]], console: Console) -> None:
+    """Print why jobs ended before their run began: each reason once."""
+    for reason, same in group_by(jobs, itemgetter(1)).items():
+        place, _, log = same[0]
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        say(
+            f"failed before its run began: {place}{more}: {reason}",
+            "yellow",
+            wraps=True,
+            console=console,
+        )
+        say(f"  log: {log}", "dim", console=console)
