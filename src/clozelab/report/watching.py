@@ -82,7 +82,7 @@ class Watch:
             console = make_console()
             with console.capture() as captured:
                 self._print(statuses, console)
-            live.update(Text.from_ansi(captured.get()), refresh=True)
+            live.update(Text.from_ansi(captured.get().rstrip()), refresh=True)
         self.write_page(statuses, is_live=goes_on)
         return goes_on
 
