@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 from tests.screens import refuses, shows
 
 from claims.analysis.history import ANALYSIS_LOG, read_log
 from clozelab.report import watching
 from clozelab.report.watching import Watch, claim_lines
-from clozelab.runs import progress
 from clozelab.runs.find import find
-from clozelab.runs.progress import is_launching, write_launch
+from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import status
@@ -34,7 +34,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who
 
 
 @pytest.fixture
-def root(make_runs: Callable[..., Path], writers: Any) -> Iterator[Path]:
+def root(
+    monkeypatch: pytest.MonkeyPatch, make_runs: Callable[..., Path], writers: Any
+) -> Iterator[Path]:
     """Runs of an experiment, of which one goes on: seed 3 of mlm is at step 60 of 200."""
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     writers.pretrain(root, "mlm", 3, status="running")
@@ -49,10 +51,8 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Iterator[Path]:
         lines.append(f"{step},{320 * step},{step},train/tokens_per_second,320")
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     write_launch(root, ["reproduce", EXPERIMENT], {"pretrain": JOBS})
-    assert is_launching(root.parents[1]), "this process has written a launch"
-    progress._launch_locks.pop().release()
-    assert not is_launching(root.parents[1])
     claim_lines.cache_clear()
+    monkeypatch.setenv("COLUMNS", "80")
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield root
@@ -69,15 +69,12 @@ def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> 
     def read() -> list[ExperimentStatus]:
         return list(experiment_statuses(find(runs_dir).records))
 
-    return Watch(runs_dir, read, out, verdicts)
+    return Watch(read, out, verdicts)
 
 
 def screen(root: Path, **options: Any) -> str:
-    console = Console(file=io.StringIO(), width=80)
     watch = watch_of(root, **options)
-    watch._print(watch._current(), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return Text.from_ansi(watch.frame(watch._current())).plain
 
 
 @linux
@@ -173,7 +170,7 @@ def test_a_terminal_shows_one_frame_in_the_place_of_the_last(
 
 
 @linux
-def test_a_sweep_in_which_nothing_runs_is_watched_for_a_minute(
+def test_a_sweep_in_which_nothing_runs_is_watched_for_ten_minutes(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -185,7 +182,7 @@ def test_a_sweep_in_which_nothing_runs_is_watched_for_a_minute(
     out = tmp_path / "page.html"
     watch = watch_of(root, out)
     watch._last_active = 0.0
-    assert watch.run() == 0 and now == [60.0]
+    assert watch.run() == 0 and now == [600.0]
     shows(out.read_text(), "1 failed", "pretrain/mlm/seed-3")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from rich.console import Console
-
 from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, count_noun, duration
 from claims.text.terminal import Heading
@@ -19,27 +17,27 @@ from clozelab.terminal import print_table, say
 from clozelab.training.host import usable_cores
 
 
-def print_status(status: ExperimentStatus, console: Console) -> None:
+def print_status(status: ExperimentStatus) -> None:
     """Print the jobs of an experiment, what runs, what went wrong, and how to go on."""
     num_at_once = jobs_at_once(status)
-    say(f"{status.experiment or 'unknown'} {status.scale}".rstrip(), "bold", console=console)
-    print_jobs(status.sweeps, num_at_once, console)
+    say(f"{status.experiment or 'unknown'} {status.scale}".rstrip(), "bold")
+    print_jobs(status.sweeps, num_at_once)
     if status.running:
-        print_running(status.running, console)
-    print_trouble(status.trouble, console)
-    print_unbegun(status.unbegun, console)
+        print_running(status.running)
+    print_trouble(status.trouble)
+    print_unbegun(status.unbegun)
     if status.is_done:
         sentence = "all done"
         if any(sweep.planned is None for sweep in status.sweeps):
             sentence = "every run is complete; no record lists how many were planned"
-        say(f"{sentence}\n", "green", console=console)
+        say(f"{sentence}\n", "green")
         return
     jobs = count_noun(num_at_once, "job")
-    say(f"time left: with {jobs} at a time, from finished and running runs", console=console)
+    say(f"time left: with {jobs} at a time, from finished and running runs")
     if not status.running:
         for command in status.commands or ["the command that began it"]:
-            say(f"to go on: {command}", console=console)
-    say("", console=console)
+            say(f"to go on: {command}")
+    say("")
 
 
 def jobs_at_once(status: ExperimentStatus) -> int:
@@ -47,7 +45,7 @@ def jobs_at_once(status: ExperimentStatus) -> int:
     return len(status.running) or usable_cores()
 
 
-def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console) -> None:
+def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
     total = sum((sweep.counts for sweep in sweeps), Counter[str]())
     states = [state for state in STATUSES if total[state]]
@@ -68,7 +66,7 @@ def print_jobs(sweeps: Sequence[SweepState], num_at_once: int, console: Console)
         columns.append("others")
     columns.append("time left")
     headings = [Heading("stage"), *(Heading(name, is_number=True) for name in columns)]
-    print_table(headings, rows, console)
+    print_table(headings, rows)
 
 
 def format_seconds_left(seconds: float | None) -> str:
@@ -80,17 +78,17 @@ def format_seconds_left(seconds: float | None) -> str:
     return duration(seconds)
 
 
-def print_running(running: Sequence[tuple[Record, Progress]], console: Console) -> None:
+def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
     """Print the runs that go on: steps, loss, speed, time left, process, and a long silence."""
     headings = [Heading("running"), Heading("steps", is_number=True)]
     headings += [Heading("loss", is_number=True)]
     headings += [Heading("tokens/s", is_number=True, drop=2), Heading("time left", is_number=True)]
     headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
     rows = [running_cells(record, progress) for record, progress in running]
-    print_table(headings, rows, console)
+    print_table(headings, rows)
 
 
-def print_trouble(records: Sequence[Record], console: Console) -> None:
+def print_trouble(records: Sequence[Record]) -> None:
     """Print why runs did not end well, and where more is written."""
     for record in records:
         reason = record.problem or "stopped"
@@ -98,21 +96,16 @@ def print_trouble(records: Sequence[Record], console: Console) -> None:
             reason = "its process has gone without a word (killed, or the machine stopped)"
         elif record.status == DAMAGED:
             reason = f"{record.problem}; remove the folder to run it again"
-        say(f"{record.status}: {record.place}: {reason}", "yellow", wraps=True, console=console)
+        say(f"{record.status}: {record.place}: {reason}", "yellow", wraps=True)
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
-            say(f"  log: {log}", "dim", console=console)
+            say(f"  log: {log}", "dim")
 
 
-def print_unbegun(jobs: Sequence[tuple[str, str, Path]], console: Console) -> None:
+def print_unbegun(jobs: Sequence[tuple[str, str, Path]]) -> None:
     """Print why jobs ended before their run began: each reason once."""
     for reason, same in group_by(jobs, itemgetter(1)).items():
         place, _, log = same[0]
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        say(
-            f"failed before its run began: {place}{more}: {reason}",
-            "yellow",
-            wraps=True,
-            console=console,
-        )
-        say(f"  log: {log}", "dim", console=console)
+        say(f"failed before its run began: {place}{more}: {reason}", "yellow", wraps=True)
+        say(f"  log: {log}", "dim")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clozelab.training.background import BackgroundLogger
 
 WANDB = "clozelab.training.tracking.build_wandb_logger"
+INTERVAL = ("mean", "low", "high")
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
@@ -62,50 +63,41 @@ def track_report(job: Composed, report: Report, *, experiment: str, scale: str) 
     tracker.call("log_report", artifact, paths)
     tracker.summarise(_verdicts_by_claim(report.judgements))
     tracker.close()
-    table = report.table
-    for arm in dict.fromkeys([*(run.name for run in table.current.pretrain), *table.rows]):
-        curve, scores = means_over_seeds(arm, table)
-        # Of other runs it is another run: a tracker keeps the points that it has.
-        version = hashlib.sha256(repr((curve, scores)).encode()).hexdigest()[:8]
+    arms = [run.name for run in report.table.current.pretrain]
+    for arm in dict.fromkeys([*arms, *report.table.rows]):
+        points = points_over_seeds(arm, report.table)
+        # A tracker keeps the points that it has: those of other seeds are another run.
+        version = hashlib.sha256(repr(points).encode()).hexdigest()[:8]
         folder = report.folder / "seeds" / f"{arm}-{version}"
-        if not folder.exists() and (curve or scores):
+        if points and not folder.exists():
             tracker = _wandb(job, "seeds", folder, f"{scale}/seeds/{arm}", experiment, arm)
-            assert tracker is not None, "the report has gone there"
-            for step, means in curve:
-                tracker.log_metrics(means, step)
-            tracker.summarise(scores)
+            assert tracker is not None, "it has taken the report"
+            for (key, step), found in points.items():
+                metrics = {f"{key}/{name}": getattr(found, name) for name in INTERVAL}
+                tracker.log_metrics(metrics, step)
             tracker.close()
 
 
-def means_over_seeds(
-    arm: str, table: ResultTable
-) -> tuple[list[tuple[int, dict[str, float]]], dict[str, float]]:
-    """Return an arm's held-out figures at each step, and its row's scores.
+def points_over_seeds(arm: str, table: ResultTable) -> dict[tuple[str, int], Estimate]:
+    """Return (figure, step) -> its mean over an arm's seeds, two at least, with the interval.
 
-    Each as KEY/mean, with the ends of its interval as KEY/low and KEY/high, which a single seed
-    does not have. Steps that some seed has not reached are left out.
+    Held-out figures of pre-training at the steps that all seeds have reached; scores at step 0.
     """
     runs = table.complete("pretrain", arm)
-    values: dict[tuple[int, str], dict[Seeds, float]] = {}
+    by_seed: dict[tuple[str, int], dict[Seeds, float]] = {}
     for run in runs:
         for row in read_rows(run.folder / "metrics.csv"):
             if row.key.startswith("validation/"):
-                values.setdefault((row.step, row.key), {})[run.seed, 0] = row.value
-    curve = []
-    for (step, key), by_seed in values.items():
-        if len(by_seed) == len(runs):
-            curve.append((step, _with_interval(key, estimate(by_seed))))
-    scores = {}
+                by_seed.setdefault((row.key, row.step), {})[run.seed, 0] = row.value
+    points = {}
+    for point, values in by_seed.items():
+        if len(values) == len(runs) > 1:
+            points[point] = estimate(values)
     for column in table.columns:
         cell = table.cells.get((arm, column.key))
-        if cell is not None and cell.estimate is not None:
-            scores |= _with_interval(column.heading, cell.estimate)
-    return curve, scores
-
-
-def _with_interval(key: str, estimate: Estimate) -> dict[str, float]:
-    figures = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
-    return {f"{key}/{name}": value for name, value in figures.items() if value is not None}
+        if cell and cell.estimate and cell.estimate.count > 1:
+            points[column.heading, 0] = cell.estimate
+    return points
 
 
 def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:

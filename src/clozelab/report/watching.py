@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -20,32 +20,36 @@ from claims.text.phrases import duration
 from clozelab.files.atomic import atomic_open
 from clozelab.report.page import templates
 from clozelab.report.status_screen import format_seconds_left, jobs_at_once, print_status
-from clozelab.results.experiment import Experiment, open_experiment
+from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.runs.progress import is_launching, read_launches
 from clozelab.runs.record import STAGE_NAMES
 from clozelab.runs.status import ExperimentStatus
 from clozelab.terminal import make_console, say
 from clozelab.training.stopping import Interrupted
 
 REFRESH_SECONDS = 5.0
-# Single commands one after another, or a sweep that is about to be started: nothing runs so long.
-IDLE_SECONDS = 60.0
+# Nothing runs for a while where a corpus is prepared, between two stages and after a failure.
+IDLE_SECONDS = 600.0
+
+
+class _Frame(StringIO):
+    """Text for a terminal, and of its width."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass
 class Watch:
-    """Shows the experiments that run, until nothing does.
+    """Shows the experiments that run, until all their jobs are complete or nothing runs for long.
 
     Attributes:
-        runs_dir: the folder with the runs of all experiments.
         read: how every experiment stands now.
         out: the page to write; None for none.
         shows_verdicts: also those of an interim analysis, which is then noted.
     """
 
-    runs_dir: Path
     read: Callable[[], Sequence[ExperimentStatus]]
     out: Path | None
     shows_verdicts: bool
@@ -54,18 +58,15 @@ class Watch:
     _last_active: float = field(default_factory=time.monotonic)
 
     def run(self) -> int:
-        """Refresh until the sweep has ended or a signal comes; returns the exit status."""
+        """Refresh until the end or a signal; returns the exit status."""
         console = make_console()
         if not console.is_terminal and self.out is None:
             raise ValueError(
                 "--watch needs a terminal: in a pipe, give out=FILE.html for a page that refreshes"
                 " itself, or leave --watch out"
             )
-        screen: Live | nullcontext[None] = nullcontext()
-        if console.is_terminal:
-            screen = Live(console=console, auto_refresh=False)
         try:
-            with screen as live:
+            with Live(console=console, auto_refresh=False) as live:
                 while self.refresh(live):
                     time.sleep(REFRESH_SECONDS)
         except Interrupted as stopped:
@@ -73,16 +74,16 @@ class Watch:
             return stopped.code
         return 0
 
-    def refresh(self, live: Live | None) -> bool:
+    def refresh(self, live: Live) -> bool:
         """Show how things stand now; returns whether they go on."""
         statuses = self._current()
-        goes_on = self._goes_on(statuses)
-        if live is not None:
-            # Another console: what is printed to that of a Live stands above it for ever.
-            console = make_console()
-            with console.capture() as captured:
-                self._print(statuses, console)
-            live.update(Text.from_ansi(captured.get().rstrip()), refresh=True)
+        now = time.monotonic()
+        if any(status.running for status in statuses):
+            self._last_active = now
+        goes_on = now - self._last_active < IDLE_SECONDS
+        if self._seen and all(status.is_done for status in statuses):
+            goes_on = False
+        live.update(Text.from_ansi(self.frame(statuses)), refresh=True)
         self.write_page(statuses, is_live=goes_on)
         return goes_on
 
@@ -95,21 +96,16 @@ class Watch:
             return seen
         return statuses
 
-    def _goes_on(self, statuses: Sequence[ExperimentStatus]) -> bool:
-        now = time.monotonic()
-        if any(status.running for status in statuses) or is_launching(self.runs_dir):
-            self._last_active = now
-        if self._seen and all(status.is_done for status in statuses):
-            return False
-        return now - self._last_active < IDLE_SECONDS
-
-    def _print(self, statuses: Sequence[ExperimentStatus], console: Console) -> None:
-        if not statuses:
-            say("no run has begun", console=console)
-        for status in statuses:
-            print_status(status, console)
-            for line in self._claims(status):
-                say(line, wraps=True, console=console)
+    def frame(self, statuses: Sequence[ExperimentStatus]) -> str:
+        """What the terminal shows, with its colours."""
+        with redirect_stdout(_Frame()) as text:
+            if not statuses:
+                say("no run has begun")
+            for status in statuses:
+                print_status(status)
+                for line in self._claims(status):
+                    say(line, wraps=True)
+        return text.getvalue().rstrip()
 
     def write_page(self, statuses: Sequence[ExperimentStatus], *, is_live: bool) -> None:
         """Write the page; while the sweep goes on, browsers load it again and again."""
@@ -143,11 +139,16 @@ def claim_lines(name: str, root: Path, num_complete: int, shows_verdicts: bool) 
     Verdicts are shown where an analysis of the same seeds is noted. At other seeds they would be
     an interim analysis: with `shows_verdicts` it is noted, without it there are none.
     """
-    experiment = _find_experiment(name, root)
-    if experiment is None or not experiment.claims or not num_complete:
+    runs = find(root)
+    folders = [Path(run.started_in, run.config_dir) for run in runs.runs]
+    own = [str(folder) for folder in folders if (folder / "paper.yaml").is_file()]
+    try:
+        experiment = open_experiment([*own, name][0])
+    except ValueError:
+        return []  # runs of no experiment: nothing is claimed of them
+    if not num_complete or not experiment.claims:
         return []
-    table = build_table(experiment, find(root))
-    analysed = run_interim_analysis(table, root, is_noted=shows_verdicts)
+    analysed = run_interim_analysis(build_table(experiment, runs), root, is_noted=shows_verdicts)
     tested = [judgement for judgement in analysed.judgements if judgement.seeds]
     count = f"{len(tested)} of {len(analysed.judgements)} claims can be tested"
     if not tested:
@@ -165,15 +166,3 @@ def claim_lines(name: str, root: Path, num_complete: int, shows_verdicts: bool) 
             line += f", {probability(judgement.corrected_p)}"
         lines.append(line)
     return lines
-
-
-def _find_experiment(name: str, root: Path) -> Experiment | None:
-    """Open the experiment of some runs: a word of the command line that began them, or its name."""
-    names = [name]
-    for launch in read_launches(root).values():
-        names += [str(Path(launch.started_in, word)) for word in launch.words[1:]]
-    # The words come first: an experiment of one's own may have the name of another one.
-    for candidate in reversed(names):
-        with suppress(ValueError):
-            return open_experiment(candidate)
-    return None

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from clozelab.runs.record import (
@@ -30,14 +29,10 @@ from clozelab.runs.record import (
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.text.plain import read_json
 from clozelab.text.redaction import redact_argv
-from clozelab.training.host import holder
 from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
 """Below the folder of an experiment's runs at one scale."""
-LAUNCH_LOCK = LAUNCH_FILE.with_suffix(".lock")
-# until this process ends
-_launch_locks: list[FileLock] = []
 # of a metrics.csv: its last few hundred lines, however long it is
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
@@ -78,16 +73,6 @@ def write_launch(
         )
     (root / LAUNCH_FILE).parent.mkdir(parents=True, exist_ok=True)
     _write_launches(root, launches)
-    # A sweep of a reproduction is one of its processes, which holds the lock already.
-    lock = FileLock(root / LAUNCH_LOCK)
-    with suppress(Timeout):
-        lock.acquire(blocking=False)
-        _launch_locks.append(lock)
-
-
-def is_launching(runs_dir: Path) -> bool:
-    """Whether a process of this machine is at work on a launch below, though no run may go on."""
-    return any(holder(lock) is not None for lock in runs_dir.glob(f"*/*/{LAUNCH_LOCK}"))
 
 
 def read_launches(root: Path) -> dict[str, Launch]:

@@ -16,7 +16,7 @@ from clozelab.runs.status import (
     experiment_statuses,
     failed_before_begun,
 )
-from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
+from clozelab.terminal import ParsedArgs, path_of, say, verb
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
         [--watch [out=FILE.html] [--verdicts]]
@@ -53,15 +53,14 @@ def main(args: ParsedArgs) -> int:
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
     # A folder without runs is no mistake, filters that leave none may be one.
-    console = make_console()
     if not every_record:
         say(f"no runs in {Path(runs_dir).resolve()}")
         for launcher in sorted(Path(runs_dir).glob(f"*/*/{LAUNCHER_FOLDER}")):
-            print_unbegun(list(failed_before_begun(launcher.parent)), console)
+            print_unbegun(list(failed_before_begun(launcher.parent)))
     elif not records:
         say(no_match(select(every_record, experiment, {}), filters))
     for status in experiment_statuses(records):
-        print_status(status, console)
+        print_status(status)
     print_jobs_of_slurm(Path(runs_dir), experiment, args.values.get("scale"))
     for record in records:
         if record.is_complete and ignores_context(record):
@@ -86,4 +85,4 @@ def _watch(
             return list(experiment_statuses(select(find_below(runs_dir), experiment, filters)))
         return []
 
-    return Watch(Path(runs_dir), read, out, "verdicts" in args.flags).run()
+    return Watch(read, out, "verdicts" in args.flags).run()
