@@ -69,7 +69,7 @@ def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> 
     def read() -> list[ExperimentStatus]:
         return list(experiment_statuses(find(runs_dir).records))
 
-    return Watch(read, out, verdicts)
+    return Watch(read, status.print_status, out, verdicts)
 
 
 def screen(root: Path, **options: Any) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import StringIO
@@ -18,14 +18,14 @@ from claims.report.estimates import probability
 from claims.report.wording import verdict_label
 from claims.text.phrases import duration
 from clozelab.files.atomic import atomic_open
+from clozelab.modules.answering import parse_output
 from clozelab.report.page import templates
-from clozelab.report.status_screen import format_seconds_left, jobs_at_once, print_status
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.find import find
+from clozelab.runs.find import find, find_below, select
 from clozelab.runs.record import STAGE_NAMES
-from clozelab.runs.status import ExperimentStatus
-from clozelab.terminal import make_console, say
+from clozelab.runs.status import ExperimentStatus, experiment_statuses
+from clozelab.terminal import ParsedArgs, make_console, say
 from clozelab.training.stopping import Interrupted
 
 REFRESH_SECONDS = 5.0
@@ -46,11 +46,13 @@ class Watch:
 
     Attributes:
         read: how every experiment stands now.
+        show: prints that of one.
         out: the page to write; None for none.
         shows_verdicts: also those of an interim analysis, which is then noted.
     """
 
     read: Callable[[], Sequence[ExperimentStatus]]
+    show: Callable[[ExperimentStatus], None]
     out: Path | None
     shows_verdicts: bool
     # folders of the experiments that have run meanwhile, and when one of them last did
@@ -102,7 +104,7 @@ class Watch:
             if not statuses:
                 say("no run has begun")
             for status in statuses:
-                print_status(status)
+                self.show(status)
                 for line in self._claims(status):
                     say(line, wraps=True)
         return text.getvalue().rstrip()
@@ -111,7 +113,7 @@ class Watch:
         """Write the page; while the sweep goes on, browsers load it again and again."""
         if self.out is None:
             return
-        views = [(status, jobs_at_once(status), self._claims(status)) for status in statuses]
+        views = [(status, self._claims(status)) for status in statuses]
         html = (
             templates()
             .get_template("status.html.j2")
@@ -121,7 +123,6 @@ class Watch:
                 now=time.strftime("%Y-%m-%d %H:%M:%S"),
                 stage_names=STAGE_NAMES,
                 duration=duration,
-                seconds_left=format_seconds_left,
             )
         )
         with atomic_open(self.out) as file:
@@ -130,6 +131,27 @@ class Watch:
     def _claims(self, status: ExperimentStatus) -> Sequence[str]:
         num_complete = sum(sweep.counts["complete"] for sweep in status.sweeps)
         return claim_lines(status.experiment, status.root, num_complete, self.shows_verdicts)
+
+
+def watch(
+    args: ParsedArgs,
+    show: Callable[[ExperimentStatus], None],
+    runs_dir: str,
+    experiment: str | None,
+    filters: Mapping[str, str],
+) -> int:
+    """Watch what `clozelab status` shows of these runs; returns the exit status."""
+    out = None
+    if "out" in args.values:
+        out = parse_output("out", args.values["out"], (".html",))
+
+    def read() -> Sequence[ExperimentStatus]:
+        # A sweep that is being started has no run yet.
+        with suppress(ValueError):
+            return list(experiment_statuses(select(find_below(runs_dir), experiment, filters)))
+        return []
+
+    return Watch(read, show, out, "verdicts" in args.flags).run()
 
 
 @lru_cache

@@ -18,6 +18,7 @@ from clozelab.runs.progress import (
     sweep_state,
 )
 from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, JobName, Record
+from clozelab.training.host import usable_cores
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
@@ -38,6 +39,11 @@ class ExperimentStatus:
     # jobs that ended before their run began: the run folder, why, and the log
     unbegun: list[tuple[str, str, Path]]
     commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
+
+    @property
+    def jobs_at_once(self) -> int:
+        """Where nothing runs, a job a core is what a launch would start."""
+        return len(self.running) or usable_cores()
 
     @property
     def is_done(self) -> bool:
