@@ -43,10 +43,8 @@ from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_ste
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
-from gpu_levers import LEVERS, profile_step, try_levers
 from gpu_plan import Plan, moved, require
 from gpu_runs import check_runs
-from gpu_side import measure_side_by_side
 from gpu_steps import check_graphs, corpus_stream, measure_steps
 from gpu_whole import check_whole, measure_large, measure_whole
 from interleaved import about, default_report, spread, write_report
@@ -329,9 +327,6 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "data": ("Data", measure_data),
     "graphs": ("Steps as CUDA graphs are right", check_graphs),
     "steps": ("Small steps", measure_steps),
-    "profile": ("Where a step goes", profile_step),
-    "levers": ("Levers", try_levers),
-    "side": ("Side by side", measure_side_by_side),
     "plan": ("The plan", time_plan),
     "runs": ("Whole runs", check_runs),
     "whole": ("The encoder compiled as a whole is right", check_whole),
@@ -376,7 +371,7 @@ def run_apart(arguments: argparse.Namespace) -> int:
         # It takes a while to import what it needs.
         minutes = max(5.0, seconds - 15.0) / 60
         command = [sys.executable, __file__, "--parts", name, "--minutes", f"{minutes:.4f}"]
-        command += ["--sizes", *arguments.sizes, "--levers", *arguments.levers]
+        command += ["--sizes", *arguments.sizes]
         if arguments.smoke:
             command.append("--smoke")
         if arguments.output is not None:
@@ -412,13 +407,6 @@ def main(words: Sequence[str] | None = None) -> int:
         help="the encoders whose speed is measured",
     )
     parser.add_argument(
-        "--levers",
-        nargs="+",
-        default=[f"{name}:128" for name in LEVERS],
-        metavar="NAME:LENGTH",
-        help="what gpu_levers.py tries, in this order",
-    )
-    parser.add_argument(
         "--minutes", type=float, default=9.0, help="peers are left out when time runs short"
     )
     parser.add_argument(
@@ -444,8 +432,6 @@ def main(words: Sequence[str] | None = None) -> int:
     plan.output = arguments.output
     if not arguments.smoke:
         plan.sizes = tuple(arguments.sizes)
-        pairs = [text.split(":") for text in arguments.levers]
-        plan.levers = [(name, int(length)) for name, length in pairs]
     name = (
         "CPU, smoke test: the numbers mean nothing"
         if arguments.smoke

@@ -32,7 +32,6 @@ class Plan:
     lines: list[str] = field(default_factory=list)
     ceiling: float = 0.0
     sizes: tuple[str, ...] = ("smoke",)  # whose speed is measured
-    levers: Sequence[tuple[str, int]] = ()  # (name, S) of those that are tried
     output: Path | None = None  # a report that is written as it grows
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
 

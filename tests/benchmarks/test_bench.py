@@ -49,15 +49,6 @@ def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(
 
 
 @pytest.mark.slow
-def test_memory_and_loop(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    text = bench(tmp_path / "report.md", "--parts", "memory", "overhead")
-    assert "commit" in text and "torch" in text
-    assert text.count("| transformers fp32 |") == 1 and "Lightning, callbacks, logging" in text
-    assert "## Pre-training" not in text
-
-
-@pytest.mark.slow
 def test_all_parts(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

@@ -24,8 +24,8 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
-from clozelab.planning.jobs import Arm, Corpus
 from clozelab.schema import PretrainConfig
 from clozelab.tasks.baselines import guess_classes
 from clozelab.tasks.classes import DEFAULT_POSITIVE_LABELS

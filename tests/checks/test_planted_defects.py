@@ -30,8 +30,8 @@ from clozelab.models.registry import family_for
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
-from clozelab.planning.jobs import Arm, Corpus
 
 Make = Callable[..., Any]
 
@@ -694,5 +694,5 @@ def test_a_check_that_fails_is_an_error_of_its_name(
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("clozelab.checks.arms.ArmProbe.from_arm", fail)
+    monkeypatch.setattr("clozelab.checks.visibility.ArmProbe.from_arm", fail)
     assert caught(subject) == {"future"}

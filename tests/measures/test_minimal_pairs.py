@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -267,47 +266,6 @@ def test_scores_are_in_fp32_whatever_the_forward_is(
     sums = np.array([[one["good"], one["bad"]] for one in found], dtype=np.float32)
     rounded = torch.from_numpy(sums).bfloat16().float().numpy()
     assert (sums != rounded).all()  # bf16 has 8 bits: none of these sums is one of its numbers
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize("is_causal", [False, True], ids=["masked", "causal"])
-def test_real_pairs_at_the_size_of_minilm(
-    saved: Any, shared_dir: Path, tmp_path: Path, is_causal: bool
-) -> None:
-    """200 sentences have the loop's scores to 1e-4; how much faster they are is said by
-    benchmarks/measures.py.
-    """
-    words = WordPieceTokenizer.from_vocab(
-        shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True
-    )
-    shape = {
-        "hidden_size": 384,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 1536,
-    }
-    # what is usual at this width is 0.02; of 0.2 even fp32 sums differ by 1e-4
-    shape["initializer_range"] = 0.05
-    folder = saved(is_causal, words, **shape)
-    inputs = TaskInputs("blimp", shared_dir / "data", tmp_path / "cache", words, 64)
-    how = {
-        "masking": "word",
-        "max_pairs": 3,
-        "how_to_get": "",
-        "evaluation_tokens": 4096,
-        "max_seq_length": 64,
-    }
-    data = MinimalPairs(inputs=inputs, is_causal=is_causal, files="blimp/*.jsonl", **LAYOUT, **how)
-    data.setup()
-    records = measured(*loaded(folder), data).require_best().predictions
-    model, hf_tokenizer = theirs(folder, is_causal)
-    pairs = [*chain.from_iterable(chosen(data, path) for path in data.paths)]
-    texts = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-    said = [one["good"] for one in records] + [one["bad"] for one in records]
-    assert len(texts) == len(said) >= 200
-    for score, text in zip(said, texts, strict=True):
-        assert abs(score - naive_scores(model, hf_tokenizer, text, "word")) < 1e-4, text
 
 
 def chosen(data: MinimalPairs, path: Path) -> list[tuple[str, ...]]:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-import clozelab
 from clozelab.cli import main
 from clozelab.models.cost import parameter_count
 from clozelab.models.folders import load_encoder
@@ -42,24 +41,6 @@ def minilm_folder():
 @pytest.fixture(scope="module")
 def minilm(minilm_folder):
     return load_encoder(minilm_folder).eval()
-
-
-@pytest.mark.slow  # the library takes 15 seconds to import
-def test_sentence_vectors_are_sentence_transformers(minilm_folder, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    texts = [f"a sentence about {number % 7} {WORDS[number % 5]}" for number in range(50)]
-    theirs = library.SentenceTransformer(str(minilm_folder), device="cpu")
-    expected = theirs.encode(texts)
-    ours = clozelab.load(str(minilm_folder), device="cpu", precision="32-true")
-    assert ours.model.max_length == theirs.max_seq_length == 256
-    assert np.abs(ours.embed(texts) - expected).max() <= 1e-5
-    # Its vectors have a length of 1, which an export keeps.
-    assert np.abs(ours.embed(texts, pooling="mean") - expected).max() > 0.1
-    words = [str(minilm_folder), f"to={tmp_path / 'out'}", "format=sentence_transformers"]
-    assert main(["export", *words]) == 0
-    again = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    assert np.abs(again.encode(texts) - expected).max() <= 1e-6
-    assert again.max_seq_length == 256
 
 
 def test_reads_every_tensor(minilm):

@@ -25,7 +25,7 @@ from clozelab.planning.choice import (
     power_study,
     std_devs_of,
 )
-from clozelab.planning.jobs import Speed
+from clozelab.planning.shapes import Speed
 from clozelab.results.experiment import find_experiment, load_experiment, read_yaml
 from clozelab.results.table import build_table
 from clozelab.runs.find import find

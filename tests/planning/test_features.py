@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.jobs import FORWARD_SHARE, Request, Speed, TaskJob
+from clozelab.planning.shapes import FORWARD_SHARE, Request, Speed
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse
+from clozelab.planning.tasks import TaskJob
 from clozelab.results.experiment import find_experiment
 
 

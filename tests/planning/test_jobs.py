@@ -24,24 +24,14 @@ from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
+from clozelab.planning.arms import MOMENTS, Arm, synthetic_corpus
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
-from clozelab.planning.jobs import (
-    FLOAT_BYTES,
-    MOMENTS,
-    NBEST_BYTES,
-    PREDICTION_BYTES,
-    RECORD_BYTES,
-    Arm,
-    Request,
-    Sample,
-    Speed,
-    TaskPlace,
-    synthetic_corpus,
-)
+from clozelab.planning.shapes import FLOAT_BYTES, RECORD_BYTES, Request, Speed, TaskPlace
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
+from clozelab.planning.tasks import NBEST_BYTES, PREDICTION_BYTES, Sample
 from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.time_left import makespan
@@ -400,14 +390,6 @@ def test_the_worker_compiles_what_a_run_compiles(
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
         pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
         assert compiled == expected, "on the CPU `auto` compiles nothing"
-
-
-@pytest.mark.slow
-def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
-    """The worker as plan starts it, on the demo's shape: speeds of the right kind and order."""
-    request = next(demo[0].requests())
-    (speed,) = measured_speeds([request], tmp_path, at_once=1, threads=1, measure=True)
-    assert speed is not None and 500 < speed.tokens_per_second < 5e6
 
 
 def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:

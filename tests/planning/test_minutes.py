@@ -14,9 +14,9 @@ from claims.text.phrases import duration
 from clozelab.launch.process_launcher import ProcessLauncher
 from clozelab.planning import starts
 from clozelab.planning.cost import Costing, Pool, parts_of, sizes
-from clozelab.planning.jobs import Shape, Speed, rounded_length
 from clozelab.planning.measures import Reading
 from clozelab.planning.plan import save_plan
+from clozelab.planning.shapes import Shape, Speed, rounded_length
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, text_bytes

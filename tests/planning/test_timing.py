@@ -19,7 +19,7 @@ import pytest
 from tests import forked
 
 from clozelab.planning import timing
-from clozelab.planning.jobs import Request, Speed
+from clozelab.planning.shapes import Request, Speed
 from clozelab.planning.timing import Tick, measured_speeds
 from clozelab.text.plain import PlainDict
 from clozelab.training.trainer import Hardware

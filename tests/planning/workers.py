@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from clozelab.planning import timing
-from clozelab.planning.jobs import Request, Speed, synthetic_corpus
+from clozelab.planning.arms import synthetic_corpus
+from clozelab.planning.shapes import Request, Speed
 from clozelab.planning.sweeps import Corpora
 
 OF_THIS_MACHINE = {

@@ -5,9 +5,6 @@ again.
 from __future__ import annotations
 
 import io
-import json
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -355,65 +352,3 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
     )
     other_mlm()
     assert reproduce.main(["first"]) == 0 and caplog.text.count("made by other code") == 1
-
-
-@pytest.mark.slow
-def test_a_sweep_says_it_in_one_line(tmp_path: Path) -> None:
-    """From the command line, with a package whose mlm.py was edited between two launches of the
-    same sweep.
-    """
-    documents = []
-    for number in range(40):
-        documents.append("\n".join(f"a b c d e {word} {number}." for word in "fghij"))
-    draw = "\n\n".join(documents)
-    (tmp_path / "text.txt").write_text(draw + "\n")
-    source = shutil.copytree(PACKAGE, tmp_path / "src" / "clozelab")
-    for name in ("conf", "experiments"):
-        shutil.copytree(PACKAGE.parents[1] / name, tmp_path / name)
-    shutil.copytree(PACKAGE.parent / "microworld", tmp_path / "src" / "microworld")
-    words = [
-        "corpus=text",
-        "corpus.sources.0.path=text.txt",
-        f"data_dir={tmp_path}",
-        f"cache_dir={tmp_path / 'cache'}",
-    ]
-    words += [
-        "corpus.validation_fraction=0.2",
-        "tokenizer.vocab_size=60",
-        "objective=mlm",
-        "validation.seq_length=16",
-    ]
-    words += [
-        "phases=[{seq_length: 16, steps: 1, global_batch_size: 2, micro_batch_size: 2}]",
-        "seed=1,2,3",
-    ]
-    words += [
-        f"runs_dir={tmp_path / 'runs'}",
-        "validation.instances=4",
-        "model.num_hidden_layers=1",
-    ]
-    told = os.environ | {"PYTHONPATH": str(source.parent), "CLOZELAB_SKIP_DOCTOR": "1"}
-
-    def sweep(*more: str) -> tuple[int, str, str]:
-        """Exit status, how many jobs ended in which way, and all that is said."""
-        command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
-        done = subprocess.run(
-            command, env=told, cwd=tmp_path, capture_output=True, text=True, timeout=500
-        )
-        text = " ".join((done.stdout + done.stderr).split())
-        summary = re.search(r"\d+ (?:complete|skipped|failed)", text)
-        return done.returncode, summary[0] if summary else "", text
-
-    status, summary, text = sweep()
-    assert (status, summary) == (0, "3 complete"), text
-    assert sweep()[2].count("made by other code") == 0
-    (source / "objectives" / "mlm.py").write_text(
-        (source / "objectives" / "mlm.py").read_text() + "\nNEW = 1\n"
-    )
-    status, summary, text = sweep()
-    assert (status, summary) == (0, "3 skipped"), text
-    assert text.count("made by other code") == text.count("so were 2 more") == 1
-    status, summary, text = sweep("reuse=same_code")
-    assert (status, summary) == (1, "3 failed"), text
-    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("run.json")]
-    assert {one["sessions"] for one in records} == {1}

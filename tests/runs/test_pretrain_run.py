@@ -264,9 +264,7 @@ BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
 @pytest.mark.parametrize(
     ("step", "changes"),
     [
-        (1, {}),
         (5, {}),
-        pytest.param(9, {}, marks=pytest.mark.slow),
         (5, LONGFORMER),
         pytest.param(5, MODERNBERT, marks=pytest.mark.slow),
         pytest.param(5, BIGBIRD, marks=pytest.mark.slow),
@@ -302,30 +300,15 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 100)
 
 
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 4
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("damage", [cut, pytest.param(empty, marks=pytest.mark.slow), flip])
 def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bits(
-    workplace: Path,
-    whole_run: Path,
-    tmp_path: Path,
-    damage: Any,
-    caplog: pytest.LogCaptureFixture,
+    workplace: Path, whole_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says in one line where it goes on: which step, of how many, from which file."""
     caplog.set_level(logging.INFO)
     run_dir = tmp_path / "run"
     with pytest.raises(TrainingInterruptedError):
         run_here(workplace, run_dir, stop_after_step=7)
-    damage(run_dir / "checkpoints" / "last.ckpt")
+    cut(run_dir / "checkpoints" / "last.ckpt")
     run_here(workplace, run_dir)
     said = (run_dir / "log.txt").read_text()
     assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
@@ -392,14 +375,7 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
     assert (whole_run / "run.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "flipped",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "missing")),
-        "other vocabulary",
-    ],
-)
+@pytest.mark.parametrize("what", ["flipped", "other vocabulary"])
 def test_a_damaged_corpus_is_named_before_the_first_step(
     workplace: Path,
     whole_run: Path,
@@ -413,27 +389,18 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
     cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
     (tokens,) = cache.glob("corpora/*/train/tokens-00000.bin")
     content, vocabulary = tokens.read_bytes(), tokens.parents[1] / "tokenizer" / "vocab.txt"
-    if what == "missing":
-        tokens.unlink()
-    elif what == "other vocabulary":
-        vocabulary.write_text(vocabulary.read_text().replace("\na\n", "\nq\n", 1))
-    else:
-        half = len(content) // 2
-        tokens.write_bytes(
-            content[:half]
-            + (bytes([content[half] ^ 1]) + content[half + 1 :] if what == "flipped" else b"")
-        )
     if what == "flipped":
-        assert len(tokens.read_bytes()) == len(content)
+        half = len(content) // 2
+        tokens.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :])
         with refuses("train/tokens-00000.bin has changed since it was written"):
             run_here(workplace, tmp_path / "run", cache_dir=cache)
         assert not (tmp_path / "run").exists()
         shutil.rmtree(tokens.parents[1])
         run_here(workplace, tmp_path / "run", cache_dir=cache)  # as the message says
     else:
+        vocabulary.write_text(vocabulary.read_text().replace("\na\n", "\nq\n", 1))
         run_here(workplace, tmp_path / "run", cache_dir=cache)
-        is_vocabulary = what == "other vocabulary"
-        assert ("has 'q' where tokenizer.json has 'a' (id 6)" in caplog.text) == is_vocabulary
+        assert "has 'q' where tokenizer.json has 'a' (id 6)" in caplog.text
     assert tokens.read_bytes() == content
     assert state(tmp_path / "run")["inputs"] == state(whole_run)["inputs"]
 
@@ -626,22 +593,6 @@ def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) 
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     return process.wait(timeout=120)
-
-
-@pytest.mark.slow
-def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
-    """SIGTERM from outside: exit status 143, a checkpoint, and the same bits after going on."""
-    changes = {"phases": LONG, "validation.interval_steps": 100}
-    assert (
-        stop_from_outside(command(workplace, tmp_path / "run", **changes), tmp_path / "run") == 143
-    )
-    assert state(tmp_path / "run")["status"] == "interrupted"
-    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] < 250
-    run_here(workplace, tmp_path / "run", **changes)
-    run_here(workplace, tmp_path / "whole", **changes)
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
-    ours, theirs = tensors(tmp_path / "run"), tensors(tmp_path / "whole")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 GROWTH = {"ddp": "tile", "fsdp": "none"}
@@ -896,23 +847,6 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     ):
         assert main(["export", str(tmp_path / name), "checkpoint=true"]) == 1
         assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same
-    weights.
-    """
-    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
-    still |= {"position_growth": GROWTH[strategy]}
-    run_here(workplace, tmp_path / "one", **still)
-    two = command(
-        workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still
-    )
-    done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert_near(tmp_path / "two", tmp_path / "one")
 
 
 def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.planning import reproduction
-from clozelab.planning.jobs import Request, Speed
+from clozelab.planning.shapes import Request, Speed
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.stages.doctor import main as doctor

@@ -198,17 +198,6 @@ def test_a_card_names_no_place_of_this_machine():
     assert [without_path(word) for word in words] == expected
 
 
-@pytest.mark.slow  # the library takes 15 seconds to import; modules/test_sentence_folders.py has it
-def test_sentence_transformers_gives_the_means_of_the_last_layer(tmp_path, tiny_config):
-    library = pytest.importorskip("sentence_transformers")
-    folder, out = write_folder(tmp_path / "m", tiny_config, "lm"), tmp_path / "out"
-    assert main(["export", str(folder), f"to={out}", "format=sentence_transformers"]) == 0
-    texts = ["a b c d", "Z", "q w e r t y u i o p"]
-    theirs = library.SentenceTransformer(str(out), device="cpu")
-    assert theirs.max_seq_length == 20
-    assert np.abs(theirs.encode(texts) - means(read_model(folder), texts)).max() <= 1e-5
-
-
 SHAPES = {
     "bert": (("lm", "nsp", "spans"), {"num_attention_heads": 2}),
     "causal bert, in windows, with rotary positions": (

@@ -15,7 +15,7 @@ import numpy as np
 from clozelab.checks.subject import ERROR, WARNING, Case, Finding, first_finding, share
 from clozelab.corpus.encoding import WARNED_UNKNOWN_SHARE
 from clozelab.corpus.shards import TokenShards
-from clozelab.planning.jobs import Corpus
+from clozelab.planning.arms import Corpus
 
 NGRAM = 8  # tokens: five or six words
 BLOCK_TOKENS = 1 << 15

@@ -20,7 +20,6 @@ from clozelab.checks.arms import (
     check_masks,
     check_pairs,
     check_schedule,
-    check_visibility,
     sample_pairs,
 )
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
@@ -33,6 +32,7 @@ from clozelab.checks.tasks import (
     check_text,
     sample_texts,
 )
+from clozelab.checks.visibility import check_visibility
 from clozelab.models.attention import (
     FULL,
     AttentionInputs,
@@ -41,7 +41,7 @@ from clozelab.models.attention import (
     reference_attention,
 )
 from clozelab.models.layout import Layout
-from clozelab.planning.jobs import Arm, Corpus
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import make_console, print_table
 from clozelab.training.runtime import (

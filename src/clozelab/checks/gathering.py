@@ -15,8 +15,9 @@ from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep
 from clozelab.models.folders import read_config_dict
 from clozelab.modules.model import max_positions, named_labels, open_tokenizer
+from clozelab.planning.arms import Arm
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
-from clozelab.planning.jobs import Arm, JobGroup, TaskPlace, Words
+from clozelab.planning.shapes import JobGroup, TaskPlace, Words
 from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import (
     USER_ERRORS,

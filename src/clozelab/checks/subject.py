@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
-from clozelab.planning.jobs import Arm, Corpus
 from clozelab.tasks.preview import TaskPreview
 
 OK = "ok"

@@ -28,7 +28,7 @@ from clozelab.checks.subject import (
     share,
 )
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.planning.jobs import Corpus
+from clozelab.planning.arms import Corpus
 from clozelab.tasks.baselines import guess_classes
 from clozelab.tasks.preview import Preview, TaskPreview
 from clozelab.tasks.sequences import subset

@@ -48,7 +48,6 @@ from clozelab.tasks.sequences import (
     Ints,
     Sequences,
     balanced_subset,
-    bucketed_batches,
     subset,
     token_budget_batches,
 )
@@ -757,10 +756,7 @@ class TrainingBatches(IterableDataset[Batch]):
     ) -> None:
         self.sequences = data.train_sequences
         self.targets = data.train_targets
-        # Examples of one length are not sorted, so that batches are uniform draws.
-        self.sorting_lengths = data.train_sequences.lengths
-        if not data.unit.groups_by_length:
-            self.sorting_lengths = np.zeros_like(self.sorting_lengths)
+        self.unit = data.unit
         self.plan = data.plan
         # Known now, since workers get a copy of this object and not the data module.
         self.places = [data.loader_position(step) for step in steps]
@@ -777,18 +773,19 @@ class TrainingBatches(IterableDataset[Batch]):
             stride = worker.num_workers
         batches: list[Ints] = []
         batches_epoch = None
-        for epoch, position, sequences in self.places[first::stride]:
+        for epoch, position, part in self.places[first::stride]:
             if epoch != batches_epoch:
                 # The sequences that come first (epoch -1) share the first epoch's number: they are
-                # other sequences. All are numbered from the slice's beginning.
-                batches = bucketed_batches(
-                    self.sorting_lengths[sequences],
+                # other sequences.
+                batches = self.unit.draw_batches(
+                    self.sequences,
+                    part,
                     batch_size=self.plan.global_batch_size,
                     seed=self.plan.seed,
                     epoch=max(0, epoch),
                 )
                 batches_epoch = epoch
-            yield self._local_batch(epoch, batches[position] + sequences.start)
+            yield self._local_batch(epoch, batches[position] + part.start)
 
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""

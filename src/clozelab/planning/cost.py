@@ -24,27 +24,20 @@ from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process
 from clozelab.launch.progress import PlanPart, job_key
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.planning.jobs import (
-    CHARACTERS_A_TOKEN,
-    NO_SAMPLES,
-    Arm,
-    C,
-    Corpus,
-    ExampleLengths,
-    Features,
-    JobGroup,
-    Request,
-    Sample,
-    Samples,
-    Shape,
-    Speed,
-    TaskJob,
-    TaskPlace,
-    Words,
-)
+from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.measures import MeasureJob, measure_job
+from clozelab.planning.shapes import C, JobGroup, Request, Shape, Speed, TaskPlace, Words
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import Step
+from clozelab.planning.tasks import (
+    CHARACTERS_A_TOKEN,
+    NO_SAMPLES,
+    ExampleLengths,
+    Features,
+    Sample,
+    Samples,
+    TaskJob,
+)
 from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs

@@ -17,19 +17,17 @@ from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.jobs import (
-    CHARACTERS_A_TOKEN,
+from clozelab.planning.arms import Corpus
+from clozelab.planning.shapes import (
     FORWARD_SHARE,
     RECORD_BYTES,
-    Corpus,
     Request,
-    Sample,
-    Samples,
     Shape,
     Words,
     forward_request,
 )
 from clozelab.planning.starts import constants
+from clozelab.planning.tasks import CHARACTERS_A_TOKEN, Sample, Samples
 from clozelab.schema import Component, EvaluateConfig, MeasureConfig
 from clozelab.tasks.tables import TableFormat
 

@@ -23,8 +23,9 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
+from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
 from clozelab.planning.cost import Costing, TaskFiles, assemble
-from clozelab.planning.jobs import Arm, Corpus, JobGroup, TaskPlace, Words, synthetic_corpus
+from clozelab.planning.shapes import JobGroup, TaskPlace, Words
 from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs

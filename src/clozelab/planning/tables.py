@@ -16,9 +16,11 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
     from clozelab.launch.progress import PlanPart
+    from clozelab.planning.arms import Arm
     from clozelab.planning.choice import Allocation
     from clozelab.planning.cost import Costing, DiskUsage
-    from clozelab.planning.jobs import Arm, Shape, TaskJob
+    from clozelab.planning.shapes import Shape
+    from clozelab.planning.tasks import TaskJob
 
 Table = tuple[list[Heading], list[list[str]]]
 

@@ -46,7 +46,8 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import Question, Request, Speed, adapt_encoder, synthetic_corpus
+from clozelab.planning.arms import synthetic_corpus
+from clozelab.planning.shapes import Question, Request, Speed, adapt_encoder
 from clozelab.runs.record import write_json
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
@@ -412,7 +413,7 @@ class SyntheticTask(LightningDataModule):
     They are of unequal lengths, similar ones in a batch.
     """
 
-    def __init__(self, request: Question, vocab_size: int) -> None:
+    def __init__(self, request: Question, vocab_size: int, unit: TextUnit) -> None:
         super().__init__()
         batch_size = request["batch_size"]
         rng = np.random.default_rng(0)
@@ -433,7 +434,7 @@ class SyntheticTask(LightningDataModule):
         self.data: Any = SimpleNamespace(
             train_sequences=sequences,
             train_targets={"labels": labels},
-            unit=SimpleNamespace(groups_by_length=True),
+            unit=unit,
             plan=plan,
             loader_position=loader_position,
         )
@@ -474,7 +475,7 @@ def finetuning_ticks(request: Question, hardware: Hardware) -> list[Tick]:
         **_training_options(request, MADE_UP_STEPS),
     )
     adapt_encoder(encoder, request)
-    return _fit(module, SyntheticTask(request, config.vocab_size), hardware, request)
+    return _fit(module, SyntheticTask(request, config.vocab_size, unit), hardware, request)
 
 
 def feature_ticks(request: Question, hardware: Hardware) -> list[Tick]:

@@ -27,7 +27,7 @@ from clozelab.models.heads import BiLSTM
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.preview import Preview
-from clozelab.tasks.sequences import Sequences, join_sequences
+from clozelab.tasks.sequences import Ints, Sequences, bucketed_batches, join_sequences
 from clozelab.tasks.splitting import swapped_hashes, text_hashes
 from clozelab.text.plain import PlainDict
 
@@ -303,6 +303,20 @@ class Unit(ABC, Generic[E]):
     def batched(self, splits: Sequence[Any], role: str, batch_context: BatchContext) -> Sequences:
         """What batches of some splits, one behind the other, are made of."""
         return join_sequences([split.sequences for split in splits])
+
+    def draw_batches(
+        self, sequences: Sequences, part: slice, *, batch_size: int, seed: int, epoch: int
+    ) -> list[Ints]:
+        """The training batches of an epoch: which sequences share a step.
+
+        They are numbered from the beginning of `part`, and each of it is in one batch. Workers call
+        it, too: it is a pure function of its arguments.
+        """
+        lengths = sequences.lengths[part]
+        if not self.groups_by_length:
+            # Examples of one length are not sorted, so that batches are uniform draws.
+            lengths = np.zeros_like(lengths)
+        return bucketed_batches(lengths, batch_size=batch_size, seed=seed, epoch=epoch)
 
     def targets(self, splits: Sequence[Any]) -> dict[str, np.ndarray]:
         """What a training batch has of each sequence beside its tokens."""
