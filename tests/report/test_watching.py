@@ -24,7 +24,6 @@ from clozelab.report.watching import Watch, claim_lines
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
-from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import status
 from clozelab.training.stopping import Interrupted
 
@@ -65,11 +64,7 @@ def end_of_the_run(root: Path, known: str = "complete") -> None:
 
 def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> Watch:
     runs_dir = root.parents[1]
-
-    def read() -> list[ExperimentStatus]:
-        return list(experiment_statuses(find(runs_dir).records))
-
-    return Watch(read, status.print_status, out, verdicts)
+    return Watch(lambda: find(runs_dir).records, status.print_status, out, verdicts)
 
 
 def screen(root: Path, **options: Any) -> str:

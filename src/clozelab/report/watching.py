@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,8 +22,8 @@ from clozelab.modules.answering import parse_output
 from clozelab.report.page import templates
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.find import find, find_below, select
-from clozelab.runs.record import STAGE_NAMES
+from clozelab.runs.find import find
+from clozelab.runs.record import STAGE_NAMES, Record
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.terminal import ParsedArgs, make_console, say
 from clozelab.training.stopping import Interrupted
@@ -45,13 +45,13 @@ class Watch:
     """Shows the experiments that run, until all their jobs are complete or nothing runs for long.
 
     Attributes:
-        read: how every experiment stands now.
-        show: prints that of one.
+        read_records: the runs as they are now; ValueError where there are none yet.
+        show: prints how an experiment stands.
         out: the page to write; None for none.
         shows_verdicts: also those of an interim analysis, which is then noted.
     """
 
-    read: Callable[[], Sequence[ExperimentStatus]]
+    read_records: Callable[[], Sequence[Record]]
     show: Callable[[ExperimentStatus], None]
     out: Path | None
     shows_verdicts: bool
@@ -89,9 +89,12 @@ class Watch:
         self.write_page(statuses, is_live=goes_on)
         return goes_on
 
-    def _current(self) -> Sequence[ExperimentStatus]:
+    def _current(self) -> list[ExperimentStatus]:
         """The experiments that have run since the watch began; all of them before any has."""
-        statuses = self.read()
+        statuses = []
+        # A sweep that is being started has no run yet.
+        with suppress(ValueError):
+            statuses = list(experiment_statuses(self.read_records()))
         self._seen |= {status.root for status in statuses if status.running}
         seen = [status for status in statuses if status.root in self._seen]
         if seen:
@@ -114,16 +117,13 @@ class Watch:
         if self.out is None:
             return
         views = [(status, self._claims(status)) for status in statuses]
-        html = (
-            templates()
-            .get_template("status.html.j2")
-            .render(
-                views=views,
-                refresh_seconds=REFRESH_SECONDS if is_live else None,
-                now=time.strftime("%Y-%m-%d %H:%M:%S"),
-                stage_names=STAGE_NAMES,
-                duration=duration,
-            )
+        template = templates().get_template("status.html.j2")
+        html = template.render(
+            views=views,
+            refresh_seconds=REFRESH_SECONDS if is_live else None,
+            now=time.strftime("%Y-%m-%d %H:%M:%S"),
+            stage_names=STAGE_NAMES,
+            duration=duration,
         )
         with atomic_open(self.out) as file:
             file.write(html.encode())
@@ -136,22 +136,13 @@ class Watch:
 def watch(
     args: ParsedArgs,
     show: Callable[[ExperimentStatus], None],
-    runs_dir: str,
-    experiment: str | None,
-    filters: Mapping[str, str],
+    read_records: Callable[[], Sequence[Record]],
 ) -> int:
-    """Watch what `clozelab status` shows of these runs; returns the exit status."""
+    """Watch the experiments of some records; returns the exit status."""
     out = None
     if "out" in args.values:
         out = parse_output("out", args.values["out"], (".html",))
-
-    def read() -> Sequence[ExperimentStatus]:
-        # A sweep that is being started has no run yet.
-        with suppress(ValueError):
-            return list(experiment_statuses(select(find_below(runs_dir), experiment, filters)))
-        return []
-
-    return Watch(read, show, out, "verdicts" in args.flags).run()
+    return Watch(read_records, show, out, "verdicts" in args.flags).run()
 
 
 @lru_cache
@@ -161,6 +152,8 @@ def claim_lines(name: str, root: Path, num_complete: int, shows_verdicts: bool) 
     Verdicts are shown where an analysis of the same seeds is noted. At other seeds they would be
     an interim analysis: with `shows_verdicts` it is noted, without it there are none.
     """
+    if not num_complete or root == Path():
+        return []
     runs = find(root)
     folders = [Path(run.started_in, run.config_dir) for run in runs.runs]
     own = [str(folder) for folder in folders if (folder / "paper.yaml").is_file()]
@@ -168,7 +161,7 @@ def claim_lines(name: str, root: Path, num_complete: int, shows_verdicts: bool) 
         experiment = open_experiment([*own, name][0])
     except ValueError:
         return []  # runs of no experiment: nothing is claimed of them
-    if not num_complete or not experiment.claims:
+    if not experiment.claims:
         return []
     analysed = run_interim_analysis(build_table(experiment, runs), root, is_noted=shows_verdicts)
     tested = [judgement for judgement in analysed.judgements if judgement.seeds]

@@ -47,7 +47,7 @@ def main(args: ParsedArgs) -> int:
     if "watch" in args.flags:
         from clozelab.report.watching import watch  # scipy takes a second
 
-        return watch(args, print_status, runs_dir, experiment, filters)
+        return watch(args, print_status, lambda: select(find_below(runs_dir), experiment, filters))
     if "out" in args.values or args.flags:
         raise ValueError("status takes out= and --verdicts with --watch alone")
     every_record = find_below(runs_dir)
