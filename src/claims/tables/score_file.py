@@ -32,6 +32,8 @@ from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import read_rows
 
+# (arm, column) -> seeds -> [examples]
+ExampleScores = dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]
 # as pandas writes whether an example is right
 TRUTH = {"true": "1", "false": "0"}
 
@@ -66,8 +68,8 @@ class Scores:
     columns: list[Column] = field(default_factory=list)
     # what was left out, in words
     notes: list[str] = field(default_factory=list)
-    # cell -> seeds -> [examples], of those columns whose scores are of single examples
-    examples: dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]] = field(default_factory=dict)
+    # of those columns whose scores are of single examples
+    examples: ExampleScores = field(default_factory=dict)
 
 
 def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
@@ -101,8 +103,8 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
             )
         scores[row.example] = row.score
 
-    runs = {}
-    examples = {}
+    runs: ExampleScores = {}
+    examples: ExampleScores = {}
     for column in dict.fromkeys(column for _, column in by_example):
         of_column = {key: cell for key, cell in by_example.items() if key[1] == column}
         names = _example_names(path, of_column)
@@ -136,12 +138,12 @@ def _example_names(
 
 def _example_arrays(
     cells: Mapping[tuple[str, str], Mapping[Seeds, Mapping[str, float]]], names: Sequence[str]
-) -> dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]:
+) -> ExampleScores:
     """The scores of a column's examples; right and wrong (1 and 0) are 100 and 0 percent."""
     runs = chain.from_iterable(cell.values() for cell in cells.values())
     is_right_or_wrong = names != [""] and all(set(run.values()) <= {0.0, 1.0} for run in runs)
     factor = 100.0 if is_right_or_wrong else 1.0
-    arrays: dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]] = {}
+    arrays: ExampleScores = {}
     for key, cell in cells.items():
         arrays[key] = {}
         for seeds, run in cell.items():
