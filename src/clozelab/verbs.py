@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.text.formatting import fitted
@@ -258,13 +258,17 @@ def groups_of(verb: str, folders: Sequence[Path] = (CONF_DIR,)) -> dict[str, lis
         for folder in folders:
             names |= {f"{group}/{file.parent.name}" for file in folder.glob(f"{group}/*/*.yaml")}
         for name in sorted(names):
-            stems = set()
-            for folder in folders:
-                stems |= {file.stem for file in folder.glob(f"{name}/*.yaml")}
-            # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
-            choices = [stem for stem in stems if stem == usual or not stem.startswith("scale_")]
-            groups[name] = sorted(choices)
+            groups[name] = _choices_in(folders, name, usual)
     return groups
+
+
+def _choices_in(folders: Iterable[Path], group: str, usual: str) -> list[str]:
+    """The choices of a group, sorted."""
+    stems = set()
+    for folder in folders:
+        stems |= {file.stem for file in folder.glob(f"{group}/*.yaml")}
+    # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
+    return sorted(stem for stem in stems if stem == usual or not stem.startswith("scale_"))
 
 
 def _name_and_text(name: str, text: str) -> list[str]:

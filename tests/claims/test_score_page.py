@@ -190,3 +190,17 @@ def test_published_scores_have_the_published_verdicts(
             assert (claim.figures.ours, claim.figures.interval) == (line["ours"], line["interval"])
             same += 1
     assert same == num_same
+
+
+@pytest.mark.parametrize(("seeds", "is_named"), [((3, 4), True), ((1, 2), False)])
+def test_rows_that_share_no_seed_are_named(
+    seeds: tuple[int, int], is_named: bool, tmp_path: Path
+) -> None:
+    """The arms are models, systems or methods here, without a word in `scores:`."""
+    path = tmp_path / "scores.csv"
+    rows = ["model,seed,task,score", "a,1,t,81", "a,2,t,82"]
+    rows += [f"b,{seeds[0]},t,83", f"b,{seeds[1]},t,85"]
+    path.write_text("\n".join(rows))
+    page = judge_files(path, None, None)
+    assert ("Not compared" in page.problems) is is_named
+    assert bool(page.judged.differences) is not is_named

@@ -86,6 +86,9 @@ def build_score_page(
     problems = {}
     if notes:
         problems["Left out"] = list(notes)
+    unpaired = _rows_without_a_pair(table)
+    if unpaired:
+        problems["Not compared"] = unpaired
     assumed = [column.name for column in table.spec.columns if not column.unit]
     if assumed:
         names = ", ".join(assumed)
@@ -110,6 +113,22 @@ def build_score_page(
         provenance=[("Report", written)],
         plots={},
     )
+
+
+def _rows_without_a_pair(table: ScoreTable) -> list[str]:
+    """Name each row that shares no seed with the first one."""
+    seeds_of_row: dict[str, set[int]] = {}
+    for (row, _), cell in table.cells.items():
+        seeds_of_row.setdefault(row, set()).update(seed for seed, _ in cell.scores)
+    first, *others = seeds_of_row
+    sentences = []
+    for row in others:
+        if seeds_of_row[row].isdisjoint(seeds_of_row[first]):
+            sentences.append(
+                f"{row} has no seed of {first}; differences are paired by seed: if the runs of"
+                " both rows share nothing else, number their seeds alike"
+            )
+    return sentences
 
 
 def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:

@@ -13,9 +13,10 @@ from pathlib import Path
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.text.phrases import count_noun
 
-# where a layout names no column
-PRETRAIN_SEED_NAMES = ("pretrain_seed", "pretraining_seed", "pre_training_seed")
+# what a column is usually called, where a layout names none
 USUAL_NAMES = {
+    "arm": ("arm", "system", "model", "method"),
+    "seed": ("seed", "pretrain_seed", "pretraining_seed", "pre_training_seed"),
     "finetuning_seed": ("finetuning_seed", "fine_tuning_seed", "finetune_seed"),
     "example": ("example", "item"),
 }
@@ -43,20 +44,7 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     if len(finished) < len(rows):
         notes = [f"{count_noun(len(rows) - len(finished), 'unfinished run')} left out"]
 
-    # our name -> the file's
-    names = {"arm": _column(path, layout.arm, columns)}
-    seed_names = [layout.seed]
-    if layout.seed == DEFAULT_LAYOUT.seed:
-        seed_names += PRETRAIN_SEED_NAMES
-    seed = next((name for name in seed_names if name in columns), layout.seed)
-    names["seed"] = _column(path, seed, columns)
-    given_names = {"finetuning_seed": layout.finetuning_seed, "example": layout.example}
-    for name, given in given_names.items():
-        usual = [column for column in USUAL_NAMES[name] if column in columns]
-        if given:
-            names[name] = _column(path, given, columns)
-        elif usual:
-            names[name] = usual[0]
+    names = _names_of_columns(path, layout, columns)
     if layout.tasks or not {layout.task, layout.score} & set(columns):
         tasks = {task: _column(path, task, columns) for task in layout.tasks}
         if not tasks:
@@ -67,6 +55,19 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     if "metric" in columns:
         names["metric"] = "metric"
     return ScoreRows([_named(row, names) for row in finished], notes=notes)
+
+
+def _names_of_columns(path: Path, layout: ScoreLayout, columns: Sequence[str]) -> dict[str, str]:
+    """Our name of a column -> the file's. ValueError: arm or seed is missing, or one named here."""
+    names = {}
+    for name, usual_names in USUAL_NAMES.items():
+        named = getattr(layout, name)
+        present = [usual for usual in usual_names if _find(usual, columns)]
+        if present and named == getattr(DEFAULT_LAYOUT, name):
+            named = present[0]
+        if named:
+            names[name] = _column(path, named, columns)
+    return names
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
@@ -104,11 +105,19 @@ def _is_finished(row: NumberedRow) -> bool:
     return not any(cells.get(name, "").casefold() in UNFINISHED for name in STATUS_NAMES)
 
 
-def _column(path: Path, name: str, columns: Sequence[str]) -> str:
-    """The column that a layout means. ValueError: there is none."""
+def _find(name: str, columns: Collection[str]) -> str | None:
+    """A column by its name, also as MLflow writes it; None where there is none."""
     for prefix in PREFIXES:
         if prefix + name in columns:
             return prefix + name
+    return None
+
+
+def _column(path: Path, name: str, columns: Sequence[str]) -> str:
+    """The column that a layout means. ValueError: there is none."""
+    column = _find(name, columns)
+    if column is not None:
+        return column
     raise ValueError(
         f"{path}: no column {name!r}; it has {', '.join(columns) or 'none'}. `scores:` in the file"
         " of claims names the columns (docs/judge.md)"

@@ -86,22 +86,7 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     metrics: dict[str, set[str]] = {}
     for _, row in rows:
         metrics.setdefault(row.task, set()).add(row.metric)
-
-    # (arm, column) -> seeds -> example -> score; a score of a whole run is of the example ""
-    by_example: dict[tuple[str, str], dict[Seeds, dict[str, float]]] = {}
-    for where, row in rows:
-        column = _column_name(row.task, row.metric, metrics)
-        cell = by_example.setdefault((row.arm, column), {})
-        scores = cell.setdefault((row.seed, row.finetuning_seed), {})
-        # One run has one score: two lines about it would count twice.
-        if row.example in scores:
-            fine = f", fine-tuning seed {row.finetuning_seed}" if row.finetuning_seed else ""
-            example = f", example {row.example}" if row.example else ""
-            raise ValueError(
-                f"{path}, {where}: a second score of {row.arm} on {column},"
-                f" seed {row.seed}{fine}{example}"
-            )
-        scores[row.example] = row.score
+    by_example = _scores_by_example(path, rows, metrics)
 
     runs: ExampleScores = {}
     examples: ExampleScores = {}
@@ -116,6 +101,30 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     for key in by_example:
         cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
     return Scores(cells, _falling_columns(content, metrics), content.notes, examples)
+
+
+def _scores_by_example(
+    path: Path, rows: Iterable[tuple[str, ScoreRow]], metrics: Mapping[str, set[str]]
+) -> dict[tuple[str, str], dict[Seeds, dict[str, float]]]:
+    """(arm, column) -> seeds -> example -> score; a score of a whole run is of the example "".
+
+    ValueError: two lines are about the same score.
+    """
+    by_example: dict[tuple[str, str], dict[Seeds, dict[str, float]]] = {}
+    for where, row in rows:
+        column = _column_name(row.task, row.metric, metrics)
+        cell = by_example.setdefault((row.arm, column), {})
+        scores = cell.setdefault((row.seed, row.finetuning_seed), {})
+        # One run has one score: two lines about it would count twice.
+        if row.example in scores:
+            fine = f", fine-tuning seed {row.finetuning_seed}" if row.finetuning_seed else ""
+            example = f", example {row.example}" if row.example else ""
+            raise ValueError(
+                f"{path}, {where}: a second score of {row.arm} on {column},"
+                f" seed {row.seed}{fine}{example}"
+            )
+        scores[row.example] = row.score
+    return by_example
 
 
 def _example_names(
