@@ -20,7 +20,7 @@ from tests.screens import refuses, shows
 
 from claims.analysis.history import ANALYSIS_LOG, read_log
 from clozelab.report import watching
-from clozelab.report.watching import Watch, claim_lines
+from clozelab.report.watching import SweepWatch, claim_lines
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
@@ -62,9 +62,9 @@ def end_of_the_run(root: Path, known: str = "complete") -> None:
     path.write_text(path.read_text().replace('"status": "running"', f'"status": "{known}"'))
 
 
-def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> Watch:
+def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> SweepWatch:
     runs_dir = root.parents[1]
-    return Watch(lambda: find(runs_dir).records, status.print_status, out, verdicts)
+    return SweepWatch(lambda: find(runs_dir).records, status.print_status, out, verdicts)
 
 
 def screen(root: Path, **options: Any) -> str:

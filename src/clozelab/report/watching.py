@@ -41,7 +41,7 @@ class _Frame(StringIO):
 
 
 @dataclass
-class Watch:
+class SweepWatch:
     """Shows the experiments that run, until all their jobs are complete or nothing runs for long.
 
     Attributes:
@@ -142,7 +142,7 @@ def watch(
     out = None
     if "out" in args.values:
         out = parse_output("out", args.values["out"], (".html",))
-    return Watch(read_records, show, out, "verdicts" in args.flags).run()
+    return SweepWatch(read_records, show, out, "verdicts" in args.flags).run()
 
 
 @lru_cache
