@@ -39,7 +39,7 @@ from clozelab.version import __version__
 if TYPE_CHECKING:
     from clozelab.config import Composed
 
-QUICK_VERBS = ("status", "runs", "gc", "list")
+QUICK_VERBS = ("status", "runs", "gc", "list", "completion")
 TRACEBACK_VARIABLES = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
 SIGPIPE_STATUS = 141  # as of a process that SIGPIPE ends
 

@@ -53,6 +53,7 @@ UPKEEP_VERBS = {
     "pool": "the runs of several packs in one table",
     "track": "the missing metrics of a run, sent to a tracker",
     "gc": "files that could be deleted: checkpoints, leftovers, cache",
+    "completion": "a script for Tab in bash and zsh: verbs, groups, keys",
 }
 VERBS_OF_EXPERIMENTS = (
     "reproduce",
@@ -211,9 +212,12 @@ def _hydra_help(verb: str, argv: Sequence[str]) -> str:
     default_choices = _default_choices(verb)
     lines = textwrap.wrap(f"clozelab {verb}: {HYDRA_VERBS[verb]}", HELP_COLUMNS)
     lines += ["", HYDRA_HELP[verb], "", "Groups (NAME=CHOICE; [] what is usual):"]
-    for group, usual in default_choices.items():
-        for name in (group, *_inner_groups(group, folders)):
-            lines += _name_and_text(name, " ".join(_choices(name, usual, folders)))
+    for group, choices in groups_of(verb, folders).items():
+        usual = default_choices.get(group)
+        marked = [f"[{choice}]" if choice == usual else choice for choice in choices]
+        if group == "corpus":
+            marked.append("[the scale's]")
+        lines += _name_and_text(group, " ".join(marked))
     lines += ["", "Keys that people set (NAME=VALUE):"]
     for key in DEFAULT_KEYS[verb].split():
         lines += _name_and_text(key, meaning(key, verb, default_choices, CONF_DIR))
@@ -246,29 +250,21 @@ def _default_choices(verb: str) -> dict[str, str]:
     return choices
 
 
-def _inner_groups(group: str, folders: Sequence[Path]) -> list[str]:
-    """The groups inside of a group, such as objective/input."""
-    names = set()
-    for folder in folders:
-        names |= {f"{group}/{file.parent.name}" for file in folder.glob(f"{group}/*/*.yaml")}
-    return sorted(names)
-
-
-def _choices(group: str, usual: object, folders: Sequence[Path]) -> list[str]:
-    """The choices of a group, the usual one in brackets."""
-    stems = set()
-    for folder in folders:
-        stems |= {file.stem for file in folder.glob(f"{group}/*.yaml")}
-    # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
-    choices = []
-    for stem in sorted(stems):
-        if stem == usual:
-            choices.append(f"[{stem}]")
-        elif not stem.startswith("scale_"):
-            choices.append(stem)
-    if group == "corpus":
-        choices.append("[the scale's]")
-    return choices
+def groups_of(verb: str, folders: Sequence[Path] = (CONF_DIR,)) -> dict[str, list[str]]:
+    """Group of a verb -> its choices in these folders; objective/input is a group of its own."""
+    groups = {}
+    for group, usual in _default_choices(verb).items():
+        names = {group}
+        for folder in folders:
+            names |= {f"{group}/{file.parent.name}" for file in folder.glob(f"{group}/*/*.yaml")}
+        for name in sorted(names):
+            stems = set()
+            for folder in folders:
+                stems |= {file.stem for file in folder.glob(f"{name}/*.yaml")}
+            # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
+            choices = [stem for stem in stems if stem == usual or not stem.startswith("scale_")]
+            groups[name] = sorted(choices)
+    return groups
 
 
 def _name_and_text(name: str, text: str) -> list[str]:

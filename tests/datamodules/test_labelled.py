@@ -457,6 +457,23 @@ def test_batches_hold_the_rows_they_name(make: Callable[..., FinetuningDataModul
     assert sorted(evaluated.tolist()) == list(range(9))
 
 
+def test_a_unit_may_draw_other_batches(
+    make: Callable[..., FinetuningDataModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here in the order of the file."""
+
+    def in_order(_: object, part: slice, *, batch_size: int, **__: object) -> list[np.ndarray]:
+        starts = range(0, part.stop - part.start, batch_size)
+        return np.array_split(np.arange(part.stop - part.start), list(starts)[1:])
+
+    data = make()
+    data.setup()
+    monkeypatch.setattr(data.unit, "draw_batches", in_order)
+    batches = TrainingBatches(data, range(data.steps_per_epoch), 0, 1)
+    seen = [number for batch in batches for number in batch["example_index"].tolist()]
+    assert seen == list(range(53))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_change_nothing(make: Callable[..., FinetuningDataModule], workers: int) -> None:
     plain, other = make(), make(plan={"num_workers": workers})

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.screens import shows
 
+from clozelab.launch.sweep import compose
+from clozelab.planning import sizes
+from clozelab.planning.plan_screen import _print_sizes
 from clozelab.planning.sizes import forecasts
 from clozelab.runs.loss_bands import Band
 
@@ -65,8 +71,6 @@ def test_where_size_changes_nothing_no_size_stands_out() -> None:
 
 def test_leaving_a_band_out_misses_it_by_what_the_error_says() -> None:
     """The shortcut by the hat matrix against fits without each band."""
-    from clozelab.planning import sizes
-
     bands = made_bands(noise=0.05)
     terms = sizes._terms(
         np.array([band.flops_per_token for band in bands]),
@@ -94,3 +98,34 @@ def test_too_few_bands_or_one_size_make_no_surface(kept: slice) -> None:
     assert forecasts(made_bands()[kept], 2e13) == []
     one_size = [band for band in made_bands() if band.name == "tiny"] * 2
     assert forecasts(one_size, 2e13) == []
+
+
+@pytest.fixture
+def plan() -> Any:
+    """A plan of one pre-training whose corpus is not prepared."""
+    sweep = SimpleNamespace(
+        jobs=[()], composer=SimpleNamespace(compose=lambda _: compose("pretrain"))
+    )
+    arm = SimpleNamespace(corpus=SimpleNamespace(folder=None))
+    return SimpleNamespace(costing=SimpleNamespace(arms=[arm]), sweeps={"pretrain": sweep})
+
+
+def test_a_plan_marks_the_sizes_that_the_budget_favours(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sizes, "bands_of_sizes", lambda _: made_bands())
+    _print_sizes(plan, 1.5e14)
+    out = capsys.readouterr().out
+    best, *_, worst = forecasts(made_bands(), 1.5e14)
+    shows(
+        out,
+        "sizes at 1.5e+14 FLOPs, by 20 published sizes and lengths:",
+        f"favoured: {best.name}, ",
+        f"tokens: {best.loss:.2f} \u00b1 {best.error:.2f} nats",
+    )
+    assert f"favoured: {worst.name}" not in out and worst.name in out
+
+
+def test_a_plan_of_an_unknown_text_says_so(plan: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    _print_sizes(plan, 1e13)
+    shows(capsys.readouterr().out, "by 0 published sizes and lengths: not known: too few were run")

@@ -11,17 +11,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
+from scipy import stats
 from tests.composing import given
 
 from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
 from clozelab.report.tracked import track_report, track_sweep
+from clozelab.results.experiment import open_experiment
+from clozelab.results.table import build_table
+from clozelab.runs.find import find
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tags_of, tracked_config, tracked_job
+from clozelab.training.measuring import read_rows
 
 
 def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +169,8 @@ def test_a_sweep_and_a_report_in_wandb(
         )
         for id, on, verdict in claims
     ]
-    report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged)
+    no_runs = SimpleNamespace(current=SimpleNamespace(pretrain=[]), rows=[])
+    report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=judged, table=no_runs)
     track_report(config, report, experiment="e", scale="demo")
     track_sweep(
         sweep.compose("pretrain", ["experiment=e"]), "pretrain", tmp_path / "untracked", rows
@@ -199,3 +206,49 @@ def test_a_sweep_and_a_report_in_wandb(
     assert kept["report"].name == "e-demo-report"
     names = {entry.path for entry in kept["report"].manifest.contents}
     assert names == {"report.html", "report.md", "results.csv", "table.png", "table.svg"}
+
+
+def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(
+    make_runs: Any, tmp_path: Path, offline: None
+) -> None:
+    """Two seeds of an arm end at unlike steps: only those that both have reached have a mean."""
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    path = root / "pretrain/mlm/seed-2/metrics.csv"
+    *kept, last = path.read_text().splitlines()
+    assert last.startswith("100,")
+    path.write_text("\n".join(kept) + "\n")
+    table = build_table(open_experiment("table5_pretraining_tasks"), find(root))
+    (tmp_path / "report").mkdir()
+    report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[], table=table)
+    config = sweep.compose("pretrain", ["logger=wandb", "logger.wandb.mode=offline"])
+    for _ in range(2):
+        track_report(config, report, experiment="e", scale="demo")
+    (folder,) = (tmp_path / "report/seeds").glob("mlm-*")
+    told = records(folder)
+    (run,) = [one.run for one in told if one.HasField("run")]
+    assert (run.run_group, run.job_type, run.display_name) == ("e/mlm", "seeds", "demo/seeds/mlm")
+    assert str(tmp_path) not in run.display_name
+    points: dict[int, dict[str, str]] = {}
+    for one in told:
+        point = {item.key or item.nested_key[0]: item.value_json for item in one.history.item}
+        if "step" in point:
+            points.setdefault(int(point["step"]), {}).update(point)
+    assert sorted(points) == list(range(0, 100, 10)), "none that a single seed has reached"
+    losses = []
+    for seed in (1, 2):
+        curve = read_rows(root / f"pretrain/mlm/seed-{seed}/metrics.csv")
+        losses.append(next(row.value for row in curve if row.step == 30))
+    low, high = stats.t.interval(0.95, 1, np.mean(losses), stats.sem(losses))
+    of_loss = [float(points[30][f"validation/loss/{end}"]) for end in ("low", "mean", "high")]
+    assert of_loss == pytest.approx([low, np.mean(losses), high])
+    cell = next(cell for (row, _), cell in table.cells.items() if row == "mlm" and cell.scores)
+    scores = points.pop(0)
+    (mean,) = [value for key, value in scores.items() if key.endswith("MRPC/mean")]
+    assert cell.estimate is not None and float(mean) == pytest.approx(cell.estimate.mean)
+    assert {key.rpartition("/")[2] for key in scores if "MRPC" in key} == {"mean", "low", "high"}
+    # Of more seeds it is another run; a tracker keeps the points of this one.
+    path.write_text("\n".join([*kept, last]) + "\n")
+    again = build_table(table.experiment, find(root))
+    report.table = again
+    track_report(config, report, experiment="e", scale="demo")
+    assert len(list((tmp_path / "report/seeds").glob("mlm-*"))) == 2

@@ -180,7 +180,10 @@ def test_what_is_done(
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
     ]
-    assert ExperimentStatus(EXPERIMENT, "demo", sweeps, [], records, [], []).is_done == expected
+    assert (
+        ExperimentStatus(EXPERIMENT, "demo", Path(), sweeps, [], records, [], []).is_done
+        == expected
+    )
 
 
 def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any) -> None:

@@ -9,7 +9,9 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from clozelab.report.curves import print_outside, sentences
 from clozelab.report.plots import _draw_bands, plt
 from clozelab.runs.archive import open_archive
 from clozelab.runs.find import find, open_run
+from clozelab.stages import pretrain
 from clozelab.stages.curves import main as curves
 
 PACK = Path(__file__).parents[2] / "docs/results/2026-11-25-masking-rate-laptop/runs.zip"
@@ -170,5 +173,23 @@ def test_status_has_a_line_for_what_is_outside(
 
 
 def test_a_folder_without_pretraining_is_refused(tmp_path: Path) -> None:
-    with refuses("holds no pre-training"):
+    with refuses("is a pre-training; `clozelab runs` lists all"):
         curves([str(tmp_path)])
+
+
+def test_a_pretraining_ends_with_its_place_in_the_band(
+    change: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SimpleNamespace(content=open_run(str(change(0.5))), is_complete=False)
+    claimed = nullcontext(run)
+    job = SimpleNamespace(hardware=None)
+    monkeypatch.setattr(
+        pretrain,
+        "pretraining",
+        SimpleNamespace(prepare=lambda _: job, claim_run=lambda *_: claimed, train=lambda *_: None),
+    )
+    monkeypatch.setattr(pretrain.factory, "hardware_of_run", lambda *_: None)
+    monkeypatch.setattr(pretrain, "replace", lambda job, **_: job)
+    with caplog.at_level("INFO", logger="clozelab"):
+        pretrain.main(None, None)  # type: ignore[arg-type]
+    shows(caplog.text, "9 seeds of this kind are at 4.32 to 4.39 nats", "4.89: above the band")

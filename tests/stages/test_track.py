@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger
 from tests.screens import shows
 
 from clozelab.assembly import factory, sending
 from clozelab.runs.record import Record
 from clozelab.stages import track
+from clozelab.text.plain import hydra_text
 from clozelab.training.catching_up import MetricCall, Recorded, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
@@ -49,7 +52,7 @@ class Tracker(Logger):
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
     """A run of two steps, whose tracker is missing something."""
-    csv = MetricsCsv(tmp_path)
+    written = MetricsCsv(tmp_path)
     for step in (1, 2):
         metrics = {
             "train/loss": 1.0 / step,
@@ -57,8 +60,8 @@ def record(tmp_path: Path) -> Record:
             "train/seconds": 2.0 * step,
             "epoch": 0,
         }
-        csv.log_metrics(metrics, step)
-    csv.log_metrics({"validation/loss": 0.25}, 2)
+        written.log_metrics(metrics, step)
+    written.log_metrics({"validation/loss": 0.25}, 2)
     note_unsent(tmp_path, "mine", 4)
     facts = {"validation/loss": 0.25, "mfu": None, "threads": 1}
     started = "2026-01-01T00:00:00+00:00"
@@ -74,10 +77,10 @@ def record(tmp_path: Path) -> Record:
 
 
 @pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
+def tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tracker:
     @contextmanager
     def recompose_config(record: Record, more: Sequence[str]) -> Any:
-        assert more == ["logger=mine"]
+        assert more == [f"run_dir={tmp_path.resolve()}", "logger=mine"]
         yield SimpleNamespace(config=None)
 
     made = Tracker()
@@ -122,6 +125,71 @@ def test_a_tracker_that_is_still_away_is_one_sentence(
     ):
         sending.send(record, "mine")
     assert unsent(record.folder) == {"mine": 4}
+
+
+VALIDATED = (2, 4, 6)
+
+
+def values_of(path: Path) -> dict[tuple[str, int], float]:
+    """Key and step -> value of Lightning's wide table."""
+    values = {}
+    with path.open() as stream:
+        for row in csv.DictReader(stream):
+            for key, value in row.items():
+                if value and key != "step":
+                    values[key, int(row["step"])] = float(value)
+    return values
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("killed_in", VALIDATED)
+def test_a_table_killed_behind_any_validation_is_filled(
+    tmp_path: Path, killed_in: int, is_moved: bool
+) -> None:
+    """Its training row was saved, the figures of the validation of that step were not.
+
+    In a copy of the run, whose command line names the first place, the copy's table is filled, and
+    the first one stays as it was.
+    """
+    old = tmp_path / "it's, a=run"
+    written, table = MetricsCsv(old), CSVLogger(old, name="csv", version="")
+    expected = {}
+    for step in range(1, killed_in + 1):
+        training = {"train/loss": 1.0 / step, "train/learning_rate": 1e-3}
+        written.log_metrics(training, step)
+        table.log_metrics(training, step)
+        table.save()
+        held_out = {f"validation/figure_{number}": number + step / 10 for number in range(8)}
+        if step in VALIDATED:
+            written.log_metrics(held_out, step)
+            training |= held_out
+            if step < killed_in:
+                table.log_metrics(held_out, step)
+        expected |= {(key, step): value for key, value in training.items()}
+    folder = old
+    before = (old / "csv/metrics.csv").read_bytes()
+    if is_moved:
+        folder = shutil.copytree(old, tmp_path / "moved")
+    record = Record.model_construct(
+        status="killed",
+        stage="pretrain",
+        fingerprint="f",
+        started="2026-01-01T00:00:00+00:00",
+        facts={},
+        folder=folder,
+        config={"seed": 1, "arm": "a", "experiment": "e"},
+        config_name="pretrain",
+        config_dir="",
+        started_in=str(tmp_path),
+        overrides=[f"run_dir={hydra_text(str(old))}", "logger=csv"],
+    )
+    lacking = expected.keys() - values_of(folder / "csv/metrics.csv").keys()
+    assert len(lacking) == 8, "the control: the figures of the last validation"
+    sending.send(record, "")
+    held = values_of(folder / "csv/metrics.csv")
+    assert {place: held[place] for place in expected} == expected
+    if is_moved:
+        assert (old / "csv/metrics.csv").read_bytes() == before
 
 
 def test_folders_above_runs_give_those_that_lack_something(

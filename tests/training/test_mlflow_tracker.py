@@ -48,6 +48,19 @@ def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
     assert second.client().get_run(second.run_id).info.status == "FINISHED"
 
 
+def test_seeds_are_told_apart_by_tags_and_runs_have_our_names(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    tags = ("scale:demo", "task:mrpc", "seed:1")
+    job = TrackedJob(tmp_path, "id-1", "e", "mlm", "finetune", "demo/finetune/mlm/seed-1", tags)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    names = {"experiment_name": "e", "run_name": None, "tracking_uri": uri}
+    tracker: Any = build_mlflow_logger(**names, lock=str(tmp_path / ".lock"), job=job)
+    run = tracker.client().get_run(tracker.run_id)
+    assert run.info.run_name == "demo/finetune/mlm/seed-1"
+    known = {"group": "e/mlm", "stage": "finetune", "scale": "demo", "task": "mrpc", "seed": "1"}
+    assert known.items() <= run.data.tags.items()
+
+
 def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
     exceptions = pytest.importorskip("mlflow.exceptions")
     tracker = build(tmp_path)

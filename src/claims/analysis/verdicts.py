@@ -456,19 +456,28 @@ class AnalysedTable:
     analyses: list[InterimAnalysis]
     # why this one could not be noted; None: it was, or it is there already
     error: OSError | None = None
+    # it is of seeds that the log does not have, and was not to be noted
+    is_unnoted: bool = False
 
 
-def run_interim_analysis(table: ScoreTable, folder: Path) -> AnalysedTable:
-    """Judge a table and note the analysis beside its runs in `folder`, if its seeds are new."""
+def run_interim_analysis(
+    table: ScoreTable, folder: Path, *, is_noted: bool = True
+) -> AnalysedTable:
+    """Judge a table and note the analysis beside its runs in `folder`, if its seeds are new.
+
+    Without `is_noted` nothing is written, and nobody may be shown verdicts that are `is_unnoted`.
+    """
     analyses = read_log(folder)
     judgements = judge(table, analyses)
     seeds: dict[str, str] = {}
     for judgement in judgements:
         seeds |= judgement.seeds
     rule = describe_stopping_rule(table.spec.stopping)
-    is_noted = any(analysis.seeds == seeds and analysis.rule == rule for analysis in analyses)
-    if not seeds or is_noted:
+    is_known = any(analysis.seeds == seeds and analysis.rule == rule for analysis in analyses)
+    if not seeds or is_known:
         return AnalysedTable(judgements, analyses)
+    if not is_noted:
+        return AnalysedTable(judgements, analyses, is_unnoted=True)
 
     verdicts = {f"{one.claim.text} ({one.judged_on})": str(one.verdict) for one in judgements}
     tested = [one.claim for one in judgements if one.seeds]

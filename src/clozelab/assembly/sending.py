@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from claims.text.phrases import count_noun
 from clozelab.runs.record import Record
 from clozelab.terminal import say
-from clozelab.text.plain import PlainDict, read_json
+from clozelab.text.plain import PlainDict, hydra_text, read_json
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -30,7 +30,8 @@ def send(record: Record, logger: str) -> None:
     from clozelab.training.tracking import WandbTracker
 
     folder = record.folder
-    overrides = []
+    # Of a run that was moved or copied: a table in run_dir would be that of the old place.
+    overrides = [f"run_dir={hydra_text(str(folder.resolve()))}"]
     if logger:
         overrides.append(f"logger={logger}")
     with factory.recompose_config(record, overrides) as composed:

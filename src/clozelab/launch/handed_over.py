@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
+from claims.analysis.grouping import group_by
 from claims.text.terminal import Heading
 from clozelab.launch.slurm_queue import IN_LINE, SlurmUnreachableError, query_slurm
 from clozelab.runs.find import open_folder
@@ -58,3 +61,12 @@ def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
             standing = ENDS.get(runs[job_id].status, standing)
         rows.append((job_id, standing, runs[job_id].place, state.reason))
     return rows
+
+
+def print_unbegun(jobs: Sequence[tuple[str, str, Path]]) -> None:
+    """Print why jobs ended before their run began: each reason once."""
+    for reason, same in group_by(jobs, itemgetter(1)).items():
+        place, _, log = same[0]
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        say(f"failed before its run began: {place}{more}: {reason}", "yellow", wraps=True)
+        say(f"  log: {log}", style="dim")

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.runs.loss_bands import PLANNED_TOKENS, Band, is_within, nearest
+from claims.analysis.comparability import is_within
+from clozelab.runs.loss_bands import PLANNED_TOKENS, Band, nearest
 from clozelab.runs.record import Record
 
 SIZE_KEYS = ("model.num_*", "model.*_size", PLANNED_TOKENS)

@@ -164,6 +164,7 @@ class Match:
         return readings
 
 
+@cache
 def _is_of_training(key: str) -> bool:
     """Whether runs that differ in a setting are still of one kind."""
     return any(is_within(key, cause["keys"]) for name, cause in causes().items() if name != "masks")
@@ -178,11 +179,12 @@ def nearest(run: Record) -> list[Match]:
 
 def differences(own: JsonObject, theirs: JsonObject) -> dict[str, tuple[object, object]]:
     """Setting -> both values, where they are not the same."""
+    lengths = own[PLANNED_TOKENS], theirs[PLANNED_TOKENS]
+    is_as_long = max(lengths) <= SAME_LENGTH * min(lengths)
     differing = {}
     for key in theirs | own:
         pair = own.get(key), theirs.get(key)
-        is_as_long = key == PLANNED_TOKENS and max(pair) <= SAME_LENGTH * min(pair)
-        if pair[0] != pair[1] and not is_as_long:
+        if pair[0] != pair[1] and not (is_as_long and key == PLANNED_TOKENS):
             differing[key] = pair
     return differing
 

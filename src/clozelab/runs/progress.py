@@ -37,6 +37,7 @@ LAUNCH_FILE = Path("launcher") / "launch.json"
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
+LOSS_KEY = "train/loss"
 
 
 class Launch(BaseModel):
@@ -126,6 +127,7 @@ class Progress:
     tokens: int = 0
     training_seconds: float = 0.0
     tokens_per_second: float | None = None
+    loss: float | None = None  # the last logged one of training
     seconds_left: float | None = None  # of training alone
     seconds_since_metrics: float | None = None  # since the last line of metrics.csv
 
@@ -157,6 +159,7 @@ def read_progress(record: Record) -> Progress:
     step, tokens, seconds, *_ = rows[-1]
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
+    losses = [row.value for row in rows if row.key == LOSS_KEY]
     seconds_left = None
     if speed and total_steps and step:
         # what is left to read in units of what has been read
@@ -168,6 +171,7 @@ def read_progress(record: Record) -> Progress:
         tokens=tokens,
         training_seconds=seconds,
         tokens_per_second=speed,
+        loss=losses[-1] if losses else None,
         seconds_left=seconds_left,
         seconds_since_metrics=max(0.0, time.time() - path.stat().st_mtime),
     )

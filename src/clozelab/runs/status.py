@@ -18,6 +18,7 @@ from clozelab.runs.progress import (
     sweep_state,
 )
 from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, JobName, Record
+from clozelab.training.host import usable_cores
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
@@ -31,12 +32,18 @@ class ExperimentStatus:
 
     experiment: str
     scale: str
+    root: Path  # EXPERIMENT/SCALE, where its launches are noted; "." where there is no such folder
     sweeps: list[SweepState]
     running: list[tuple[Record, Progress]]
     trouble: list[Record]
     # jobs that ended before their run began: the run folder, why, and the log
     unbegun: list[tuple[str, str, Path]]
     commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
+
+    @property
+    def jobs_at_once(self) -> int:
+        """Where nothing runs, a job a core is what a launch would start."""
+        return len(self.running) or usable_cores()
 
     @property
     def is_done(self) -> bool:
@@ -72,7 +79,7 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
     commands = []
     if not running:
         commands = _commands_to_go_on(launches, sweeps, trouble, root)
-    return ExperimentStatus(experiment, scale, sweeps, running, trouble, unbegun, commands)
+    return ExperimentStatus(experiment, scale, root, sweeps, running, trouble, unbegun, commands)
 
 
 def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
@@ -133,11 +140,14 @@ def _commands_to_go_on(
 
 
 def running_cells(record: Record, progress: Progress) -> list[str]:
-    """A running run in words: name, steps, tokens a second, time left, process, a long silence."""
+    """A running run: name, steps, loss, tokens a second, time left, process, a long silence."""
     names = (record.name or record.place, record.task, f"seed {record.seeds}")
     steps = f"{progress.step:,}"
     if progress.total_steps:
         steps += f" of {progress.total_steps:,}"
+    loss = DASH
+    if progress.loss is not None:
+        loss = f"{progress.loss:.2f}"
     speed = DASH
     if progress.tokens_per_second is not None:
         speed = format_count(progress.tokens_per_second)
@@ -153,4 +163,4 @@ def running_cells(record: Record, progress: Progress) -> list[str]:
         and progress.seconds_since_metrics > SILENT_SECONDS
     ):
         silence = f"silent for {duration(progress.seconds_since_metrics)}"
-    return ["/".join(filter(None, names)), steps, speed, time_left, process, silence]
+    return ["/".join(filter(None, names)), steps, loss, speed, time_left, process, silence]

@@ -31,7 +31,7 @@ def main(args: ParsedArgs) -> int:
     root = Path(args.names[0])
     runs = find(root).pretrain
     if not runs:
-        raise ValueError(f"{root} holds no pre-training; `clozelab runs` lists those there are")
+        raise ValueError(f"no run below {root} is a pre-training; `clozelab runs` lists all")
     out = None
     if "out" in args.values:
         out = parse_output("out", args.values["out"], (".html", ".png", ".svg"))

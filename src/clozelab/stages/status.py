@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 
-from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, count_noun, duration
 from claims.text.terminal import Heading
-from clozelab.launch.handed_over import print_jobs_of_slurm
+from clozelab.launch.handed_over import print_jobs_of_slurm, print_unbegun
 from clozelab.report.curves import print_outside
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
@@ -24,23 +22,35 @@ from clozelab.runs.status import (
     running_cells,
 )
 from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
-from clozelab.training.host import usable_cores
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
+        [--watch [out=FILE.html] [--verdicts]]
 
 For every experiment and scale: jobs by stage and state, what runs now, what
 failed and why, about how long the rest takes, and the jobs that Slurm has.
 
 The jobs are those of the last launch there; runs that are none of them are
-"others". Processes on other machines are not seen."""
+"others". Processes on other machines are not seen.
+
+  --watch        shows what runs until it ends, or Ctrl-C: jobs, steps, losses,
+                 time left, and how many claims can be tested
+  out=FILE.html  the same as a page that refreshes itself, also without a terminal
+  --verdicts     shows verdicts as soon as there are any. That is an interim
+                 analysis, and is noted as one (docs/claims.md)"""
 
 
-@verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale"))
+@verb("status", HELP, names=(0, 1), keys=("runs_dir", "scale", "out"), flags=("watch", "verdicts"))
 def main(args: ParsedArgs) -> int:
     """Print how each experiment stands; returns the exit status."""
     runs_dir = path_of("runs_dir", args.values)
     filters = {key: args.values[key] for key in ("scale",) if key in args.values}
     experiment = next(iter(args.names), None)
+    if "watch" in args.flags:
+        from clozelab.report.watching import watch  # scipy takes a second
+
+        return watch(args, print_status, lambda: select(find_below(runs_dir), experiment, filters))
+    if "out" in args.values or args.flags:
+        raise ValueError("status takes out= and --verdicts with --watch alone")
     every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
     # A folder without runs is no mistake, filters that leave none may be one.
@@ -62,10 +72,8 @@ def main(args: ParsedArgs) -> int:
 
 def print_status(status: ExperimentStatus) -> None:
     """Print the jobs of an experiment, what runs, what went wrong, and how to go on."""
-    # Where nothing runs, a job a core is what a launch would start.
-    num_at_once = len(status.running) or usable_cores()
     say(f"{status.experiment or 'unknown'} {status.scale}".rstrip(), style="bold")
-    print_jobs(status.sweeps, num_at_once)
+    print_jobs(status.sweeps, status.jobs_at_once)
     if status.running:
         print_running(status.running)
     print_trouble(status.trouble)
@@ -76,7 +84,7 @@ def print_status(status: ExperimentStatus) -> None:
             sentence = "every run is complete; no record lists how many were planned"
         say(f"{sentence}\n", style="green")
         return
-    jobs = count_noun(num_at_once, "job")
+    jobs = count_noun(status.jobs_at_once, "job")
     say(f"time left: with {jobs} at a time, from finished and running runs")
     if not status.running:
         for command in status.commands or ["the command that began it"]:
@@ -118,9 +126,10 @@ def _time_left(seconds: float | None) -> str:
 
 
 def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
-    """Print the runs that go on: steps, speed, time left, process, and a long silence."""
+    """Print the runs that go on: steps, loss, speed, time left, process, and a long silence."""
     headings = [Heading("running"), Heading("steps", is_number=True)]
-    headings += [Heading("tokens/s", is_number=True, drop=2), Heading("time left", is_number=True)]
+    headings += [Heading("loss", is_number=True), Heading("tokens/s", is_number=True, drop=2)]
+    headings += [Heading("time left", is_number=True)]
     headings += [Heading("process", is_number=True, drop=3), Heading("", drop=1)]
     rows = [running_cells(record, progress) for record, progress in running]
     print_table(headings, rows)
@@ -138,12 +147,3 @@ def print_trouble(records: Sequence[Record]) -> None:
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
             say(f"  log: {log}", style="dim")
-
-
-def print_unbegun(jobs: Sequence[tuple[str, str, Path]]) -> None:
-    """Print why jobs ended before their run began: each reason once."""
-    for reason, same in group_by(jobs, itemgetter(1)).items():
-        place, _, log = same[0]
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        say(f"failed before its run began: {place}{more}: {reason}", "yellow", wraps=True)
-        say(f"  log: {log}", style="dim")

@@ -22,3 +22,8 @@ class TrackedJob:
     # Plain values to show beside the run; no secrets.
     config: PlainMapping = field(default_factory=dict)
     command: tuple[str, ...] = ()  # the command line to show, without secrets
+
+    @property
+    def group(self) -> str:
+        """What all seeds of an arm have in common."""
+        return f"{self.experiment}/{self.arm}"

@@ -183,6 +183,9 @@ class MlflowTracker(Logger):
                 with suppress(OSError, KeyError):  # a container's number without a name
                     user = getpass.getuser()
                 tags = {RUN_TAG: self.job.run_id, MLFLOW_RUN_NAME: self.run_name, MLFLOW_USER: user}
+                tags |= {"group": self.job.group, "stage": self.job.stage}
+                # scale:demo becomes the tag scale with the value demo
+                tags |= dict(tag.split(":", 1) for tag in self.job.tags)
                 runs = [self._client.create_run(experiment_id, tags=tags)]
             self.run_id = runs[0].info.run_id
 

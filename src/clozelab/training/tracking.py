@@ -120,7 +120,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
     }
     settings |= {
         "dir": str(job.folder),
-        "group": f"{job.experiment}/{job.arm}",
+        "group": job.group,
         "job_type": job.stage,
         "name": job.name,
         "id": job.run_id,
@@ -249,10 +249,12 @@ class WandbTracker(Logger):
 
 
 def build_mlflow_logger(
-    *, experiment_name: str, run_name: str, tracking_uri: str, lock: str, job: TrackedJob
+    *, experiment_name: str, run_name: str | None, tracking_uri: str, lock: str, job: TrackedJob
 ) -> Logger:
     """MLflow for one job; ValueError where the extra is not installed."""
     require_package("mlflow", "mlflow", "logger=mlflow")
+    if run_name is None:
+        run_name = job.name
     return MlflowTracker(
         experiment_name=experiment_name,
         run_name=run_name,

@@ -1,0 +1,98 @@
+"""`clozelab completion`: the function of its script, called as bash calls it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.screens import refuses
+
+from clozelab.schema import SCHEMAS, keys_of
+from clozelab.stages import completion
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS
+
+WORD_BREAKS = "COMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'"
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "clozelab"
+    with path.open("w", encoding="utf-8") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", file)
+        assert completion.main(["bash"]) == 0
+    return path
+
+
+def completed(script: Path, line: str, *, is_parted: bool = True) -> list[str]:
+    """What Tab offers at the end of a line; zsh does not part words at "="."""
+    breaks = WORD_BREAKS if is_parted else "COMP_WORDBREAKS=' '"
+    code = f'{breaks}\nsource "$1"; COMP_LINE="$2"; COMP_POINT=${{#2}}; _clozelab'
+    code += '\nprintf "%s\\n" "${COMPREPLY[@]}"'
+    command = ["bash", "-c", code, "bash", str(script), line]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not [one for one in result.stderr.splitlines() if "compopt" not in one]
+    return result.stdout.split()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("clozelab pre", ["prepare", "pretrain", "predict"]),
+        ("clozelab  pretr", ["pretrain"]),
+        ("clozelab pretrain optimizer.learn", ["optimizer.learning_rate="]),
+        ("clozelab pretrain validation.interv", ["validation.interval_steps="]),
+        ("clozelab finetune seed=1 task=mr", ["mrpc"]),
+        ("clozelab evaluate hydra/launcher=s", ["slurm", "slurm_local"]),
+        ("clozelab reproduce table5", ["table5_pretraining_tasks"]),
+        ("clozelab status --w", ["--watch"]),
+        ("clozelab explain runs/a ou", ["out="]),
+        # Files are bash's own to complete.
+        ("clozelab finetune encoder=fold", []),
+        ("clozelab predict fold", []),
+        ("clozelab no_verb a", []),
+    ],
+)
+def test_what_is_offered(script: Path, line: str, offered: list[str]) -> None:
+    assert completed(script, line) == offered
+
+
+@needs_bash
+def test_every_verb_and_every_choice_of_a_group(script: Path) -> None:
+    assert completed(script, "clozelab ") == [*HYDRA_VERBS, *PLAIN_VERBS]
+    objectives = completed(script, "clozelab pretrain objective=")
+    assert {"mlm", "ltr", "rtd"} <= set(objectives) and "mlm=" not in objectives
+    assert completed(script, "clozelab pretrain objective=lt", is_parted=False) == [
+        "objective=ltr",
+        "objective=ltr_rtl",
+    ]
+    for verb in HYDRA_VERBS:
+        offered = completed(script, f"clozelab {verb} ")
+        wanted = {f"{key}=" for key, _ in keys_of(SCHEMAS[verb]) if "*" not in key}
+        assert wanted <= set(offered), verb
+        assert len(offered) == len(set(offered)), "a word stands twice"
+
+
+@needs_bash
+def test_a_completion_takes_no_time(script: Path) -> None:
+    began = time.monotonic()
+    completed(script, "clozelab pretrain obj")
+    assert time.monotonic() - began < 0.5, "it must not start Python"
+
+
+def test_zsh_calls_the_functions_of_bash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert completion.main(["zsh"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("bashcompinit") < text.index("complete -o default -F _clozelab clozelab")
+    if shutil.which("zsh"):
+        subprocess.run(["zsh", "-n"], input=text, text=True, check=True)
+
+
+def test_another_shell_is_refused() -> None:
+    with refuses("completion=fish: choose one of bash, zsh"):
+        completion.main(["fish"])
