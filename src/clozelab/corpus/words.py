@@ -266,9 +266,8 @@ def word_rules(rules: Rules) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
     splitter = rules.get("pre_tokenizer") or {}
     added = [token["content"] for token in rules.get("added_tokens", ())]
-    rules_of_text = rules.get("normalizer") or {}
-    normalizer = type_of(rules_of_text)
-    lowers = normalizer == "Lowercase" or bool(rules_of_text.get("lowercase"))
+    normalizer = type_of(rules.get("normalizer"))
+    lowers = _lowers(rules)
     is_searchable = _is_searchable(rules)
     uncut = list(map(re.escape, added))
     letters = "a-z" if lowers else "A-Za-z"
@@ -287,6 +286,11 @@ def word_rules(rules: Rules) -> WordRules | None:
         bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
         return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
     return None
+
+
+def _lowers(rules: Rules) -> bool:
+    normalizer = rules.get("normalizer") or {}
+    return type_of(normalizer) == "Lowercase" or bool(normalizer.get("lowercase"))
 
 
 def _is_searchable(rules: Rules) -> bool:

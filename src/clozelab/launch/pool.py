@@ -117,10 +117,9 @@ class ProcessPool:
 
     def _start_waiting(self) -> None:
         """Start jobs in their order, as far as there is room and their folders are free."""
-        for job in self.jobs:
+        for job in filter(Job.may_begin, self.jobs):
             is_due = job.state in NOT_BEGUN and time.monotonic() >= job.look_again
-            # A job whose results it reads may still be left.
-            if not is_due or any(other.state.is_left for other in job.waits_for):
+            if not is_due:
                 continue
             if sum(job.state == JobState.RUNNING for job in self.jobs) >= self.at_once:
                 break

@@ -135,6 +135,10 @@ class Job:
     seconds_in_line: float = 0.0  # of its seconds
     progress: Progress = NO_PROGRESS  # as its folder says since it was started
 
+    def may_begin(self) -> bool:
+        """Whether no job is left whose results it reads."""
+        return not any(job.state.is_left for job in self.waits_for)
+
     @property
     def shown_state(self) -> JobState:
         """How it stands for its reader: a job that a batch system has no machine for waits."""

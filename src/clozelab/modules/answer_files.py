@@ -127,11 +127,7 @@ def text_line(answer: object) -> str:
 def _text_fields(content: ReadOnlyJson) -> list[str]:
     """What a line of text says of an answer, by the keys that the answer has."""
     if "masks" in content:
-        fields = []
-        for mask in content["masks"]:
-            tokens = [f"{token['token']} {token['probability']:.4f}" for token in mask]
-            fields.append(" ".join(tokens))
-        return fields
+        return [_best_tokens(mask) for mask in content["masks"]]
     if "words" in content:
         spans = content["entities"] or content["words"]
         return [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
@@ -145,6 +141,10 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
     if "probability" in content:
         fields.append(f"{content['probability']:.4f}")
     return fields
+
+
+def _best_tokens(mask: Iterable[PlainMapping]) -> str:
+    return " ".join(f"{token['token']} {token['probability']:.4f}" for token in mask)
 
 
 def write_delimited(

@@ -152,11 +152,15 @@ def find_equal_run(
     training = trained_by(config.recorded)
     for record in _complete_pretrainings_elsewhere(config):
         is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
-        has_last_one = (record.folder / "encoder/model.safetensors").is_file()
-        has_encoders = has_last_one and not missing_encoders(config, record.folder)
-        if is_equal and has_encoders and (any_code or not other_code(record)):
+        if is_equal and _has_encoders(record, config) and (any_code or not other_code(record)):
             return record
     return None
+
+
+def _has_encoders(record: Record, config: Composed) -> bool:
+    """Whether a run has its encoder, and every other one that is needed of it."""
+    has_last_one = (record.folder / "encoder/model.safetensors").is_file()
+    return has_last_one and not missing_encoders(config, record.folder)
 
 
 def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
