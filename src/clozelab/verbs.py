@@ -253,22 +253,22 @@ def _default_choices(verb: str) -> dict[str, str]:
 def groups_of(verb: str, folders: Sequence[Path] = (CONF_DIR,)) -> dict[str, list[str]]:
     """Group of a verb -> its choices in these folders; objective/input is a group of its own."""
     groups = {}
-    for group, usual in _default_choices(verb).items():
+    for group, default in _default_choices(verb).items():
         names = {group}
         for folder in folders:
             names |= {f"{group}/{file.parent.name}" for file in folder.glob(f"{group}/*/*.yaml")}
         for name in sorted(names):
-            groups[name] = _choices_in(folders, name, usual)
+            groups[name] = _choices_in(folders, name, default)
     return groups
 
 
-def _choices_in(folders: Iterable[Path], group: str, usual: str) -> list[str]:
+def _choices_in(folders: Iterable[Path], group: str, default: str) -> list[str]:
     """The choices of a group, sorted."""
     stems = set()
     for folder in folders:
         stems |= {file.stem for file in folder.glob(f"{group}/*.yaml")}
     # corpus/scale_demo.yaml is what a scale takes by itself: nobody chooses it.
-    return sorted(stem for stem in stems if stem == usual or not stem.startswith("scale_"))
+    return sorted(stem for stem in stems if stem == default or not stem.startswith("scale_"))
 
 
 def _name_and_text(name: str, text: str) -> list[str]:

@@ -468,19 +468,20 @@ def claim_section(
     """
     judgements = analysed.judgements
     claims = claim_views(judgements, table)
-    units = {judgement.judged_on: unit_of(judgement) for judgement in judgements}
+    summary = wording.summarise(judgements)
+    units = in_units(POINTS, {judgement.judged_on: unit_of(judgement) for judgement in judgements})
     reading = _reading(table, judgements, selection)
     tested: list[DifferenceView] = []
     if not table.spec.claims:
         tested = differences(table, every_pair=every_pair)
     return ClaimSection(
         claims=claims,
-        summary=wording.summarise(judgements),
+        summary=summary,
         analyses=_analyses(analysed.analyses),
         forest=forest_of(claims, table),
         differences=tested,
         every_pair=every_pair,
-        units=in_units(POINTS, units),
+        units=units,
         reading=reading,
         selection=selection,
     )

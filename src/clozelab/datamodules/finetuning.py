@@ -773,19 +773,19 @@ class TrainingBatches(IterableDataset[Batch]):
             stride = worker.num_workers
         batches: list[Ints] = []
         batches_epoch = None
-        for epoch, position, part in self.places[first::stride]:
+        for epoch, position, section in self.places[first::stride]:
             if epoch != batches_epoch:
                 # The sequences that come first (epoch -1) share the first epoch's number: they are
                 # other sequences.
                 batches = self.unit.draw_batches(
                     self.sequences,
-                    part,
+                    section,
                     batch_size=self.plan.global_batch_size,
                     seed=self.plan.seed,
                     epoch=max(0, epoch),
                 )
                 batches_epoch = epoch
-            yield self._local_batch(epoch, batches[position] + part.start)
+            yield self._local_batch(epoch, batches[position] + section.start)
 
     def _local_batch(self, epoch: int, index: Ints) -> Batch:
         """This rank's examples of the global batch at `index`."""

@@ -33,13 +33,28 @@ PLANNED_TOKENS = "planned tokens"
 SAME_LENGTH = 1.25  # planned tokens of runs that are trained for as long differ by no larger factor
 
 
+@dataclass(frozen=True)
+class Cause:
+    """What may move a loss out of its band.
+
+    Attributes:
+        check: what tells it from other causes.
+        keys: patterns of the settings that show it where they differ.
+        nats: of a training loss below the held-out one, which show it, too.
+    """
+
+    check: str
+    keys: list[str]
+    nats: float = math.inf
+
+
 @cache
-def causes() -> JsonObject:
-    """Return what may move a loss out of its band: name -> its `keys`, and a `check`."""
+def causes() -> dict[str, Cause]:
+    """Return every cause by its name."""
     import yaml  # type: ignore[import-untyped]
 
-    entries: JsonObject = yaml.safe_load((CONF_DIR / "loss_causes.yaml").read_bytes())
-    return entries
+    entries = yaml.safe_load((CONF_DIR / "loss_causes.yaml").read_bytes())
+    return {name: Cause(**entry) for name, entry in entries.items()}
 
 
 def settings_of(run: Record) -> JsonObject:
@@ -167,7 +182,7 @@ class Match:
 @cache
 def _is_of_training(key: str) -> bool:
     """Whether runs that differ in a setting are still of one kind."""
-    return any(is_within(key, cause["keys"]) for name, cause in causes().items() if name != "masks")
+    return any(is_within(key, cause.keys) for name, cause in causes().items() if name != "masks")
 
 
 def nearest(run: Record) -> list[Match]:

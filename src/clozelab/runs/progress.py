@@ -160,6 +160,7 @@ def read_progress(record: Record) -> Progress:
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
     losses = [row.value for row in rows if row.key == LOSS_KEY]
+    loss = losses[-1] if losses else None
     seconds_left = None
     if speed and total_steps and step:
         # what is left to read in units of what has been read
@@ -171,7 +172,7 @@ def read_progress(record: Record) -> Progress:
         tokens=tokens,
         training_seconds=seconds,
         tokens_per_second=speed,
-        loss=losses[-1] if losses else None,
+        loss=loss,
         seconds_left=seconds_left,
         seconds_since_metrics=max(0.0, time.time() - path.stat().st_mtime),
     )
