@@ -14,6 +14,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -100,7 +101,7 @@ def bands_of(runs: Sequence[tuple[str, Record]]) -> list[PlainDict]:
 def common_settings(bands: Sequence[PlainDict]) -> PlainDict:
     """The most frequent value of each setting: bands then only hold what differs from it."""
     common: PlainDict = {}
-    for key in sorted({key for band in bands for key in band["settings"]}):
+    for key in sorted(set(chain.from_iterable(band["settings"] for band in bands))):
         values = Counter(json.dumps(band["settings"].get(key)) for band in bands)
         ((value, _),) = values.most_common(1)
         common[key] = json.loads(value)

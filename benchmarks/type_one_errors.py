@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,7 @@ def print_line(name: str, rates: list[tuple[float, int]]) -> None:
 
 def print_tables(tables: int, resampled: int) -> None:
     """Print both tables, with a column for each number of seeds or examples and distribution."""
-    headings = [f"{seeds} seeds, {name}" for seeds in SEEDS for name in DISTRIBUTIONS]
+    headings = [f"{seeds} seeds, {name}" for seeds, name in product(SEEDS, DISTRIBUTIONS)]
     print(f"| wrong | {' | '.join(headings)} |\n|---|{'--:|' * len(headings)}")
     for test in TESTS:
         rates = []
@@ -208,7 +208,7 @@ def print_tables(tables: int, resampled: int) -> None:
                 rates.append((misses, resampled))
         print_line(f"interval of the multi-bootstrap, {finetunings} a seed", rates)
 
-    headings = [f"{number} examples, {name}" for number in EXAMPLES for name in DISTRIBUTIONS]
+    headings = [f"{number} examples, {name}" for number, name in product(EXAMPLES, DISTRIBUTIONS)]
     print(f"\n| wrong | {' | '.join(headings)} |\n|---|{'--:|' * len(headings)}")
     rates = []
     exact = []

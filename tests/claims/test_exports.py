@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -16,8 +17,7 @@ EXPORTS = Path(__file__).with_name("exports")
 
 def test_a_cache_of_mteb_has_a_column_for_each_task() -> None:
     cells = read_scores(EXPORTS / "mteb").cells
-    arms = ("lab__narrow", "lab__wide")
-    assert set(cells) == {(arm, task) for arm in arms for task in ("STS17", "STSBenchmark")}
+    assert set(cells) == set(product(("lab__narrow", "lab__wide"), ("STS17", "STSBenchmark")))
     for seed in (1, 2, 3):
         file = EXPORTS / f"mteb/lab__wide-seed-{seed}/main/STS17.json"
         subsets = json.loads(file.read_text())["scores"]["test"]
@@ -28,9 +28,7 @@ def test_a_cache_of_mteb_has_a_column_for_each_task() -> None:
 def test_a_tree_of_the_trainer_has_its_last_evaluations() -> None:
     """One arm saved its metrics, the other its state alone."""
     found = read_scores(EXPORTS / "trainer")
-    assert set(found.cells) == {
-        (arm, f"toy {metric}") for arm in ("narrow", "wide") for metric in ("accuracy", "loss")
-    }
+    assert set(found.cells) == set(product(("narrow", "wide"), ("toy accuracy", "toy loss")))
     for seed in (1, 2, 3):
         metrics = EXPORTS / f"trainer/wide/toy/seed-{seed}/eval_results.json"
         saved = json.loads(metrics.read_text())

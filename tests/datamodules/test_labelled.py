@@ -9,6 +9,7 @@ import logging
 import string
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -470,8 +471,8 @@ def test_a_unit_may_draw_other_batches(
     data.setup()
     monkeypatch.setattr(data.unit, "draw_batches", in_order)
     batches = TrainingBatches(data, range(data.steps_per_epoch), 0, 1)
-    seen = [number for batch in batches for number in batch["example_index"].tolist()]
-    assert seen == list(range(53))
+    seen = chain.from_iterable(batch["example_index"].tolist() for batch in batches)
+    assert list(seen) == list(range(53))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

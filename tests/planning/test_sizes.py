@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +26,11 @@ def loss_of(size: float, tokens: float) -> float:
     return 1.5 + 40.0 / size**0.25 + 300.0 / tokens**0.35
 
 
-def made_bands(law: object = loss_of, noise: float = 0.0) -> list[Band]:
+def made_bands(law: Callable[..., float] = loss_of, noise: float = 0.0) -> list[Band]:
     rng = np.random.default_rng(1)
     bands = []
     for (name, size), tokens in product(SIZES.items(), TOKENS):
-        losses = [law(size, tokens) + noise * rng.normal() for _ in range(3)]  # type: ignore[operator]
+        losses = [law(size, tokens) + noise * rng.normal() for _ in range(3)]
         settings = {"planned tokens": tokens}
         bands.append(
             Band(name, ["made"], settings, 6.0, size, [tokens / 2, tokens], [[9.0], losses])

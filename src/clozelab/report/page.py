@@ -113,7 +113,8 @@ def build_page(
     statistic = statistic_of(table.experiment)
     of_paper = f"; the paper's numbers are {statistic}" if statistic else ""
     arms = learning_summary(table)
-    bounds = templates().get_template("bounds.txt.j2").render(bounds=loss_bounds(table))
+    bounds_template = templates().get_template("bounds.txt.j2")
+    bounds = paragraphs(bounds_template.render(bounds=loss_bounds(table)))
     in_words = table_section(table, _sets(table), of_paper, paper_labels)
     experiment = table.experiment
     answer = ""
@@ -136,7 +137,7 @@ def build_page(
         judged=judged,
         classes=class_tables(table),
         arms=arms,
-        bounds=paragraphs(bounds),
+        bounds=bounds,
         costs=costs(table),
         problems=troubles,
         provenance=provenance(table),
