@@ -39,7 +39,7 @@ from interleaved import ROOT, commit, machine
 
 # isort: split
 import torch
-from tests.runs.test_pretrain_run import empty, flip, state, tensors, write_text
+from tests.runs.test_pretrain_run import state, tensors, write_text
 from tests.runs.test_stops import children, gone
 
 from clozelab import cli
@@ -273,6 +273,17 @@ def damaged_checkpoints(lab: Lab) -> Iterator[Row]:
             passed[name] += is_named and lab.is_whole(trial)
     for name, count in passed.items():
         yield Row(f"newest checkpoint {name}", f"is named and passed over, {SAME}", rounds, count)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flip(path: Path) -> None:
+    """Change one bit at a third of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
 
 
 def flip_a_bit(path: Path, draw: random.Random) -> None:

@@ -60,6 +60,7 @@ MISSING = (
     r"no pre-training run with a checkpoint",
     r"RUN has no adapter/",
     r"there is no sbatch here",
+    r"--watch needs a terminal",
     r"'ray', which is not installed",
     r"no model here, expected config\.json",
     r"runs/\S*/encoders?(/step-240)?: no encoder here",
@@ -276,6 +277,8 @@ def words_of(command: str) -> list[str]:
     for name, stand_in in NAMES.items():
         command = command.replace(name, stand_in)
     words = shlex.split(command, comments=True)
+    if ">" in words:
+        words = words[: words.index(">")]
     if words[0] in ("plan", "reproduce", "runs", "pack", "register") and "NAME" in words:
         has_inputs = any(word.startswith("inputs.") for word in words)
         words[words.index("NAME")] = "worth_it" if has_inputs else EXPERIMENT
