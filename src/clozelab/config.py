@@ -148,17 +148,18 @@ def suited_learning_rate(
     folder = _encoder_of_recipe(_root_)
     if folder is None:
         return rate
-    try:
-        config = read_json(folder / "config.json")
-        model_type = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return rate  # no config.json of this layout: it is read, or refused, elsewhere
-    for key in ("hidden_size", "dim", "d_model"):
-        width = config.get(key)
-        if isinstance(width, int) and 0 < width < BASE_WIDTH:
-            wider_rate = round(rate * (BASE_WIDTH / width) ** 2, 6)
-            rate = max(rate, min(wider_rate, HIGHEST_LEARNING_RATE))
-    low, high = ranges.get(model_type, (rate, rate))
+    config: PlainDict = {}
+    # Google's released folders have the second one; what is no configuration is refused elsewhere.
+    for name in ("config.json", "bert_config.json"):
+        with suppress(OSError, ValueError, TypeError):
+            config = config or dict(read_json(folder / name))
+    widths = [config[key] for key in ("hidden_size", "dim", "d_model") if config.get(key)]
+    if widths and widths[0] < BASE_WIDTH:
+        narrow_rate = round(rate * (BASE_WIDTH / widths[0]) ** 2, 6)
+        rate = max(rate, min(narrow_rate, HIGHEST_LEARNING_RATE))
+    # Ours have a prefix where transformers would compute something else.
+    family = str(config.get("model_type")).removeprefix("clozelab_")
+    low, high = ranges.get(family, (rate, rate))
     return min(max(rate, low), high)
 
 

@@ -180,3 +180,20 @@ def test_other_names_of_runs_are_a_regular_expression(tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text("scores: {run: '('}\ncompare: all\n")
     with refuses("scores.run is '('; it is a regular expression"):
         judge_files(tmp_path, tmp_path / "claims.yaml", None)
+
+
+def test_a_seed_beside_a_pre_training_seed_is_that_of_the_fine_tuning(tmp_path: Path) -> None:
+    """As results.csv of a report has them: ten fine-tunings of two encoders are two seeds."""
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,pretrain_seed,seed,task,score\na,1,7,t,80\na,1,8,t,82\na,2,9,t,81\n")
+    assert read_scores(path).cells["a", "t"] == {(1, 7): 80.0, (1, 8): 82.0, (2, 9): 81.0}
+
+
+def test_what_may_mean_two_things_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("system,model,seed,task,score\na,bert,1,t,80\n")
+    with refuses("system and model may both name the arms"):
+        read_scores(path)
+    path.write_text("arm,seed,task,example,score\na,1,t,q1,1\na,1,t,q2,0\na,1,t,,50\n")
+    with refuses("scores of single examples and one of the whole run"):
+        read_scores(path)

@@ -101,7 +101,10 @@ def test_fractions_are_called_so(tmp_path: Path) -> None:
     for score, is_named in (("0.9", True), ("90", False)):
         path.write_text(f"arm,seed,mnli,rte\na,1,{score},\nb,1,0.8,0.7\n")
         assumed = judge_files(path, None, None).problems["Assumed"]
-        assert any("no score is above 1" in line for line in assumed) == is_named
+        fractions = next(line for line in assumed if "is above 1" in line)
+        assert fractions.startswith(
+            "no score of mnli, rte is" if is_named else "no score of rte is"
+        )
 
 
 def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None:

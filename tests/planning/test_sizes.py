@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,15 @@ def test_where_size_changes_nothing_no_size_stands_out() -> None:
     expected = forecasts(made_bands(law, noise=0.02), 1e14)
     assert len(expected) >= 3
     assert expected[-1].loss - expected[0].loss < expected[0].error
+
+
+def test_measured_flops_of_one_size_may_differ_a_little() -> None:
+    bands = made_bands()
+    measured = []
+    for number, band in enumerate(bands):
+        measured.append(replace(band, flops_per_token=band.flops_per_token * (1 + 1e-6 * number)))
+    names = [forecast.name for forecast in forecasts(bands, 1e14)]
+    assert [forecast.name for forecast in forecasts(measured, 1e14)] == names
 
 
 def test_leaving_a_band_out_misses_it_by_what_the_error_says() -> None:

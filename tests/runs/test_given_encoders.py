@@ -154,6 +154,9 @@ def test_the_range_of_its_family(
         # ELECTRA-Small: 3e-4 in its paper
         ("electra", {"hidden_size": 256}, 2.7e-4),
         ("electra", {"hidden_size": 128}, 3e-4),
+        ("clozelab_electra", {"hidden_size": 128}, 3e-4),
+        # One width counts, the encoder's own.
+        ("bert", {"hidden_size": 384, "d_model": 384}, 1.2e-4),
         ("roberta", {"hidden_size": 384}, 3e-5),
     ],
 )
@@ -162,6 +165,11 @@ def test_a_narrow_encoder_bears_more(
 ) -> None:
     given = make_encoder(tmp_path / "given", model_type, **config)
     assert recipe(f"encoder={given}") == [learning_rate, *TASK[1:]]
+
+
+def test_so_does_a_small_encoder_as_google_released_it(tmp_path: Path) -> None:
+    (tmp_path / "bert_config.json").write_text('{"hidden_size": 128}')
+    assert recipe(f"encoder={tmp_path}") == [1e-3, *TASK[1:]]
 
 
 @pytest.mark.parametrize(

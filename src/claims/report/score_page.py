@@ -78,10 +78,11 @@ def build_score_page(
 ) -> ScorePage:
     """Put judged scores into words; `notes` says what of them was left out."""
     seeds: list[int] = []
-    values: list[float] = []
-    for cell in table.cells.values():
+    largest: dict[str, float] = {}
+    for (_, column), cell in table.cells.items():
         seeds += [seed for seed, _ in cell.scores]
-        values += cell.scores.values()
+        sizes = [abs(score) for score in cell.scores.values()]
+        largest[column] = max([largest.get(column, 0.0), *sizes])
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     problems = {}
     if notes:
@@ -91,12 +92,13 @@ def build_score_page(
         problems["Not compared"] = unpaired
     assumed = [column.name for column in table.spec.columns if not column.unit]
     if assumed:
-        names = ", ".join(assumed)
-        problems["Assumed"] = [f"percent, where higher is better: {names}"]
-        if max(map(abs, values)) <= 1.0:
+        problems["Assumed"] = [f"percent, where higher is better: {', '.join(assumed)}"]
+        small = [data.heading for data in table.columns if largest.get(data.key, 100.0) <= 1.0]
+        fractions = [name for name in assumed if name in small]
+        if fractions:
             problems["Assumed"].append(
-                "no score is above 1: fractions are to be written as percent, or declared by"
-                " `columns:` with another unit"
+                f"no score of {', '.join(fractions)} is above 1: fractions are to be written as"
+                " percent, or declared by `columns:` with another unit"
             )
     title = file.title if file.title else f"Claims about {scores.name}"
     labels = {row: row for row in table.rows}

@@ -65,8 +65,19 @@ def _names_of_columns(path: Path, layout: ScoreLayout, columns: Sequence[str]) -
         present = [usual for usual in usual_names if _find(usual, columns)]
         if present and named == getattr(DEFAULT_LAYOUT, name):
             named = present[0]
+            if name == "arm" and len(present) > 1 and named != "arm":
+                raise ValueError(
+                    f"{path}: {' and '.join(present)} may both name the arms; say which one does:"
+                    f" `scores: {{arm: {named}}}` in the file of claims (docs/judge.md)"
+                )
         if named:
             names[name] = _column(path, named, columns)
+    # Beside a pre-training seed, `seed` is that of the fine-tuning.
+    if layout.seed == DEFAULT_LAYOUT.seed and "finetuning_seed" not in names:
+        for usual in USUAL_NAMES["seed"][1:]:
+            if _find(usual, columns) and names["seed"] == _find("seed", columns):
+                names["finetuning_seed"] = names["seed"]
+                names["seed"] = _column(path, usual, columns)
     return names
 
 

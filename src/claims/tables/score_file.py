@@ -124,6 +124,11 @@ def _scores_by_example(
                 f" seed {row.seed}{fine}{example}"
             )
         scores[row.example] = row.score
+        if "" in scores and len(scores) > 1:
+            raise ValueError(
+                f"{path}, {where}: {row.arm} on {column}, seed {row.seed}, has scores of single"
+                " examples and one of the whole run: leave one of the two out"
+            )
     return by_example
 
 

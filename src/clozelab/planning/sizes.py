@@ -20,6 +20,7 @@ from clozelab.runs.record import Record
 SIZE_KEYS = ("model.num_*", "model.*_size", PLANNED_TOKENS)
 LEAST_BANDS = 8  # the surface has six coefficients
 STANDARD_ERRORS = 2.0
+MOST_LEVERAGE = 0.999
 Values: TypeAlias = float | NDArray[np.float64]
 
 
@@ -54,16 +55,22 @@ def forecasts(bands: Sequence[Band], flops: float) -> list[SizeForecast]:
     if len(bands) < LEAST_BANDS or np.linalg.matrix_rank(terms) < terms.shape[1]:
         return []
     inverse = np.linalg.pinv(terms)
-    # What a fit without a band misses it by, from the fit with all of them.
-    missed = (losses - terms @ inverse @ losses) / (1.0 - np.diag(terms @ inverse))
+    leverages = np.diag(terms @ inverse)
+    # A band that alone determines a coefficient can't be left out.
+    if leverages.max() > MOST_LEVERAGE:
+        return []
+    # The leave-one-out residuals, from the fit with all bands.
+    missed = (losses - terms @ inverse @ losses) / (1.0 - leverages)
     error = STANDARD_ERRORS * float(np.sqrt(np.mean(missed**2)))
 
     expected = []
-    for size in np.unique(sizes):
-        known = tokens[sizes == size]
+    names = np.array([band.name for band in bands])
+    for name in dict.fromkeys(names.tolist()):
+        # Measured FLOPs of one size differ a little from length to length.
+        size = sizes[names == name].mean()
+        known = tokens[names == name]
         if known.min() <= flops / size <= known.max():
             loss = float(_terms(size, flops / size) @ inverse @ losses)
-            name = bands[int(np.argmax(sizes == size))].name
             expected.append(SizeForecast(name, float(flops / size), loss, error))
     return sorted(expected, key=lambda forecast: forecast.loss)
 

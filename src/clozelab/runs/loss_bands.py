@@ -136,9 +136,9 @@ class LossReading(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        if self.loss > self.high:
-            return "above"
-        return "below" if self.loss < self.low else "inside"
+        if self.low <= self.loss <= self.high:
+            return "inside"
+        return "below" if self.loss < self.low else "above"
 
 
 @dataclass(frozen=True)
@@ -217,4 +217,6 @@ def match_of(run: Record) -> Match | None:
 def memorised_nats(run: Record) -> float:
     """Return the last held-out loss minus the last training loss; NaN where one is missing."""
     last = {row.key: row.value for row in read_rows(run.folder / "metrics.csv")}
-    return last.get("validation/loss", math.nan) - last.get("train/loss", math.nan)
+    # The loss of the tokens alone, as the held-out one is; train/loss has next sentences, too.
+    train_loss = last.get("train/mlm_loss", last.get("train/loss", math.nan))
+    return last.get("validation/loss", math.nan) - train_loss
