@@ -148,14 +148,19 @@ def suited_learning_rate(
     folder = _encoder_of_recipe(_root_)
     if folder is None:
         return rate
+    file = folder / "config.json"
+    if not file.is_file():
+        file = folder / "bert_config.json"  # as Google released its encoders
     config: PlainDict = {}
-    # Google's released folders have the second one; what is no configuration is refused elsewhere.
-    for name in ("config.json", "bert_config.json"):
-        with suppress(OSError, ValueError, TypeError):
-            config = config or dict(read_json(folder / name))
-    widths = [config[key] for key in ("hidden_size", "dim", "d_model") if config.get(key)]
-    if widths and widths[0] < BASE_WIDTH:
-        narrow_rate = round(rate * (BASE_WIDTH / widths[0]) ** 2, 6)
+    with suppress(OSError, ValueError, TypeError):  # it is read, or refused, elsewhere
+        config = dict(read_json(file))
+    width: float = BASE_WIDTH
+    for key in ("d_model", "dim", "hidden_size"):
+        value = config.get(key)
+        if isinstance(value, int | float) and value > 0:
+            width = value
+    if width < BASE_WIDTH:
+        narrow_rate = round(rate * (BASE_WIDTH / width) ** 2, 6)
         rate = max(rate, min(narrow_rate, HIGHEST_LEARNING_RATE))
     # Ours have a prefix where transformers would compute something else.
     family = str(config.get("model_type")).removeprefix("clozelab_")
