@@ -78,28 +78,15 @@ def build_score_page(
 ) -> ScorePage:
     """Put judged scores into words; `notes` says what of them was left out."""
     seeds: list[int] = []
-    largest: dict[str, float] = {}
-    for (_, column), cell in table.cells.items():
+    for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
-        sizes = [abs(score) for score in cell.scores.values()]
-        largest[column] = max([largest.get(column, 0.0), *sizes])
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
-    problems = {}
-    if notes:
-        problems["Left out"] = list(notes)
-    unpaired = _rows_without_a_pair(table)
-    if unpaired:
-        problems["Not compared"] = unpaired
-    assumed = [column.name for column in table.spec.columns if not column.unit]
-    if assumed:
-        problems["Assumed"] = [f"percent, where higher is better: {', '.join(assumed)}"]
-        small = [data.heading for data in table.columns if largest.get(data.key, 100.0) <= 1.0]
-        fractions = [name for name in assumed if name in small]
-        if fractions:
-            problems["Assumed"].append(
-                f"no score of {', '.join(fractions)} is above 1: fractions are to be written as"
-                " percent, or declared by `columns:` with another unit"
-            )
+    remarks = {
+        "Left out": list(notes),
+        "Not compared": _rows_without_a_pair(table),
+        "Assumed": _assumptions(table),
+    }
+    problems = {heading: lines for heading, lines in remarks.items() if lines}
     title = file.title if file.title else f"Claims about {scores.name}"
     labels = {row: row for row in table.rows}
     in_words = table_section(table, f"of {scores.name}", "", labels)
@@ -115,6 +102,26 @@ def build_score_page(
         provenance=[("Report", written)],
         plots={},
     )
+
+
+def _assumptions(table: ScoreTable) -> list[str]:
+    """Name the columns of which the file does not say the unit, and those that may be fractions."""
+    assumed = [column.name for column in table.spec.columns if not column.unit]
+    if not assumed:
+        return []
+    largest: dict[str, float] = {}
+    for (_, key), cell in table.cells.items():
+        scores = [abs(score) for score in cell.scores.values()]
+        largest[key] = max([largest.get(key, 0.0), *scores])
+    small = [data.heading for data in table.columns if largest.get(data.key, 100.0) <= 1.0]
+    fractions = [name for name in assumed if name in small]
+    sentences = [f"percent, where higher is better: {', '.join(assumed)}"]
+    if fractions:
+        sentences.append(
+            f"no score of {', '.join(fractions)} is above 1: fractions are to be written as"
+            " percent, or declared by `columns:` with another unit"
+        )
+    return sentences
 
 
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:

@@ -16,7 +16,7 @@ from claims.text.phrases import count_noun
 # what a column is usually called, where a layout names none
 USUAL_NAMES = {
     "arm": ("arm", "system", "model", "method"),
-    "seed": ("seed", "pretrain_seed", "pretraining_seed", "pre_training_seed"),
+    "seed": ("pretrain_seed", "pretraining_seed", "pre_training_seed", "seed"),
     "finetuning_seed": ("finetuning_seed", "fine_tuning_seed", "finetune_seed"),
     "example": ("example", "item"),
 }
@@ -60,25 +60,33 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
 def _names_of_columns(path: Path, layout: ScoreLayout, columns: Sequence[str]) -> dict[str, str]:
     """Our name of a column -> the file's. ValueError: arm or seed is missing, or one named here."""
     names = {}
-    for name, usual_names in USUAL_NAMES.items():
-        named = getattr(layout, name)
-        present = [usual for usual in usual_names if _find(usual, columns)]
-        if present and named == getattr(DEFAULT_LAYOUT, name):
-            named = present[0]
-            if name == "arm" and len(present) > 1 and named != "arm":
-                raise ValueError(
-                    f"{path}: {' and '.join(present)} may both name the arms; say which one does:"
-                    f" `scores: {{arm: {named}}}` in the file of claims (docs/judge.md)"
-                )
-        if named:
-            names[name] = _column(path, named, columns)
+    for name in USUAL_NAMES:
+        column = _column_of(path, name, layout, columns)
+        if column:
+            names[name] = column
     # Beside a pre-training seed, `seed` is that of the fine-tuning.
-    if layout.seed == DEFAULT_LAYOUT.seed and "finetuning_seed" not in names:
-        for usual in USUAL_NAMES["seed"][1:]:
-            if _find(usual, columns) and names["seed"] == _find("seed", columns):
-                names["finetuning_seed"] = names["seed"]
-                names["seed"] = _column(path, usual, columns)
+    seed = _find("seed", columns)
+    is_free = layout.seed == DEFAULT_LAYOUT.seed and "finetuning_seed" not in names
+    if is_free and seed and seed != names["seed"]:
+        names["finetuning_seed"] = seed
     return names
+
+
+def _column_of(path: Path, name: str, layout: ScoreLayout, columns: Sequence[str]) -> str | None:
+    """The column that a layout names, or the first that is usually called so; None for neither.
+
+    ValueError: the layout's column is missing, or two columns may name the arms.
+    """
+    named = getattr(layout, name)
+    present = [usual for usual in USUAL_NAMES[name] if _find(usual, columns)]
+    if not present or named != getattr(DEFAULT_LAYOUT, name):
+        return _column(path, named, columns) if named else None
+    if name == "arm" and len(present) > 1 and present[0] != "arm":
+        raise ValueError(
+            f"{path}: {' and '.join(present)} may both name the arms; say which one does:"
+            f" `scores: {{arm: {present[0]}}}` in the file of claims (docs/judge.md)"
+        )
+    return _find(present[0], columns)
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
