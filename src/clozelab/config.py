@@ -716,7 +716,9 @@ def _resolved_texts(
                     yield key, content, value
 
 
+# Of fine-tuning a given encoder: the width that tasks' learning rates are for, and the highest one.
 BASE_WIDTH = 768
 HIGHEST_LEARNING_RATE = 1e-3
+# MiniLM has found no entity of WNUT-17 after 63 steps, and a fifth of them after 126.
 LEAST_STEPS = 150
 MOST_EPOCHS = 25

@@ -88,6 +88,7 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
 
+    # A score of a whole run is an array of one; only those of single examples are kept as arrays.
     runs: ExampleScores = {}
     examples: ExampleScores = {}
     for column in dict.fromkeys(column for _, column in by_example):
@@ -136,18 +137,16 @@ def _example_names(
     path: Path, cells: Mapping[tuple[str, str], Mapping[Seeds, Mapping[str, float]]]
 ) -> list[str]:
     """The examples of a column, in order. ValueError: its runs are not all over the same ones."""
-    first_names: list[str] | None = None
+    first_cell = next(iter(cells.values()))
+    names = sorted(next(iter(first_cell.values())))
     for (arm, column), cell in cells.items():
         for (seed, _), scores in cell.items():
-            names = sorted(scores)
-            if first_names is None:
-                first_names = names
-            if names != first_names:
+            if sorted(scores) != names:
                 raise ValueError(
                     f"{path}: {arm} on {column}, seed {seed}, is not scored on the examples of the"
-                    f" first run ({len(names)} and {len(first_names)}): give all runs the same ones"
+                    f" first run ({len(scores)} and {len(names)}): give all runs the same ones"
                 )
-    return first_names or [""]
+    return names
 
 
 def _example_arrays(

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 
 from rich.live import Live
@@ -31,6 +32,7 @@ from clozelab.training.stopping import Interrupted
 REFRESH_SECONDS = 5.0
 # Nothing runs for a while where a corpus is prepared, between two stages and after a failure.
 IDLE_SECONDS = 600.0
+GAP_SECONDS = 30.0  # at most between two trials of a search
 
 
 class _Frame(StringIO):
@@ -84,7 +86,10 @@ class SweepWatch:
             self._last_active = now
         goes_on = now - self._last_active < IDLE_SECONDS
         if self._seen and all(status.is_done for status in statuses):
-            goes_on = False
+            sweeps = chain.from_iterable(status.sweeps for status in statuses)
+            # Where no launch has noted its jobs, another one may follow soon.
+            may_follow = any(sweep.planned is None for sweep in sweeps)
+            goes_on = may_follow and now - self._last_active < GAP_SECONDS
         live.update(Text.from_ansi(self.frame(statuses)), refresh=True)
         self.write_page(statuses, is_live=goes_on)
         return goes_on
