@@ -97,6 +97,17 @@ def test_one_run_each_has_mcnemar_beside_an_open_verdict(tmp_path: Path) -> None
     assert text == f"these two runs alone: {counts}; exact McNemar p = 0.065"
 
 
+def test_errors_are_counted_as_wrong(tmp_path: Path) -> None:
+    rows = [f"{arm},1,err,q{number},{int(arm == 'a')}" for arm in "ab" for number in range(8)]
+    (tmp_path / "scores.csv").write_text("\n".join(["arm,seed,task,example,score", *rows]))
+    (tmp_path / "claims.yaml").write_text(
+        "columns: [{name: err, unit: percent, higher_is_better: false}]\n"
+        "claims: [{text: a errs more, compare: [a, b, err], direction: higher}]\n"
+    )
+    judge_files(tmp_path / "scores.csv", tmp_path / "claims.yaml", tmp_path / "report")
+    assert "only a has 8 wrong, only b 0" in (tmp_path / "report/report.md").read_text()
+
+
 def test_one_run_each_with_graded_scores_has_the_bootstrap(tmp_path: Path) -> None:
     """Its interval is scipy's, but for the draws."""
     draw = np.random.default_rng(0)

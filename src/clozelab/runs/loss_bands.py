@@ -116,6 +116,12 @@ def load_bands() -> list[Band]:
     return bands
 
 
+@cache
+def known_corpora() -> frozenset[object]:
+    """The checksums of the texts that there are bands of."""
+    return frozenset(band.settings["corpus"] for band in load_bands())
+
+
 def expected_range(seeds: Sequence[float]) -> tuple[float, float]:
     """Where another seed's loss is expected: the 95 % prediction interval of Student's t."""
     from claims.analysis.statistics import CONFIDENCE, t_quantile  # scipy takes a second
@@ -206,7 +212,8 @@ def differences(own: JsonObject, theirs: JsonObject) -> dict[str, tuple[object, 
 
 def match_of(run: Record) -> Match | None:
     """A pre-training beside the band of its kind; None where there is none at its tokens."""
-    if "validation/loss" not in run.curves:
+    # Most runs are on a text of their own: of those no file is read.
+    if run.inputs.get("corpus") not in known_corpora() or "validation/loss" not in run.curves:
         return None
     for match in nearest(run):
         if all(map(_is_of_training, match.differing)) and match.readings:
