@@ -98,7 +98,7 @@ def test_one_run_each_has_mcnemar_beside_an_open_verdict(tmp_path: Path) -> None
 
 
 def test_errors_are_counted_as_wrong(tmp_path: Path) -> None:
-    rows = [f"{arm},1,err,q{number},{int(arm == 'a')}" for arm in "ab" for number in range(8)]
+    rows = [f"{arm},1,err,q{number},{int(arm == 'a')}" for arm, number in product("ab", range(8))]
     (tmp_path / "scores.csv").write_text("\n".join(["arm,seed,task,example,score", *rows]))
     (tmp_path / "claims.yaml").write_text(
         "columns: [{name: err, unit: percent, higher_is_better: false}]\n"
