@@ -116,7 +116,6 @@ def load_bands() -> list[Band]:
     return bands
 
 
-@cache
 def known_corpora() -> frozenset[object]:
     """The checksums of the texts that there are bands of."""
     return frozenset(band.settings["corpus"] for band in load_bands())
