@@ -221,6 +221,9 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 }
 # Keys with one of these in their names matter to a head; others are the encoder's alone.
 PARTS_OF_HEADS_KEYS = ("act", "summary", "classif", "pool", "label", "problem", "is_decoder")
+# Of these a classifier alone reads the labels, and every head has the encoder's activation.
+KEYS_OF_LABELS = ("label", "problem")
+ENCODER_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "ff_activation", "conv_act")
 # Their value is of the class that saves the folder.
 OF_THE_CLASS = frozenset({"model_type", "architectures"})
 # Read by a class without being a field of its configuration, or by classes of old.
@@ -381,7 +384,7 @@ def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) 
     sentence = refusal_of_config(subject, key, value, place / "config")
     if sentence:
         return Outcome(name, key, value, "refused", sentence)
-    classes = subject.classes if every_class or is_of_heads(key) else subject.classes[:1]
+    classes = subject.classes if every_class else classes_to_try(subject, key, value)
     title = transformers.CONFIG_MAPPING[subject.model_type].__name__.removesuffix("Config")
     end = "impossible"
     for suffix in classes:
@@ -400,6 +403,16 @@ def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) 
             return Outcome(name, key, value, "different", f"{suffix}: by {distance:.2g}")
         end = "equal"
     return Outcome(name, key, value, end)
+
+
+def classes_to_try(subject: Subject, key: str, value: Any) -> tuple[str, ...]:
+    """The classes that a change could matter to, each way once."""
+    if any(part in key for part in KEYS_OF_LABELS):
+        return ("ForSequenceClassification",)
+    is_further_value = key in ENCODER_ACTIVATIONS and value != CHANGES[key][0]
+    if is_of_heads(key) and not is_further_value:
+        return subject.classes
+    return subject.classes[:1]
 
 
 def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:

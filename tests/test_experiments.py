@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
+from tests.covers import few, marked
 from tests.screens import refuses
 
 from claims.analysis.comparability import is_within
@@ -125,6 +126,31 @@ def group_file(folder: Path, group: str, name: str) -> DictConfig:
     config = source(folder).load_config(f"{group}/{name}").config
     assert isinstance(config, DictConfig)
     return config
+
+
+@cache
+def parts_of_deltas() -> dict[tuple[str, str, str], frozenset[tuple[str, str]]]:
+    """(experiment, stage, arm or row) -> the keys that it sets there, and what it chooses."""
+    parts = {}
+    for name in COMPLETE:
+        folder = EXPERIMENTS_DIR / name
+        for stage in stages_of(folder):
+            for delta in deltas(folder, stage):
+                said = OmegaConf.to_container(group_file(folder, DELTAS[stage], delta))
+                assert isinstance(said, dict)
+                words = [str(entry) for entry in said.pop("defaults", ())]
+                keys = flatten({str(key): value for key, value in said.items()})
+                parts[name, stage, delta] = frozenset((stage, word) for word in (*keys, *words))
+    return parts
+
+
+def parts_of_experiments(names: list[str]) -> dict[str, set[tuple[str, str]]]:
+    """The same of all arms and rows of an experiment."""
+    parts: dict[str, set[tuple[str, str]]] = {name: set() for name in names}
+    for (name, _, _), own in parts_of_deltas().items():
+        if name in parts:
+            parts[name] |= own
+    return parts
 
 
 def words_of(folder: Path, stage: str, name: str) -> list[str]:
@@ -369,10 +395,14 @@ def scales_of(name: str) -> list[str]:
     return worlds.get(name, SCALES)
 
 
-def every_experiment_at_its_scales() -> list[tuple[str, str]]:
-    cases: list[tuple[str, str]] = []
+def every_experiment_at_its_scales() -> list[Any]:
+    """Scales between the smallest and the largest, which differ in numbers, are slow."""
+    cases = []
     for name in COMPLETE:
-        cases += [(name, scale) for scale in scales_of(name)]
+        scales = scales_of(name)
+        for scale in scales:
+            marks = [] if scale in (scales[0], scales[-1]) else [pytest.mark.slow]
+            cases.append(pytest.param(name, scale, marks=marks))
     return cases
 
 
@@ -397,13 +427,21 @@ def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
     assert tuple(counts) == cost_table(name)[scale][: len(counts)]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMPLETE)
-def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
+def test_every_arm_and_row_composes_at_every_scale(name: str, every: bool) -> None:
+    """In each run of the suite the first of each stage, and few that set every key and choose every
+    choice of any experiment; `slow` has them all.
+    """
     folder = EXPERIMENTS_DIR / name
     arms = deltas(folder, "pretrain")
+    chosen = few(parts_of_deltas())
     for stage in stages_of(folder):
         key = "arm" if stage == "pretrain" else "row"
+        first, *_ = deltas(folder, stage)
         for delta in deltas(folder, stage):
+            if not (every or delta == first or (name, stage, delta) in chosen):
+                continue
             config = with_delta(folder, stage, delta)
             values = resolved(config, stage)
             check_targets(values)
@@ -460,7 +498,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     return Record.model_construct(stage=stage, config=config, **said)
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", marked(parts_of_experiments(COMPLETE)))
 def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     """So that a table's own rows are comparable, and nothing else has to be let through for it."""
     folder = EXPERIMENTS_DIR / name
@@ -499,7 +537,7 @@ def test_every_arm_is_a_model_at_every_scale() -> None:
         )
 
 
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("name", marked(parts_of_experiments(SCORED)))
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     """At the smallest and the largest of its scales; those between differ in the same numbers."""
     folder = EXPERIMENTS_DIR / name
@@ -593,8 +631,8 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     return {frozenset(group) for group in (default | wide | base, *others)}
 
 
-OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day")
-"""Scales that share arms as `laptop` and `paper` do, up to a line of `shared_arms`."""
+OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day", "paper")
+"""Scales that share arms as `laptop` does, up to a line of `shared_arms`."""
 SHARING = [
     pytest.param(scale, marks=[pytest.mark.slow] if scale in OF_OTHER_NUMBERS else [])
     for scale in SCALES
