@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -23,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
-from tests.covers import few, marked
+from tests.covers import few
 from tests.screens import refuses
 
 from claims.analysis.comparability import is_within
@@ -62,6 +63,25 @@ SCALES = sorted(
 # Whose rows are scored by another stage than pre-training.
 SCORED = [name for name in COMPLETE if len(sweeps_in(find_experiment(name))) > 1]
 DELTAS = {"pretrain": "arm", "finetune": "row", "evaluate": "measured"}
+OF_EVERY_KIND = (
+    "table5_pretraining_tasks",
+    "table7_feature_based_ner",
+    "table8_masking",
+    "family",
+    "prompting",
+    "zero_shot",
+)
+"""Other experiments are slow where all rows have to be composed: these have fine-tuned and
+feature-based rows, prompts and measures, other heads, architectures and steps."""
+
+
+def slow_but(names: Sequence[str]) -> list[Any]:
+    """Experiments as parameters of a test; those of no new kind are slow."""
+    cases = []
+    for name in names:
+        marks = [] if name in OF_EVERY_KIND else [pytest.mark.slow]
+        cases.append(pytest.param(name, marks=marks))
+    return cases
 
 
 @cache
@@ -141,15 +161,6 @@ def parts_of_deltas() -> dict[tuple[str, str, str], frozenset[tuple[str, str]]]:
                 words = [str(entry) for entry in said.pop("defaults", ())]
                 keys = flatten({str(key): value for key, value in said.items()})
                 parts[name, stage, delta] = frozenset((stage, word) for word in (*keys, *words))
-    return parts
-
-
-def parts_of_experiments(names: list[str]) -> dict[str, set[tuple[str, str]]]:
-    """The same of all arms and rows of an experiment."""
-    parts: dict[str, set[tuple[str, str]]] = {name: set() for name in names}
-    for (name, _, _), own in parts_of_deltas().items():
-        if name in parts:
-            parts[name] |= own
     return parts
 
 
@@ -396,25 +407,25 @@ def scales_of(name: str) -> list[str]:
 
 
 def every_experiment_at_its_scales() -> list[Any]:
-    """Scales between the smallest and the largest, which differ in numbers, are slow."""
+    """In turn one of the scales of each is looked at; the others, which differ in numbers, are
+    slow.
+    """
     cases = []
-    for name in COMPLETE:
+    for number, name in enumerate(COMPLETE):
         scales = scales_of(name)
         for scale in scales:
-            marks = [] if scale in (scales[0], scales[-1]) else [pytest.mark.slow]
+            marks = [] if scale == scales[number % len(scales)] else [pytest.mark.slow]
             cases.append(pytest.param(name, scale, marks=marks))
     return cases
 
 
-@pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
-def test_an_embedded_world_is_asked_for_no_benchmark_that_it_stands_in_for(
-    name: str, scale: str
-) -> None:
-    folder = EXPERIMENTS_DIR / name
-    if scale not in ("demo", SMALL_WORLD) or "finetune" not in stages_of(folder):
-        return
-    swept = at_scale(master(folder, "finetune"), scale).hydra.sweeper.params.get("task")
-    assert "conll2003" not in str(swept)
+@pytest.mark.parametrize("scale", ["demo", SMALL_WORLD])
+def test_an_embedded_world_is_asked_for_no_benchmark_that_it_stands_in_for(scale: str) -> None:
+    for name in COMPLETE:
+        folder = EXPERIMENTS_DIR / name
+        if scale in scales_of(name) and "finetune" in stages_of(folder):
+            swept = at_scale(master(folder, "finetune"), scale).hydra.sweeper.params.get("task")
+            assert "conll2003" not in str(swept), name
 
 
 @pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
@@ -498,7 +509,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     return Record.model_construct(stage=stage, config=config, **said)
 
 
-@pytest.mark.parametrize("name", marked(parts_of_experiments(COMPLETE)))
+@pytest.mark.parametrize("name", slow_but(COMPLETE))
 def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     """So that a table's own rows are comparable, and nothing else has to be let through for it."""
     folder = EXPERIMENTS_DIR / name
@@ -537,7 +548,7 @@ def test_every_arm_is_a_model_at_every_scale() -> None:
         )
 
 
-@pytest.mark.parametrize("name", marked(parts_of_experiments(SCORED)))
+@pytest.mark.parametrize("name", slow_but(SCORED))
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     """At the smallest and the largest of its scales; those between differ in the same numbers."""
     folder = EXPERIMENTS_DIR / name
