@@ -37,7 +37,7 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about the picture of lines the other ones."""
-    for other in ("table", "sizes", "curves"):
+    for other in ("sizes", "curves"):
         monkeypatch.setitem(DRAWINGS, other, lambda _: None)
 
 

@@ -39,7 +39,6 @@ from clozelab.report.plots import (
     draw_layers,
     draw_lines,
     draw_sizes,
-    draw_table,
 )
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes
@@ -106,7 +105,6 @@ _SPECIAL = {
     "\u2192": r"$\to$",
 }
 DRAWINGS = {
-    "table": draw_table,
     "points": draw_lines,
     "layers": draw_layers,
     "sizes": draw_sizes,
