@@ -1,8 +1,8 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-Scores against the encoder's size, learning curves, scores of encoders kept along pre-training, and
-of layers. A colour means a pre-trained encoder, the same one
-in every picture; a given encoder has the text's, and what has no pre-training is grey.
+Learning curves, scores of encoders kept along pre-training, and of layers. A colour means a
+pre-trained encoder, the same one in every picture; a given encoder has the text's, and what has no
+pre-training is grey.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from claims.analysis.contrasts import Contrast, ContrastKey, contrast_rows
 from claims.analysis.multiplicity import fallback_procedure
@@ -35,7 +35,7 @@ from claims.report.pictures import (
     save_picture,
 )
 from claims.text.phrases import MINUS, with_direction
-from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
+from clozelab.report.summaries import LossBound, arm_labels
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.loss_bands import expected_range, match_of
@@ -47,8 +47,6 @@ DASHED = (0, (4, 3))
 MARKERS = "osv^DP"
 # data sets side by side
 PANELS_ACROSS = 3
-# how far rows of one size are drawn from each other, on the logarithmic axis
-BESIDE = 1.04
 # of the axis: how far intervals of two lines at one place are drawn from each other
 APART = 0.006
 # of the axis: what is left of zero, so that points there are whole
@@ -110,7 +108,6 @@ def _draw_point(
     estimate: Estimate,
     *,
     colour: str,
-    marker: str = "o",
     is_collapsed: bool = False,
     face: str | None = None,
 ) -> None:
@@ -122,7 +119,7 @@ def _draw_point(
         x,
         estimate.mean,
         None if is_collapsed else estimate.reach,
-        fmt="x" if is_collapsed else marker,
+        fmt="x" if is_collapsed else "o",
         color=colour,
         markersize=6,
         markerfacecolor=face,
@@ -159,68 +156,6 @@ def _common_entries(
         ink = plt.rcParams[INK]
         entries.append(entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
-
-
-# -- sizes -----------------------------------------------------------------------------------------
-
-
-def draw_sizes(table: ResultTable) -> Picture | None:
-    """Draw scores against the parameters of the encoders; None where sizes are alike."""
-    rows = rows_by_size(table)
-    columns = table.with_results
-    if not rows or not columns:
-        return None
-    figure, grid = _panels(len(columns))
-    sizes = encoder_sizes(table)
-    x_positions = _places_by_size(rows, sizes)
-    styles = {}
-    for index, row in enumerate(rows):
-        styles[row.name] = (_row_colour(table, row), MARKERS[index % len(MARKERS)])
-    for axes, column in zip(grid.flat, columns, strict=False):
-        for row in rows:
-            cell = table.cells[row.name, column.key]
-            if cell.estimate is not None:
-                x = x_positions[row.name]
-                colour, marker = styles[row.name]
-                _draw_point(
-                    axes,
-                    x,
-                    cell.estimate,
-                    colour=colour,
-                    marker=marker,
-                    is_collapsed=cell.is_collapsed,
-                )
-        _finish_panel(axes, column)
-        _scale_to_sizes(axes, list(sizes.values()))
-        axes.set_ylabel(with_direction(column.unit, falls=column.falls))
-
-    entries = [
-        entry(label=row.label, color=colour, marker=marker, linestyle="")
-        for row, (colour, marker) in zip(rows, styles.values(), strict=True)
-    ]
-    return save_picture(figure, entries + _common_entries(columns, styles, table), 4)
-
-
-def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str, float]:
-    """Row -> its place on the axis of parameters; rows of one size stand side by side."""
-    by_size: dict[float, list[str]] = {}
-    for row in rows:
-        by_size.setdefault(sizes[str(row.arm)], []).append(row.name)
-    x_positions: dict[str, float] = {}
-    for size, names in by_size.items():
-        for index, name in enumerate(names):
-            # Three rows of one size stand at 1/1.04, 1 and 1.04 times it.
-            x_positions[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
-    return x_positions
-
-
-def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(min(sizes) / 1.25, max(sizes) * 1.25)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(EngFormatter())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("parameters of the encoder")
 
 
 # -- learning curves -------------------------------------------------------------------------------

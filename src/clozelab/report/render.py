@@ -38,7 +38,6 @@ from clozelab.report.plots import (
     draw_curves,
     draw_layers,
     draw_lines,
-    draw_sizes,
 )
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes
@@ -107,7 +106,6 @@ _SPECIAL = {
 DRAWINGS = {
     "points": draw_lines,
     "layers": draw_layers,
-    "sizes": draw_sizes,
     "curves": draw_curves,
 }
 
