@@ -97,7 +97,7 @@ def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
             (folder / "encoder").mkdir()
             for name in ("vocab.txt", "model.safetensors", "config.json"):
                 (folder / "encoder" / name).write_text("the same")
-            for name in ("log.txt", "nbest_predictions.json", ".run.json.copy"):
+            for name in ("log.txt", "nbest_predictions.json"):
                 (folder / name).write_text("stays at home")
         edit(root / "pretrain" / "ltr" / "seed-1" / "run.json", status="running")
 
