@@ -265,7 +265,7 @@ BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
     ("step", "changes"),
     [
         (5, {}),
-        (5, LONGFORMER),
+        pytest.param(5, LONGFORMER, marks=pytest.mark.slow),
         pytest.param(5, MODERNBERT, marks=pytest.mark.slow),
         pytest.param(5, BIGBIRD, marks=pytest.mark.slow),
     ],
