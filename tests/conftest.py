@@ -24,7 +24,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.older_scores import older_metric
-from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
+from clozelab.runs.record import Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it
 # away again.
@@ -326,7 +326,6 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
     record.facts |= {key: saved[key] for key in kept if key in saved}
     record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
     write_record(record)
-    (folder / COPY_FILE).unlink()  # so that what a test does to run.json is done
 
 
 def write_pretrain(

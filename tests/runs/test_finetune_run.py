@@ -56,7 +56,6 @@ SHAPE = {
     "trained_seq_lengths": [32, 72],
 }
 RUN_FILES = {
-    ".run.json.copy",
     "classes.csv",
     "config.yaml",
     "confusion.csv",
