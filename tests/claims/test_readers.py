@@ -143,7 +143,7 @@ def test_results_of_the_harness_are_read(tmp_path: Path) -> None:
     assert cells["ltr", "gsm8k exact_match flexible-extract"] == {(1, 0): 3.0}
     table = make_score_table(read_scores(tmp_path), ())
     scales = {column.heading: column.scale for column in table.columns}
-    assert scales["wikitext"] == Scale("points", higher_is_better=False)
+    assert scales["wikitext"] == Scale("word_perplexity", higher_is_better=False)
 
 
 def test_results_of_mteb_are_read(tmp_path: Path) -> None:

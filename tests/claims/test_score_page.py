@@ -100,7 +100,11 @@ def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     for score, fractions in (("0.9", "mnli, rte"), ("90", "rte")):
         path.write_text(f"arm,seed,mnli,rte,loss\na,1,{score},,2.1\nb,1,0.8,0.7,2.2\n")
-        assert judge_files(path, None, None).problems["Assumed"] == [
+        page = judge_files(path, None, None)
+        metrics = {heading.name: heading.metric for heading in page.table.groups[0].headings}
+        assert metrics == {"mnli": "", "rte": "", "loss": "lower is better"}
+        assert {one.unit for one in page.judged.differences} == {"points", "loss"}
+        assert page.problems["Assumed"] == [
             "percent, where higher is better: mnli, rte",
             f"fractions, shown as percent: {fractions}",
             "lower is better: loss",

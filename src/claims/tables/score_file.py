@@ -197,13 +197,16 @@ def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str
 
 
 def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
-    names = []
+    columns = []
     for task, of_task in metrics.items():
         for metric in sorted(of_task):
-            name = f"{task} {metric}".strip()
-            if (task, metric) in found.falling or FALLING.search(name):
-                names.append(_column_name(task, metric, metrics))
-    return [Column(name=name, task=name, unit="points", higher_is_better=False) for name in names]
+            words = f"{task} {metric}".strip()
+            if (task, metric) in found.falling or FALLING.search(words):
+                name = _column_name(task, metric, metrics)
+                # Its own name is the unit: it is not drawn on the axis of another measure.
+                unit = re.split("[ /]", words)[-1]
+                columns.append(Column(name=name, task=name, unit=unit, higher_is_better=False))
+    return columns
 
 
 def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:
