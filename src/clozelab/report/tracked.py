@@ -63,6 +63,8 @@ def track_report(job: Composed, report: Report, *, experiment: str, scale: str) 
     for W&B and for MLflow.
     """
     labels = _chosen_trackers(job)
+    if not labels:
+        return
     if WANDB in labels:
         _send_report(job, report, experiment, scale)
     arms = [run.name for run in report.table.current.pretrain]
