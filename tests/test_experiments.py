@@ -527,16 +527,20 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
             )
 
 
+PARTS_OF_MODELS = ("model", "size", "architecture", "tokenizer", "defaults")
+
+
 def test_every_arm_is_a_model_at_every_scale() -> None:
     """Arms that say the same of their model are looked at once."""
     arms: dict[str, tuple[Path, str]] = {}
     for name in COMPLETE:
         folder = EXPERIMENTS_DIR / name
         for arm in deltas(folder, "pretrain"):
-            config = with_delta(folder, "pretrain", arm)
-            parts = [config.get(key) for key in ("model", "size", "architecture", "tokenizer")]
-            text = "".join(OmegaConf.to_yaml(part) for part in parts if part is not None)
-            arms.setdefault(text, (folder, arm))
+            text = []
+            for config in (plain(folder, "pretrain"), group_file(folder, "arm", arm)):
+                parts = [config.get(key) for key in PARTS_OF_MODELS]
+                text += [OmegaConf.to_yaml(part) for part in parts if part is not None]
+            arms.setdefault("".join(text), (folder, arm))
     assert len(arms) > 10
     for (folder, arm), scale in product(arms.values(), SCALES):
         config = delta_at(folder, "pretrain", arm, scale)
@@ -642,25 +646,28 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     return {frozenset(group) for group in (default | wide | base, *others)}
 
 
-OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day", "paper")
-"""Scales that share arms as `laptop` does, up to a line of `shared_arms`."""
-SHARING = [
-    pytest.param(scale, marks=[pytest.mark.slow] if scale in OF_OTHER_NUMBERS else [])
-    for scale in SCALES
-]
+SHARING = [pytest.param("laptop", OF_EVERY_KIND)]
+"""In each run of the suite between a few experiments."""
+for scale_name in SCALES:
+    SHARING.append(pytest.param(scale_name, COMPLETE, marks=pytest.mark.slow))
 
 
-@pytest.mark.parametrize("scale", SHARING)
-def test_the_same_run_in_two_experiments_is_one(scale: str) -> None:
+@pytest.mark.parametrize(("scale", "names"), SHARING)
+def test_the_same_run_in_two_experiments_is_one(scale: str, names: Sequence[str]) -> None:
     """What is shared has the same configuration but for its names; no other two arms have."""
     groups: dict[str, set[str]] = {}
-    for name in (name for name in COMPLETE if scale in scales_of(name)):
+    for name in (name for name in names if scale in scales_of(name)):
         for arm in deltas(EXPERIMENTS_DIR / name, "pretrain"):
             if (name, arm) in ARMS_WITH_PHASES:
                 continue  # at_scale puts the scale's phases back
             config = delta_at(EXPERIMENTS_DIR / name, "pretrain", arm, scale)
             groups.setdefault(digest(trained_by(canonical(config))), set()).add(f"{name}/{arm}")
-    assert {frozenset(group) for group in groups.values() if len(group) > 1} == shared_arms(scale)
+    expected = []
+    for shared in shared_arms(scale):
+        expected.append({arm for arm in shared if arm.partition("/")[0] in names})
+    assert {frozenset(group) for group in groups.values() if len(group) > 1} == {
+        frozenset(group) for group in expected if len(group) > 1
+    }
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -670,8 +670,8 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
         *files,
         "task.data.max_seq_length=16",
         "evaluations_per_epoch=1",
-        "epochs=8",
-        "learning_rate=5e-3",
+        "epochs=4",
+        "learning_rate=1e-2",
     ]
     overlapping = ["long_documents=windows", "window_stride=10", "window_pooling=max"]
     words = [f"task.data.{setting}" for setting in overlapping]
