@@ -12,6 +12,7 @@ from scipy import stats
 from tests.screens import refuses
 
 from claims.analysis.examples import bootstrap, mcnemar, multi_bootstrap
+from claims.analysis.schema import Column
 from claims.report.score_page import judge_files
 from claims.tables.score_file import read_scores
 
@@ -44,7 +45,7 @@ def judged(folder: Path, scores: dict[str, np.ndarray]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("column", ["example", "item"])
 def test_a_run_has_the_mean_of_its_examples(tmp_path: Path, column: str) -> None:
-    """Right and wrong become percent; other scores stay what they are."""
+    """In percent; a declared unit keeps them."""
     right = np.array([[[1, 0, 1, 1]], [[0, 0, 1, 0]]])
     found = read_scores(write_examples(tmp_path / "right.csv", {"a": right}, column))
     assert found.cells == {("a", "qa"): {(0, 1): 75.0, (1, 1): 25.0}}
@@ -53,7 +54,9 @@ def test_a_run_has_the_mean_of_its_examples(tmp_path: Path, column: str) -> None
     assert read_scores(truth).cells == found.cells
 
     graded = write_examples(tmp_path / "graded.csv", {"a": np.array([[[0.5, 1.0]]])}, column)
-    assert read_scores(graded).cells == {("a", "qa"): {(0, 1): 0.75}}
+    assert read_scores(graded).cells == {("a", "qa"): {(0, 1): 75.0}}
+    column = Column(name="qa", task="qa", unit="points", higher_is_better=True)
+    assert read_scores(graded, declared=[column]).cells == {("a", "qa"): {(0, 1): 0.75}}
 
 
 def test_columns_with_other_names_are_named(tmp_path: Path) -> None:
@@ -97,15 +100,18 @@ def test_one_run_each_has_mcnemar_beside_an_open_verdict(tmp_path: Path) -> None
     assert text == f"these two runs alone: {counts}; exact McNemar p = 0.065"
 
 
-def test_errors_are_counted_as_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("unit", "difference"), [("percent", "+100.0"), ("errors", "+1.00")])
+def test_errors_are_counted_as_wrong(tmp_path: Path, unit: str, difference: str) -> None:
+    """A declared unit keeps 1 and 0; of percent they become 100 and 0."""
     rows = [f"{arm},1,err,q{number},{int(arm == 'a')}" for arm, number in product("ab", range(8))]
     (tmp_path / "scores.csv").write_text("\n".join(["arm,seed,task,example,score", *rows]))
     (tmp_path / "claims.yaml").write_text(
-        "columns: [{name: err, unit: percent, higher_is_better: false}]\n"
+        f"columns: [{{name: err, unit: {unit}, higher_is_better: false}}]\n"
         "claims: [{text: a errs more, compare: [a, b, err], direction: higher}]\n"
     )
     judge_files(tmp_path / "scores.csv", tmp_path / "claims.yaml", tmp_path / "report")
-    assert "only a has 8 wrong, only b 0" in (tmp_path / "report/report.md").read_text()
+    text = (tmp_path / "report/report.md").read_text()
+    assert "only a has 8 wrong, only b 0" in text and difference in text
 
 
 def test_one_run_each_with_graded_scores_has_the_bootstrap(tmp_path: Path) -> None:

@@ -61,6 +61,18 @@ def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
     assert cells_of(tmp_path / "scores.parquet", arm="system") == WIDE_CELLS
 
 
+@pytest.mark.parametrize(
+    ("name", "is_falling"),
+    [("eval/loss", True), ("word_perplexity", True), ("WER", True), ("twitter", False)],
+)
+def test_a_loss_is_told_by_its_last_word(tmp_path: Path, name: str, is_falling: bool) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(f"arm,seed,{name}\na,1,0.5\nb,1,0.25\n")
+    found = read_scores(path)
+    assert [column.name for column in found.columns] == [name] * is_falling
+    assert found.cells["a", name] == {(1, 0): 0.5 if is_falling else 50.0}
+
+
 WANDB = """"Name","State","Notes","User","Tags","Created","Runtime","Sweep","model","seed","eval/f1"
 "rose-1","finished","-","ann","","2026-11-01T10:00:00.000Z","812","","bert","1","88.1"
 "iris-2","finished","-","ann","","2026-11-01T11:00:00.000Z","815","","ours","1","89.0"
@@ -88,7 +100,10 @@ def test_exports_of_trackers_are_read_without_their_failed_runs(
     path.write_text(text)
     found = read_scores(path, ScoreLayout.model_validate(layout))
     assert found.cells == {("bert", task): {(1, 0): 88.1}, ("ours", task): {(1, 0): 89.0}}
-    assert found.notes == ["1 unfinished run left out"]
+    assert found.notes == ["1 unfinished run"]
+    if text is WANDB:
+        with refuses("line 2: Name is 'rose-1', which is no score; name the columns of scores"):
+            read_scores(path)
     path.write_text(re.sub("(?i)finished", "failed", text))
     with refuses("no score of a finished run"):
         read_scores(path, ScoreLayout.model_validate(layout))
@@ -128,7 +143,7 @@ def test_results_of_the_harness_are_read(tmp_path: Path) -> None:
     assert cells["ltr", "gsm8k exact_match flexible-extract"] == {(1, 0): 3.0}
     table = make_score_table(read_scores(tmp_path), ())
     scales = {column.heading: column.scale for column in table.columns}
-    assert scales["wikitext"] == Scale("points", higher_is_better=False)
+    assert scales["wikitext"] == Scale("word_perplexity", higher_is_better=False)
 
 
 def test_results_of_mteb_are_read(tmp_path: Path) -> None:

@@ -96,15 +96,19 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
     }
 
 
-def test_fractions_are_called_so(tmp_path: Path) -> None:
+def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
-    for score, is_named in (("0.9", True), ("90", False)):
-        path.write_text(f"arm,seed,mnli,rte\na,1,{score},\nb,1,0.8,0.7\n")
-        assumed = judge_files(path, None, None).problems["Assumed"]
-        fractions = next(line for line in assumed if "is above 1" in line)
-        assert fractions.startswith(
-            "no score of mnli, rte is" if is_named else "no score of rte is"
-        )
+    for score, fractions in (("0.9", "mnli, rte"), ("90", "rte")):
+        path.write_text(f"arm,seed,mnli,rte,loss\na,1,{score},,2.1\nb,1,0.8,0.7,2.2\n")
+        page = judge_files(path, None, None)
+        metrics = {heading.name: heading.metric for heading in page.table.groups[0].headings}
+        assert metrics == {"mnli": "", "rte": "", "loss": "lower is better"}
+        assert {one.unit for one in page.judged.differences} == {"points", "loss"}
+        assert page.problems["Assumed"] == [
+            "percent, where higher is better: mnli, rte",
+            f"fractions, shown as percent: {fractions}",
+            "lower is better: loss",
+        ]
 
 
 def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None:

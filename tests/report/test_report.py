@@ -12,6 +12,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from claims.report.page import CellView
 from claims.report.screen import verdict_table
 from claims.report.wording import summarise
 from claims.text.phrases import duration, format_count, signed
+from clozelab.report import page as pages
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
 from clozelab.report.screen import print_page
@@ -765,3 +767,11 @@ def test_what_scores_are_of(
         section((root / "other/report.md").read_text(), "The table"),
         "Percent ours on the dev sets and the paper's on the test sets; ours is",
     )
+
+
+def test_links_of_the_readme_are_words_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(
+        "# T\n\n**The question.** Is it so ([100 M\ntokens](../other/README.md) say no)?\n\nMore.\n"
+    )
+    experiment: Any = SimpleNamespace(folder=tmp_path)
+    assert pages._question(experiment) == "Is it so (100 M tokens say no)?"

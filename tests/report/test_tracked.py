@@ -4,7 +4,9 @@ offline.
 
 from __future__ import annotations
 
+import hashlib
 import struct
+import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.composing import given
 from clozelab.config import canonical
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
-from clozelab.report.tracked import track_report, track_sweep
+from clozelab.report.tracked import points_over_seeds, track_report, track_sweep
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -86,9 +88,19 @@ def test_one_command_uploads_everything(tmp_path: Path) -> None:
     for folder in folders[:2]:
         (folder / "wandb/offline-run-1").mkdir(parents=True)
     command = sync_command(folders)
-    assert (
-        command == f"find '{tmp_path}/my runs' -name 'offline-run-*' -prune -exec wandb sync {{}} +"
-    )
+    for name in ("offline-run-3", "offline-run-2"):
+        (folders[0] / "wandb" / name).mkdir()
+    assert command is not None and command.endswith("| xargs -0 wandb sync")
+    printed = subprocess.run(
+        command.replace("wandb sync", "printf '%s\\n'"), shell=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    names = [Path(line).relative_to(tmp_path / "my runs").as_posix() for line in printed]
+    assert names == [
+        "finetune/b/wandb/offline-run-1",
+        "pretrain/a/wandb/offline-run-1",
+        "pretrain/a/wandb/offline-run-2",
+        "pretrain/a/wandb/offline-run-3",
+    ]
 
 
 # W&B's own files
@@ -221,9 +233,15 @@ def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(
     (tmp_path / "report").mkdir()
     report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[], table=table)
     config = sweep.compose("pretrain", ["logger=wandb", "logger.wandb.mode=offline"])
+    # The folder of a report that was killed early is no sign that its points were sent.
+    for arm in ("mlm", "ltr"):
+        points = repr(points_over_seeds(arm, table))
+        version = hashlib.sha256(points.encode()).hexdigest()[:8]
+        (tmp_path / f"report/seeds/{arm}-{version}").mkdir(parents=True)
     for _ in range(2):
         track_report(config, report, experiment="e", scale="demo")
     (folder,) = (tmp_path / "report/seeds").glob("mlm-*")
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 1, "what was sent is not sent again"
     told = records(folder)
     (run,) = [one.run for one in told if one.HasField("run")]
     assert (run.run_group, run.job_type, run.display_name) == ("e/mlm", "seeds", "demo/seeds/mlm")
@@ -252,3 +270,48 @@ def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(
     report.table = again
     track_report(config, report, experiment="e", scale="demo")
     assert len(list((tmp_path / "report/seeds").glob("mlm-*"))) == 2
+
+
+def test_mlflow_has_the_same_means_over_seeds(make_runs: Any, tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    table = build_table(open_experiment("table5_pretraining_tasks"), find(root))
+    (tmp_path / "report").mkdir()
+    report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[], table=table)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    words = ["logger=mlflow", "experiment=e", f"logger.mlflow.tracking_uri='{uri}'"]
+    words.append(f"logger.mlflow.lock={tmp_path}/lock")
+    for _ in range(2):
+        track_report(sweep.compose("pretrain", words), report, experiment="e", scale="demo")
+
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("e").experiment_id
+    runs = client.search_runs([experiment], filter_string="tags.group = 'e/mlm'")
+    (run,) = runs
+    assert (run.info.run_name, run.data.tags["stage"]) == ("demo/seeds/mlm", "seeds")
+    assert run.info.status == "FINISHED"
+    points = points_over_seeds("mlm", table)
+    losses = {step: found for (key, step), found in points.items() if key == "validation/loss"}
+    for end in ("low", "mean", "high"):
+        history = client.get_metric_history(run.info.run_id, f"validation/loss/{end}")
+        sent = {metric.step: metric.value for metric in history}
+        assert len(sent) == len(history) == len(losses) > 3
+        for step, found in losses.items():
+            assert sent[step] == pytest.approx(getattr(found, end))
+    assert any("MRPC" in key for key in run.data.metrics)
+
+
+def test_each_learning_rate_of_an_arm_has_its_means(make_runs: Any) -> None:
+    """A second learning rate of one seed leaves the means of the first one as they are."""
+    root = make_runs({}, pretrain_seeds=(1, 2))
+    table = build_table(open_experiment("table5_pretraining_tasks"), find(root))
+    before = points_over_seeds("mlm", table)
+    runs = table.complete("pretrain", "mlm")
+    config = {**runs[0].config, "learning_rate": 0.125}
+    other = runs[0].model_copy(update={"config": config})
+    both: Any = SimpleNamespace(complete=lambda *_: [*runs, other], columns=[], cells={})
+    rate = runs[0].learning_rate
+    after = points_over_seeds("mlm", both)
+    assert before and {(key, step) for key, step in after} == {
+        (f"{key} at learning rate {rate}", step) for key, step in before
+    }

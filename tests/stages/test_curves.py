@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,10 @@ from tests.screens import refuses, shows
 
 from clozelab.cli import main
 from clozelab.report.curves import print_outside, sentences
-from clozelab.report.plots import _draw_bands, plt
+from clozelab.report.plots import _draw_bands, _draw_reference_losses, plt
 from clozelab.runs.archive import open_archive
 from clozelab.runs.find import find, open_run
+from clozelab.runs.loss_bands import expected_range, match_of
 from clozelab.stages import pretrain
 from clozelab.stages.curves import main as curves
 
@@ -66,11 +68,47 @@ def test_a_published_run_is_inside_of_its_band(
     out = capsys.readouterr().out
     shows(
         out,
-        "9 seeds of this kind are at 4.32 to 4.39 nats",
+        "8 other seeds of this kind are at 4.32 to 4.39 nats",
         "inside the band",
         "Kind: mlm, L2 H128, wiki_books, 8,192 entries.",
     )
     assert "Possible cause" not in out and "Near" not in out
+
+
+def test_a_published_run_is_beside_the_others_of_its_band(published: Path) -> None:
+    """Each run leaves out another seed: its own."""
+    left_out = set()
+    for folder in published.glob("rate15/*"):
+        match = match_of(open_run(str(folder)))
+        assert match is not None and match.own_seed is not None
+        left_out.add(match.own_seed)
+        last = match.readings[-1]
+        assert len(last.seeds) == 8 and last.loss not in last.seeds
+        assert (last.low, last.high) == expected_range(last.seeds)
+    assert len(left_out) == 4
+
+
+def test_a_demo_run_is_told_what_to_compare_with(change: Callable[..., Path]) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["choices"]["scale"] = "demo"
+        record["inputs"]["corpus"] = "0" * 64
+
+    texts = sentences(open_run(str(change(0.0, edit))))
+    shows(
+        texts[1],
+        "No band is of scale=demo, whose text is generated: compare the loss with that of word",
+        "frequencies (6.23), or pre-train with scale=laptop",
+    )
+
+
+def test_picture_and_text_have_one_loss_of_word_frequencies(published: Path) -> None:
+    """A tenth of the predicted tokens is left in place: 0.9 of the loss of frequencies."""
+    runs = [open_run(str(folder)) for folder in published.glob("rate15/*")]
+    figure, axes = plt.subplots()
+    labels = [str(entry.get_label()) for entry in _draw_reference_losses(axes, runs)]
+    plt.close(figure)
+    loss = 0.9 * fmean(run.facts["unigram_loss"] for run in runs)
+    assert labels == [f"frequencies alone ({loss:.2f})"] == ["frequencies alone (6.23)"]
 
 
 def test_a_run_above_its_band_has_causes_that_its_record_shows(change: Callable[..., Path]) -> None:

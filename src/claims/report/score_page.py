@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +21,7 @@ from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain
 from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
-from claims.tables.score_file import make_score_table, read_scores
+from claims.tables.score_file import Scores, make_score_table, read_scores
 from claims.text.phrases import count_noun
 
 CAVEAT = (
@@ -59,7 +58,7 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     file = ClaimFile(columns=(), compare="first")
     if claims is not None:
         file = read_claim_file(claims)
-    content = read_scores(scores, file.scores)
+    content = read_scores(scores, file.scores, file.columns)
     table = make_score_table(content, file.claims, file.stopping, file.columns)
     if claims is not None:
         # A misspelt arm would else be judged as one without runs.
@@ -69,22 +68,22 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     else:
         folder.mkdir(parents=True, exist_ok=True)
         analysed = run_interim_analysis(table, folder)
-    page = build_score_page(table, analysed, file, scores, content.notes)
+    page = build_score_page(table, analysed, file, scores, content)
     return write_report(page, table, folder) if folder else page
 
 
 def build_score_page(
-    table: ScoreTable, analysed: AnalysedTable, file: ClaimFile, scores: Path, notes: Sequence[str]
+    table: ScoreTable, analysed: AnalysedTable, file: ClaimFile, scores: Path, content: Scores
 ) -> ScorePage:
-    """Put judged scores into words; `notes` says what of them was left out."""
+    """Put judged scores into words."""
     seeds: list[int] = []
     for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     remarks = {
-        "Left out": list(notes),
+        "Left out": content.notes,
         "Not compared": _rows_without_a_pair(table),
-        "Assumed": _assumptions(table),
+        "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}
     title = file.title if file.title else f"Claims about {scores.name}"
@@ -104,24 +103,19 @@ def build_score_page(
     )
 
 
-def _assumptions(table: ScoreTable) -> list[str]:
-    """Name the columns of which the file does not say the unit, and those that may be fractions."""
-    assumed = [column.name for column in table.spec.columns if not column.unit]
-    if not assumed:
-        return []
-    largest: dict[str, float] = {}
-    for (_, key), cell in table.cells.items():
-        scores = [abs(score) for score in cell.scores.values()]
-        largest[key] = max([largest.get(key, 0.0), *scores])
-    small = [data.heading for data in table.columns if largest.get(data.key, 100.0) <= 1.0]
-    fractions = [name for name in assumed if name in small]
-    sentences = [f"percent, where higher is better: {', '.join(assumed)}"]
-    if fractions:
-        sentences.append(
-            f"no score of {', '.join(fractions)} is above 1: fractions are to be written as"
-            " percent, or declared by `columns:` with another unit"
-        )
-    return sentences
+def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[str]:
+    """Name the columns of which neither file gives a unit and a direction."""
+    declared = {column.name for column in file.columns}
+    names = {
+        "percent, where higher is better": [
+            column.name for column in table.spec.columns if not column.unit
+        ],
+        "fractions, shown as percent": content.fractions,
+        "lower is better": [
+            column.name for column in content.columns if column.name not in declared
+        ],
+    }
+    return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
 
 
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:

@@ -17,7 +17,7 @@ from claims.analysis.crossover import Crossover
 from claims.analysis.examples import mcnemar, multi_bootstrap, paired_differences
 from claims.analysis.history import Breach, BreachKind
 from claims.analysis.hypotheses import ResolvedClaim
-from claims.analysis.schema import ALL_COLUMNS
+from claims.analysis.schema import ALL_COLUMNS, PERCENT
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
 from claims.analysis.verdict_codes import Verdict, read_verdict
@@ -305,7 +305,8 @@ def resampled(contrast: Contrast | None, table: ScoreTable) -> str:
         name = "these two runs alone: paired bootstrap"
         over = over[1:]
         # The two are right or wrong on each example, and nothing between.
-        if len(contrast.terms) == 2 and np.isin(differences[0], (-100.0, 0.0, 100.0)).all():
+        right = 100.0 if contrast.terms[0].column.unit == PERCENT else 1.0
+        if len(contrast.terms) == 2 and np.isin(differences[0], (-right, 0.0, right)).all():
             return _mcnemar(contrast, differences[0], table)
     found = multi_bootstrap(differences)
     decimals = contrast.terms[0].column.decimals

@@ -48,7 +48,7 @@ class ScoreRows:
 
     # (where it stands, its cells)
     rows: list[tuple[str, dict[str, str]]]
-    # (task, metric) of scores of which the file says that the smaller one is better
+    # (task, metric) of scores that the files call better where they are smaller
     falling: frozenset[tuple[str, str]] = frozenset()
     # what a reader of the page has to know
     notes: list[str] = field(default_factory=list)

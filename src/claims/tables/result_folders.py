@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from claims.tables.layout import OF_MODEL, OF_TASK, ScoreLayout, ScoreRows
 
-FALLING = ("loss", "perplexity", "bits_per_byte", "mae", "mse", "rmse", "wer", "cer", "ter")
 # what Trainer measures beside scores
 NO_SCORES = ("runtime", "per_second", "samples", "time")
 
@@ -26,37 +25,28 @@ class WrittenScore(NamedTuple):
     task: str
     metric: str
     value: float
+    # the file itself calls the smaller one better
+    is_falling: bool = False
 
 
 def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     """Read all result files below a folder.
 
-    Scores of which none is above 1 are written as fractions, and become percent. ValueError: there
-    is no result file, or a run's name does not say which arm and seed it is.
+    ValueError: there is no result file, or a run's name does not say which arm and seed it is.
     """
-    placed_scores = []
-    largest: dict[tuple[str, str], float] = {}
+    rows = []
     falling = set()
     for path in sorted(folder.rglob("*.json")):
         place = path.relative_to(folder)
         name, scores = _read_file(path, place.parent.as_posix())
         for name_and_value in scores:
             cells, score = _named(name, name_and_value, layout, path)
-            key = (score.task, score.metric)
-            largest[key] = max(abs(score.value), largest.get(key, 0.0))
-            if " ".join(key).endswith(FALLING):
-                falling.add(key)
-            placed_scores.append((place.as_posix(), cells, score))
-    if not placed_scores:
+            if score.is_falling:
+                falling.add((score.task, score.metric))
+            cells |= {"task": score.task, "metric": score.metric, "score": repr(score.value)}
+            rows.append((place.as_posix(), cells))
+    if not rows:
         raise ValueError(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
-
-    rows = []
-    for where, cells, score in placed_scores:
-        key = (score.task, score.metric)
-        is_fraction = largest[key] <= 1.0 and key not in falling
-        value = 100.0 * score.value if is_fraction else score.value
-        row = cells | {"task": score.task, "metric": score.metric, "score": repr(value)}
-        rows.append((where, row))
     return ScoreRows(rows, frozenset(falling))
 
 
@@ -101,11 +91,13 @@ def _of_mteb(result: Mapping[str, Any]) -> WrittenScore:
 def _of_harness(results: Mapping[str, Any]) -> Iterator[WrittenScore]:
     """Of `acc,none` the metric is acc; of `exact_match,strict-match` it is both words."""
     for task, values in results["results"].items():
+        rises = results.get("higher_is_better", {}).get(task, {})
         for key, value in values.items():
             metric, comma, kind = key.partition(",")
             if not comma or metric.endswith("_stderr") or isinstance(value, str):
                 continue
-            yield WrittenScore(task, metric if kind == "none" else f"{metric} {kind}", value)
+            name = metric if kind == "none" else f"{metric} {kind}"
+            yield WrittenScore(task, name, value, is_falling=rises.get(metric) is False)
 
 
 def _named(

@@ -42,13 +42,14 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     finished = list(filter(_is_finished, rows))
     notes = []
     if len(finished) < len(rows):
-        notes = [f"{count_noun(len(rows) - len(finished), 'unfinished run')} left out"]
+        notes = [count_noun(len(rows) - len(finished), "unfinished run")]
 
     names = _names_of_columns(path, layout, columns)
     if layout.tasks or not {layout.task, layout.score} & set(columns):
         tasks = {task: _column(path, task, columns) for task in layout.tasks}
         if not tasks:
             tasks = _other_columns(columns, names.values())
+            _check_numbers(path, finished, tasks)
         return ScoreRows(list(_long_rows(finished, names, tasks)), notes=notes)
     for name, column in (("task", layout.task), ("score", layout.score)):
         names[name] = _column(path, column, columns)
@@ -150,6 +151,20 @@ def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, s
     if metrics:
         others = metrics
     return {name.removeprefix(METRICS): name for name in others}
+
+
+def _check_numbers(path: Path, rows: Iterable[NumberedRow], tasks: Mapping[str, str]) -> None:
+    """ValueError: a column that no layout names has something else than scores."""
+    for number, cells in rows:
+        for task, column in tasks.items():
+            try:
+                float(cells[column] or 0.0)
+            except ValueError:
+                raise ValueError(
+                    f"{path}, line {number}: {task} is {cells[column]!r}, which is no score; name"
+                    " the columns of scores: `scores: {tasks: [...]}` in the file of claims"
+                    " (docs/judge.md)"
+                ) from None
 
 
 def _long_rows(

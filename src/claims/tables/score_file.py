@@ -7,6 +7,7 @@ ltr,1,qnli,74.9
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,6 +19,7 @@ from pydantic import FiniteFloat, ValidationError
 
 from claims.analysis.schema import (
     IN_PERCENT,
+    PERCENT,
     Claim,
     Column,
     Entry,
@@ -36,6 +38,11 @@ from claims.tables.rows import read_rows
 ExampleScores = dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]
 # as pandas writes whether an example is right
 TRUTH = {"true": "1", "false": "0"}
+# the last word of what is better where it is smaller
+FALLING = re.compile(
+    r"(^|[^a-z])(loss|perplexity|bits_per_byte|brier_score|mae|mse|rmse|wer|cer|ter)$",
+    re.IGNORECASE,
+)
 
 
 class ScoreRow(Entry):
@@ -64,19 +71,24 @@ class Scores:
     # (arm, column) -> seeds -> score. A column is a task, and its metric where the file has several
     # of one task: "qnli accuracy".
     cells: dict[tuple[str, str], dict[Seeds, float]]
-    # those of which the file itself gives unit and direction
+    # those whose smaller scores are better, by their names or the files' own word
     columns: list[Column] = field(default_factory=list)
+    # names of those that were fractions and are percent now
+    fractions: list[str] = field(default_factory=list)
     # what was left out, in words
     notes: list[str] = field(default_factory=list)
     # of those columns whose scores are of single examples
     examples: ExampleScores = field(default_factory=dict)
 
 
-def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
+def read_scores(
+    path: Path, layout: ScoreLayout = DEFAULT_LAYOUT, declared: Iterable[Column] = ()
+) -> Scores:
     """Read scores from a CSV, a Parquet file or a folder of result files.
 
-    ValueError: a column is missing, a cell is not what it should be (with its line), or two lines
-    are about the same run.
+    Scores of which none is above 1 are taken for fractions, and become percent; those of a column
+    with a declared unit, and losses, stay as they are. ValueError: a column is missing, a cell is
+    not what it should be (with its line), or two lines are about the same run.
     """
     read = read_result_folder if path.is_dir() else read_rows
     content = read(path, layout)
@@ -87,21 +99,29 @@ def read_scores(path: Path, layout: ScoreLayout = DEFAULT_LAYOUT) -> Scores:
     for _, row in rows:
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
+    falling = _falling_columns(content, metrics)
+    units = {column.name: column.unit for column in (*falling, *declared)}
 
     # A score of a whole run is an array of one; only those of single examples are kept as arrays.
     runs: ExampleScores = {}
     examples: ExampleScores = {}
+    fractions = []
     for column in dict.fromkeys(column for _, column in by_example):
         of_column = {key: cell for key, cell in by_example.items() if key[1] == column}
         names = _example_names(path, of_column)
         arrays = _example_arrays(of_column, names)
+        if _are_fractions(arrays, units.get(column, "")):
+            fractions.append(column)
+            for seeds_and_scores in arrays.values():
+                for scores in seeds_and_scores.values():
+                    scores *= 100.0
         runs |= arrays
         if names != [""]:
             examples |= arrays
     cells = {}
     for key in by_example:
         cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
-    return Scores(cells, _falling_columns(content, metrics), content.notes, examples)
+    return Scores(cells, falling, fractions, content.notes, examples)
 
 
 def _scores_by_example(
@@ -152,16 +172,21 @@ def _example_names(
 def _example_arrays(
     cells: Mapping[tuple[str, str], Mapping[Seeds, Mapping[str, float]]], names: Sequence[str]
 ) -> ExampleScores:
-    """The scores of a column's examples; right and wrong (1 and 0) are 100 and 0 percent."""
-    runs = chain.from_iterable(cell.values() for cell in cells.values())
-    is_right_or_wrong = names != [""] and all(set(run.values()) <= {0.0, 1.0} for run in runs)
-    factor = 100.0 if is_right_or_wrong else 1.0
+    """The scores of a column's examples, in their order."""
     arrays: ExampleScores = {}
     for key, cell in cells.items():
         arrays[key] = {}
         for seeds, run in cell.items():
-            arrays[key][seeds] = factor * np.array([run[name] for name in names])
+            arrays[key][seeds] = np.array([run[name] for name in names])
     return arrays
+
+
+def _are_fractions(arrays: ExampleScores, unit: str) -> bool:
+    """Whether a column's scores are between -1 and 1; of one in percent, whether all are 0 or 1."""
+    runs = list(chain.from_iterable(cell.values() for cell in arrays.values()))
+    if unit == PERCENT:
+        return len(runs[0]) > 1 and all(np.isin(run, (0.0, 1.0)).all() for run in runs)
+    return not unit and all((np.abs(run) <= 1.0).all() for run in runs)
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:
@@ -172,8 +197,16 @@ def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str
 
 
 def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
-    names = [_column_name(task, metric, metrics) for task, metric in sorted(found.falling)]
-    return [Column(name=name, task=name, unit="points", higher_is_better=False) for name in names]
+    columns = []
+    for task, of_task in metrics.items():
+        for metric in sorted(of_task):
+            words = f"{task} {metric}".strip()
+            if (task, metric) in found.falling or FALLING.search(words):
+                name = _column_name(task, metric, metrics)
+                # Its own name is the unit: it is not drawn on the axis of another measure.
+                unit = re.split("[ /]", words)[-1]
+                columns.append(Column(name=name, task=name, unit=unit, higher_is_better=False))
+    return columns
 
 
 def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:

@@ -81,4 +81,4 @@ def in_units(common: str, units: Mapping[str, str]) -> str:
 
 def with_direction(text: str, *, falls: bool) -> str:
     """Write a metric's name or unit, and where less of it is better, that too."""
-    return f"{text}, lower is better" if falls else text
+    return ", ".join(filter(None, (text, "lower is better"))) if falls else text

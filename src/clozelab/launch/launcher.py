@@ -524,7 +524,8 @@ def sync_command(folders: Sequence[Path]) -> str | None:
     if not offline:
         return None
     common = shlex.quote(os.path.commonpath(offline))
-    return f"find {common} -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+    # A resumed run has a folder for each start, whose name has the time: they are sent in order.
+    return f"find {common} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"
 
 
 def _job_return(job: Job, score: float | None) -> JobReturn:

@@ -161,7 +161,10 @@ def _question(experiment: Experiment) -> str:
     if not readme.is_file():
         return ""
     question = QUESTION.search(own_text(readme, experiment.folder))
-    return " ".join(question[1].split()) if question else ""
+    if question is None:
+        return ""
+    # A page elsewhere cannot follow the links: their words remain.
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(question[1].split()))
 
 
 # -- the first screen ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from claims.analysis.contrasts import Contrast, ContrastKey, contrast_rows
+from claims.analysis.grouping import group_by
 from claims.analysis.multiplicity import fallback_procedure
 from claims.analysis.schema import PERCENT, Row
 from claims.analysis.scores import CheckpointSeries, DataColumn
@@ -39,6 +40,7 @@ from clozelab.report.summaries import LossBound, arm_labels
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.loss_bands import expected_range, match_of
+from clozelab.runs.outcome import context_free, same_fraction
 from clozelab.runs.record import Record
 
 DOTTED = (0, (1, 2))
@@ -212,10 +214,12 @@ def _draw_bands(axes: Axes, runs: Iterable[Record]) -> list[Line2D]:
 def _draw_reference_losses(axes: Axes, runs: Sequence[Record]) -> list[Line2D]:
     """Draw what frequencies alone reach, and what no model can be below, where that is known."""
     heights = {}
-    unigram_losses = [run.facts["unigram_loss"] for run in runs if "unigram_loss" in run.facts]
-    if unigram_losses:
-        loss = fmean(unigram_losses)
-        heights[f"frequencies alone ({loss:.2f})"] = loss
+    # Masks that leave words in place make the loss without context lower, as `curves` says it.
+    for same_masks in group_by(runs, same_fraction).values():
+        losses = [loss for loss in map(context_free, same_masks) if loss is not None]
+        if losses:
+            loss = fmean(losses)
+            heights[f"frequencies alone ({loss:.2f})"] = loss
     bounds = known_heights(runs)
     entries = []
     for label, height in (heights | bounds).items():

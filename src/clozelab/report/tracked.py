@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Estimate, Seeds, estimate
 from claims.report.wording import verdict_label
 from clozelab.addresses import build
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from clozelab.results.table import ResultTable
     from clozelab.training.background import BackgroundLogger
 
-WANDB = "clozelab.training.tracking.build_wandb_logger"
+WANDB = "wandb"
+# builder of a tracker that shows runs beside each other -> its label
+TRACKERS = {
+    "clozelab.training.tracking.build_wandb_logger": WANDB,
+    "clozelab.training.tracking.build_mlflow_logger": "mlflow",
+}
 INTERVAL = ("mean", "low", "high")
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
@@ -38,10 +44,10 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMap
         folder: where the run's notes go.
         rows: a row a job, column -> value.
     """
-    name = f"{job.get('scale.name')}/sweep/{stage}"
-    tracker = _wandb(job, "sweep", folder, name, str(job.get("experiment")), "sweep")
-    if tracker is None:
+    if WANDB not in _chosen_trackers(job):
         return
+    name = f"{job.get('scale.name')}/sweep/{stage}"
+    tracker = _open(WANDB, job, "sweep", folder, name, str(job.get("experiment")), "sweep")
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
     values: list[list[object]] = []
     for row in rows:
@@ -53,46 +59,66 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMap
 def track_report(job: Composed, report: Report, *, experiment: str, scale: str) -> None:
     """Send the report as an artifact of a W&B run of its own, where `logger` has W&B.
 
-    The verdicts are in its summary. Means over seeds are a run in the group of each arm and row.
+    The verdicts are in its summary. Means over seeds are a run in the group of each arm and row,
+    for W&B and for MLflow.
     """
-    tracker = _wandb(job, "report", report.folder, f"{scale}/report", experiment, "report")
-    if tracker is None:
+    labels = _chosen_trackers(job)
+    if not labels:
         return
-    paths = list(chain.from_iterable(sorted(report.folder.glob(each)) for each in REPORT_FILES))
-    artifact = f"{experiment}-{scale}-report".replace("/", "-")
-    tracker.call("log_report", artifact, paths)
-    tracker.summarise(_verdicts_by_claim(report.judgements))
-    tracker.close()
+    if WANDB in labels:
+        _send_report(job, report, experiment, scale)
     arms = [run.name for run in report.table.current.pretrain]
     for arm in dict.fromkeys([*arms, *report.table.rows]):
         points = points_over_seeds(arm, report.table)
         # A tracker keeps the points that it has: those of other seeds are another run.
         version = hashlib.sha256(repr(points).encode()).hexdigest()[:8]
         folder = report.folder / "seeds" / f"{arm}-{version}"
-        if points and not folder.exists():
-            tracker = _wandb(job, "seeds", folder, f"{scale}/seeds/{arm}", experiment, arm)
-            assert tracker is not None, "it has taken the report"
-            for (key, step), found in points.items():
-                metrics = {f"{key}/{name}": getattr(found, name) for name in INTERVAL}
-                tracker.log_metrics(metrics, step)
-            tracker.close()
+        for label in labels:
+            mark = folder / f"sent_to_{label}"
+            if points and not mark.exists():
+                tracker = _open(
+                    label, job, "seeds", folder, f"{scale}/seeds/{arm}", experiment, arm
+                )
+                _send_points(tracker, points)
+                # A report that is killed before this, or does not reach the tracker, sends again.
+                if tracker.taken == tracker.given:
+                    mark.touch()
+
+
+def _send_report(job: Composed, report: Report, experiment: str, scale: str) -> None:
+    tracker = _open(WANDB, job, "report", report.folder, f"{scale}/report", experiment, "report")
+    paths = list(chain.from_iterable(sorted(report.folder.glob(each)) for each in REPORT_FILES))
+    artifact = f"{experiment}-{scale}-report".replace("/", "-")
+    tracker.call("log_report", artifact, paths)
+    tracker.summarise(_verdicts_by_claim(report.judgements))
+    tracker.close()
+
+
+def _send_points(tracker: BackgroundLogger, points: Mapping[tuple[str, int], Estimate]) -> None:
+    for (key, step), found in points.items():
+        metrics = {f"{key}/{name}": getattr(found, name) for name in INTERVAL}
+        tracker.log_metrics(metrics, step)
+    tracker.close()
 
 
 def points_over_seeds(arm: str, table: ResultTable) -> dict[tuple[str, int], Estimate]:
     """Return (figure, step) -> its mean over an arm's seeds, two at least, with the interval.
 
-    Held-out figures of pre-training at the steps that all seeds have reached; scores at step 0.
+    Held-out figures of pre-training at the steps that all seeds have reached, of each learning rate
+    where there are several; scores at step 0.
     """
-    runs = table.complete("pretrain", arm)
-    by_seed: dict[tuple[str, int], dict[Seeds, float]] = {}
-    for run in runs:
-        for row in read_rows(run.folder / "metrics.csv"):
-            if row.key.startswith("validation/"):
-                by_seed.setdefault((row.key, row.step), {})[run.seed, 0] = row.value
     points = {}
-    for point, values in by_seed.items():
-        if len(values) == len(runs) > 1:
-            points[point] = estimate(values)
+    by_rate = group_by(table.complete("pretrain", arm), lambda run: run.learning_rate)
+    for rate, runs in by_rate.items():
+        suffix = f" at learning rate {rate}" if len(by_rate) > 1 else ""
+        by_seed: dict[tuple[str, int], dict[Seeds, float]] = {}
+        for run in runs:
+            for row in read_rows(run.folder / "metrics.csv"):
+                if row.key.startswith("validation/"):
+                    by_seed.setdefault((row.key + suffix, row.step), {})[run.seed, 0] = row.value
+        for point, values in by_seed.items():
+            if len(values) == len(runs) > 1:
+                points[point] = estimate(values)
     for column in table.columns:
         cell = table.cells.get((arm, column.key))
         if cell and cell.estimate and cell.estimate.count > 1:
@@ -112,14 +138,25 @@ def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
     return verdicts
 
 
-def _wandb(
-    composed: Composed, stage: str, folder: Path, name: str, experiment: str, arm: str
-) -> BackgroundLogger | None:
-    """W&B for something that is not a job; None where it is not chosen."""
-    chosen = (composed.get("logger") or {}).values()
-    node = next((node for node in chosen if node and node["_target_"] == WANDB), None)
-    if node is None:
-        return None
+def _chosen_trackers(composed: Composed) -> dict[str, PlainDict]:
+    """Label -> its node of the configuration, of those of TRACKERS that `logger` has."""
+    chosen = {}
+    for node in (composed.get("logger") or {}).values():
+        if node and node["_target_"] in TRACKERS:
+            chosen[TRACKERS[node["_target_"]]] = node
+    return chosen
+
+
+def _open(
+    label: str,
+    composed: Composed,
+    stage: str,
+    folder: Path,
+    name: str,
+    experiment: str,
+    arm: str,
+) -> BackgroundLogger:
+    """A chosen tracker for something that is not a job."""
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
@@ -128,7 +165,7 @@ def _wandb(
         config[key] = redacted(value, key)
     job = TrackedJob(
         folder,
-        _saved_id(folder / f"{stage}_wandb_id.txt"),
+        _saved_id(folder / f"{stage}_{label}_id.txt"),
         experiment,
         arm=arm,
         stage=stage,
@@ -137,7 +174,8 @@ def _wandb(
         command=command_argv(),
         config=config,
     )
-    return BackgroundLogger(build("logger", node)(job=job), "wandb")
+    node = _chosen_trackers(composed)[label]
+    return BackgroundLogger(build("logger", node)(job=job), label)
 
 
 def _saved_id(path: Path) -> str:

@@ -23,7 +23,7 @@ from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.runs.store import fingerprint_of
 from clozelab.terminal import say
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import PlainMapping, flatten
+from clozelab.text.plain import PlainMapping, flatten, hydra_text
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import MetricRow, read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
@@ -176,7 +176,7 @@ def run_command_again(
     for word in record.words:
         if key_of(word) not in replaced and not word.startswith("logger."):
             arguments.append(word)
-    arguments += ["logger=none", f"run_dir={folder}"]
+    arguments += ["logger=none", f"run_dir={hydra_text(str(folder))}"]
     arguments += [f"{key}={value}" for key, value in overrides.items()]
     if "threads" in record.facts:
         arguments.append(f"trainer.threads={record.facts['threads']}")

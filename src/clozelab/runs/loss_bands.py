@@ -174,11 +174,22 @@ class Match:
         return self.readings[-1].verdict != "inside"
 
     @cached_property
+    def own_seed(self) -> int | None:
+        """Which of the band's seeds the run itself is: the one with its losses, to the digit."""
+        losses = {round(loss, 4) for _, loss in self.run.curves.get("validation/loss", [])}
+        for number, seed in enumerate(zip(*self.band.losses, strict=True)):
+            if losses.issuperset(seed):
+                return number
+        return None
+
+    @cached_property
     def readings(self) -> list[LossReading]:
-        """The run's evaluations at tokens that the band knows."""
+        """The run's evaluations at tokens that the band knows, beside its other seeds."""
         readings = []
         for tokens, loss in self.run.curves.get("validation/loss", []):
             seeds = self.band.at(tokens)
+            if seeds and self.own_seed is not None:
+                del seeds[self.own_seed]
             if seeds:
                 readings.append(LossReading(tokens, loss, seeds, *expected_range(seeds)))
         return readings

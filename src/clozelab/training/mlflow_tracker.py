@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it s
 METRICS_A_REQUEST = 1000  # at most, says MLflow
 PARAMETERS_A_REQUEST = 100
 MAX_PARAMETER_CHARACTERS = 500
+REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")  # in the name of a metric
 LOCK_SECONDS = 60.0
 # Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one
 # call.
@@ -128,7 +130,8 @@ class MlflowTracker(Logger):
             timestamp = int(1000 * call.time)
             step = call.step or 0
             for key, value in call.metrics.items():
-                metrics.append(Metric(key, value, timestamp=timestamp, step=step))
+                name = REFUSED_CHARACTERS.sub("_", key)
+                metrics.append(Metric(name, value, timestamp=timestamp, step=step))
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
 
