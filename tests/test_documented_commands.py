@@ -353,7 +353,8 @@ def test_every_choice_of_the_pages_is_a_file() -> None:
     named = set()
     for _, command in all_documented():
         for word in words_of(command)[1:]:
-            named |= {choice for choice in choices_of(word) if re.fullmatch(r"[\w/-]+", choice)}
+            # tokenizer=FOLDER and task=mails.csv are files of somebody's own
+            named |= {one for one in choices_of(word) if re.fullmatch(r"[a-z0-9_/-]+", one)}
     assert {"objective/mlm", "task/mnli"} <= named
     own = {"task/intent", "task/mine"}
     assert {one for one in named - own if not (CONF_DIR / f"{one}.yaml").is_file()} == set()

@@ -18,7 +18,10 @@ def frozen(name: str) -> Any:
 
 LONGER = {"jsonl_zst": "rules", "byte_bpe": "byte_bpe_several", "one_source_of_several": "several"}
 """Slow ones, and those of the same files or the same tokenizer in every run of the suite."""
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LONGER else []) for name in CORPORA]
+NAMES = []
+for corpus_name in CORPORA:
+    slow = [pytest.mark.slow] if corpus_name in LONGER else []
+    NAMES.append(pytest.param(corpus_name, marks=slow))
 
 
 @pytest.mark.parametrize("name", NAMES)
