@@ -21,6 +21,7 @@ from tests.numerics.members import (
     tokenizer_of,
 )
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
 from clozelab.models.encoder import Encoder
@@ -141,6 +142,23 @@ def test_rows_that_are_read_without_their_module_are_adapted(name: str, tmp_path
     if name == "deberta-v2":
         wrapped = encoder(**batch.ours).sequence_output[batch.rows]
         assert float((wrapped - states).detach().abs().max()) > 1000 * TOLERANCE
+
+
+def test_another_adaptation_is_no_folder_of_pefts(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, weight: Tensor) -> Tensor:
+            return self.scale * weight
+
+    encoder = build_pair(case_of("bert"), "Model", tmp_path).encoder
+    attention: Any = encoder.layer[0].attention
+    parametrize.register_parametrization(attention.qkv, "weight", Scaled())
+    parametrize.register_parametrization(attention.output.dense, "bias", Scaled())
+    save_adapter(tmp_path / "adapter", encoder, {}, "base")
+    assert not (tmp_path / "adapter").exists()
 
 
 def test_parts_that_peft_has_trained_whole_are_merged_or_refused(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
     labels = {cell.plain.partition("\n")[0]: cell.style for cell in terminal.columns[0].cells}
     assert labels["stands"] == "green" and "holds" not in labels
     assert "A claim stands (is contradicted) if" in after
+    assert "A filled circle: the claim stands." in after
+    assert "claim holds" in before and "claim holds" not in after
     assert summarise([judgement] * 2) == "2 stand" and summarise([judgement]) == "1 stands"
     with (report.folder / "claims.csv").open(newline="") as file:
         assert judgement.verdict in {line["verdict"] for line in csv.DictReader(file)}

@@ -236,6 +236,8 @@ class BaseClaim(Entry):
     """whether it takes `points`"""
     expects_equality: ClassVar[bool] = False
     """whether a plan counts power for rows without any true difference"""
+    limits_a_loss: ClassVar[bool] = False
+    """whether it says that something costs little"""
 
     text: str
     """the claim as a sentence"""
@@ -420,6 +422,7 @@ class NoninferiorityClaim(BaseClaim):
 
     has_margin = True
     expects_equality = True
+    limits_a_loss = True
 
     @property
     def boundaries(self) -> tuple[float, ...]:
@@ -437,6 +440,7 @@ class SuperiorityClaim(NoninferiorityClaim):
     """
 
     expects_equality = False
+    limits_a_loss = False
 
     @property
     def boundaries(self) -> tuple[float, ...]:

@@ -489,7 +489,6 @@ def claim_section(
 
 def _reading(table: ScoreTable, judgements: Sequence[Judgement], selection: str) -> list[str]:
     """How to read intervals and verdicts, of the kinds that this table has."""
-    claim_types = {type(claim).__name__ for claim in table.spec.claims}
     return _sentences(
         "reading.txt.j2",
         table,
@@ -497,7 +496,6 @@ def _reading(table: ScoreTable, judgements: Sequence[Judgement], selection: str)
         has_evidence=table.has_evidence,
         has_resampled=not table.has_evidence and _has_several_scores_a_seed(table),
         has_plain_seeds=table.has_plain_seeds,
-        claim_types=claim_types,
         family=max((judgement.num_tests for judgement in judgements), default=0),
         selection=selection,
         has_forecasts=any(judgement.forecast for judgement in judgements),

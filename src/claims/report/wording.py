@@ -17,7 +17,7 @@ from claims.analysis.crossover import Crossover
 from claims.analysis.examples import mcnemar, multi_bootstrap, paired_differences
 from claims.analysis.history import Breach, BreachKind
 from claims.analysis.hypotheses import ResolvedClaim
-from claims.analysis.schema import ALL_COLUMNS, NoninferiorityClaim
+from claims.analysis.schema import ALL_COLUMNS
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
 from claims.analysis.verdict_codes import Verdict, read_verdict
@@ -61,15 +61,12 @@ def answer(judgements: Sequence[Judgement]) -> str:
             size = f" ({signed(judgement.difference.mean, 2)})" if judgement.difference else ""
             answered = ANSWERS.get(judgement.verdict, "not decided")
             by_answer[answered].append(f"{judgement.judged_on}{size}{_exploratory(judgement)}")
-        elif (
-            type(judgement.claim) is NoninferiorityClaim
-            and judgement.verdict is Verdict.CONTRADICTED
-        ):
+        elif judgement.claim.limits_a_loss and judgement.verdict is Verdict.CONTRADICTED:
             lost.append(f"{judgement.claim.text}{_exploratory(judgement)}")
     parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
     text = "; ".join(parts)
     if lost:
-        text += f". But contradicted: {'; '.join(lost)}"
+        text += f". But {label_of(Verdict.CONTRADICTED)}: {'; '.join(lost)}"
     return text[:1].upper() + text[1:]
 
 

@@ -445,9 +445,12 @@ def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:
     updates = {}
     for matrix in lora_places(encoder):
         module = encoder.get_submodule(matrix.path)
-        if not is_parametrized(module):
+        if not is_parametrized(module, "weight"):
             continue
         low_rank: Any = module.parametrizations["weight"][0]  # type: ignore[index]
+        # peft has another file for another kind of parametrization.
+        if not isinstance(low_rank, LowRank):
+            continue
         if low_rank.num_parts != matrix.num_parts or str(matrix.part) not in low_rank.lora_A:
             continue
         if not matrix.is_in_file:

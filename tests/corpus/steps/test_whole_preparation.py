@@ -65,6 +65,7 @@ def data(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "mrpc.tsv").write_text(f"label\ttext\n1\t{EXAMPLE}\n")
     rows = [json.dumps({"text": "\n".join([*lines, NOTICE])}) for lines in documents()]
+    rows[0] = rows[0].replace("The ", "The\N{COMBINING ACUTE ACCENT} ", 1)
     (folder / "web.jsonl").write_text("\n".join(rows[:70]))
     (folder / "more.jsonl").write_text("\n".join(rows[70:]))
     return folder
@@ -107,6 +108,8 @@ def test_exactly_the_planted_documents_go(data: Path) -> None:
         for reason, numbers in facts["reasons"].items():
             dropped[reason] += numbers["dropped_documents"]
     assert +dropped == REASONS
+    written = next(facts for facts in manifest["steps"] if facts["step"] == "unicode")
+    assert written["reasons"]["written in NFC"]["changed_documents"] == 1
     repeated = next(facts for facts in manifest["steps"] if facts["step"] == "repeated_lines")
     assert repeated["reasons"]["repeated line"]["characters"] == len(documents()) * len(NOTICE)
     assert repeated["examples"]["repeated line"] == [NOTICE]

@@ -112,11 +112,12 @@ def _step_facts(tally: Tally, source_names: Sequence[str]) -> PlainDict:
         }
     report = tally.report
     reasons = {}
-    for reason, characters in report.characters.items():
+    # A step that only rewrites text loses no characters.
+    for reason in report.characters | report.changed:
         reasons[reason] = {
             "dropped_documents": report.documents[reason],
             "changed_documents": report.changed[reason],
-            "characters": characters,
+            "characters": report.characters[reason],
         }
     return {"step": tally.step, "kept": kept, "reasons": reasons, "examples": report.examples}
 
