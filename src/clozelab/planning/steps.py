@@ -143,7 +143,8 @@ def _with_arms(word: str, arms: Sequence[str]) -> str:
     """`arm=a` with the arms that measures need besides; any other override as it is."""
     if not LISTED_ARMS.fullmatch(word):
         return word
-    return f"arm={','.join(dict.fromkeys([*word.removeprefix('arm=').split(','), *arms]))}"
+    listed = word.removeprefix("arm=").split(",")
+    return f"arm={','.join(dict.fromkeys([*listed, *arms]))}"
 
 
 def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
