@@ -211,7 +211,7 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert main([*command, f"cache_dir={workplace}/cache", "--skip-doctor"]) == 0
     report = Path("runs/worth_it/adapt/report/report.md").read_text()
     # Words at random teach no context: the loss stays where their frequencies are.
-    asked = "Is further pre-training on this text worth it? No answer yet. Trained further: a"
+    asked = "Is further pre-training on this text worth it? No answer yet. Trained further (fur"
     assert asked in report
     # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
     assert "missing" not in report.partition("## The table")[2].partition("##")[0]
