@@ -215,6 +215,8 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert asked in report
     # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
     assert "missing" not in report.partition("## The table")[2].partition("##")[0]
+    # Its head is of another seed each time, and it is one encoder all the same.
+    assert "its runs began with" not in report
     capfd.readouterr()
     assert main(["report", "worth_it"]) == 0
     assert "worth it? No answer yet." in " ".join(capfd.readouterr().out.split())
