@@ -18,6 +18,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,9 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 }
 # Keys with one of these in their names matter to a head; others are the encoder's alone.
 PARTS_OF_HEADS_KEYS = ("act", "summary", "classif", "pool", "label", "problem", "is_decoder")
+# Of these a classifier alone reads the labels, and every head has the encoder's activation.
+KEYS_OF_LABELS = ("label", "problem")
+ENCODER_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "ff_activation", "conv_act")
 # Their value is of the class that saves the folder.
 OF_THE_CLASS = frozenset({"model_type", "architectures"})
 # Read by a class without being a field of its configuration, or by classes of old.
@@ -273,7 +277,8 @@ class Outcome:
     """What came of one change.
 
     `end`: equal, refused, different, or impossible: transformers cannot load it, and it is read
-    here.
+    here. Without `every_class` some are "read": the configuration is another, and its numbers are
+    compared in other families.
     """
 
     family: str
@@ -381,7 +386,12 @@ def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) 
     sentence = refusal_of_config(subject, key, value, place / "config")
     if sentence:
         return Outcome(name, key, value, "refused", sentence)
-    classes = subject.classes if every_class or is_of_heads(key) else subject.classes[:1]
+    if not every_class and not is_compared_in(name, key):
+        config_class = transformers.CONFIG_MAPPING[subject.model_type]
+        config_class(**subject.settings).save_pretrained(place / "unchanged")
+        if read_config(place / "config") != read_config(place / "unchanged"):
+            return Outcome(name, key, value, "read")
+    classes = subject.classes if every_class else classes_to_try(subject, key, value)
     title = transformers.CONFIG_MAPPING[subject.model_type].__name__.removesuffix("Config")
     end = "impossible"
     for suffix in classes:
@@ -400,6 +410,31 @@ def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) 
             return Outcome(name, key, value, "different", f"{suffix}: by {distance:.2g}")
         end = "equal"
     return Outcome(name, key, value, end)
+
+
+def classes_to_try(subject: Subject, key: str, value: Any) -> tuple[str, ...]:
+    """The classes that a change could matter to, each way once."""
+    if any(part in key for part in KEYS_OF_LABELS):
+        return ("ForSequenceClassification",)
+    is_further_value = key in ENCODER_ACTIVATIONS and value != CHANGES[key][0]
+    if is_of_heads(key) and not is_further_value:
+        return subject.classes
+    return subject.classes[:1]
+
+
+@cache
+def families_of_keys() -> dict[str, list[str]]:
+    """Key -> the families that it is changed in."""
+    families: dict[str, list[str]] = defaultdict(list)
+    for name, subject in SUBJECTS.items():
+        for key in dict.fromkeys(key for key, _ in changes(subject)):
+            families[key].append(name)
+    return families
+
+
+def is_compared_in(name: str, key: str) -> bool:
+    """Whether a family is the first, fourth, ... that has a key: there its numbers are compared."""
+    return is_of_heads(key) or families_of_keys()[key].index(name) % 3 == 0
 
 
 def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:

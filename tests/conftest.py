@@ -24,7 +24,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.older_scores import older_metric
-from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
+from clozelab.runs.record import Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it
 # away again.
@@ -138,63 +138,6 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     config.add_cleanup(forked.fork_workers(config.args))
 
 
-LONGEST = (
-    "runs/test_pretrain_run",
-    "stages/test_doctor",
-    "test_experiments",
-    "numerics/test_families",
-    "numerics/test_config_keys",
-    "test_documented_commands",
-    "reference/test_frozen",
-    "test_conf",
-    "runs/test_finetune_run",
-    "runs/test_objective_runs",
-    "launch/test_processes",
-    "report/test_registration",
-    "report/test_report",
-    "planning/test_jobs",
-    "test_cli",
-    "planning/test_choice",
-    "checks/test_planted_defects",
-    "stages/test_export",
-    "stages/test_vocabulary",
-    "launch/test_sweep",
-    "runs/test_verify",
-    "runs/test_killed_trackers",
-    "runs/test_adapted_runs",
-    "test_trainers",
-    "test_python",
-    "corpus/test_prepare",
-    "test_offline",
-    "modules/test_pretraining",
-    "corpus/test_released",
-    "fuzz/test_training_files",
-    "fuzz/test_named",
-    "fuzz/test_tables",
-    "runs/test_stops",
-    "training/test_stopping",
-    "benchmarks/test_gpu",
-    "benchmarks/test_bench",
-    "benchmarks/test_faults",
-    "microworld/test_documents",
-    "numerics/test_released_weights",
-    "runs/test_archive",
-    "runs/test_archive_checks",
-    "runs/test_code",
-    "launch/test_experiments",
-    "results/test_rates",
-    "planning/test_refusals",
-    "planning/test_steps",
-    "metrics/test_glue",
-    "test_gate",
-)
-"""Files of seven seconds and more: `make test` hands them out first, so that none is left alone at
-the end.
-
-One of those that read the small world is among them, and writes it before the others wait for
-it."""
-
-
 def pytest_collection_finish() -> None:
     """What is imported stays; configurations are thousands of small objects, and looking through
     all is slow.
@@ -217,11 +160,10 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
-    gone = [str(path) for path in places if not path.is_file()]
-    if gone:
-        raise pytest.UsageError(f"LONGEST of tests/conftest.py names files that are gone: {gone}")
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """The longest files are handed out first, so that none is left alone at the end."""
+    table = durations.FILE.read_text(encoding="utf-8")
+    seconds = durations.seconds_of_table(table, durations.FILE.parents[1])
+    items.sort(key=lambda item: -seconds.get(item.path, 0.0))
 
 
 @pytest.fixture
@@ -384,7 +326,6 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
     record.facts |= {key: saved[key] for key in kept if key in saved}
     record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
     write_record(record)
-    (folder / COPY_FILE).unlink()  # so that what a test does to run.json is done
 
 
 def write_pretrain(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import pytest
 
 from clozelab.processor import cpuinfo
 
+FILE = Path(__file__).with_suffix(".md")
 WRITE_TO = "CLOZELAB_DURATIONS"
 SHOWN = 10
 """Slowest files that every run prints."""
@@ -47,6 +49,12 @@ def table_of(seconds: Mapping[str, float], workers: int) -> str:
     for name, duration in seconds.items():
         lines.append(f"| `{name}` | {duration:.1f} |")
     return "\n".join(lines) + "\n"
+
+
+def seconds_of_table(table: str, root: Path) -> dict[Path, float]:
+    """The files of such a table, below the folder that their names begin in."""
+    rows = re.findall(r"^\| `(.+)` \| ([\d.]+) \|$", table, re.MULTILINE)
+    return {root / name: float(duration) for name, duration in rows}
 
 
 def report_durations(reporter: pytest.TerminalReporter, workers: int) -> None:

@@ -19,7 +19,6 @@ from clozelab.addresses import (
     parse_allow_targets,
 )
 from clozelab.launch import sweep
-from clozelab.text.paths import CONF_DIR
 
 GOOD = {
     "_target_": "clozelab.optim.schedule.LinearWarmupDecay",
@@ -181,11 +180,6 @@ def test_a_setting_is_taken_by_a_part_of_its_task() -> None:
     ):
         with refuses(reason):
             check_targets(sweep.compose("finetune", words).values)
-
-
-@pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
-def test_every_task_is_made_of_named_parameters(task: str) -> None:
-    check_targets(sweep.compose("finetune", [f"task={task}"]).values)
 
 
 def test_what_stages_pass_are_parameters() -> None:

@@ -19,15 +19,20 @@ from typing import Any
 
 import pandas
 import pytest
+from tests.covers import marked
 
 from clozelab import cli, hydra_compat
 from clozelab.addresses import check_targets
 from clozelab.assembly import corpora, evaluation, factory, finetuning, pretraining
+from clozelab.checks import gathering
 from clozelab.config import Composed
 from clozelab.launch.launcher import SweepLauncher
+from clozelab.launch.sweep import Sweep
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
+from clozelab.planning.sweeps import jobs_by_settings
 from clozelab.stages import doctor
+from clozelab.text.paths import CONF_DIR
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,6 +99,29 @@ def all_documented() -> list[tuple[str, str]]:
             if "..." not in command:
                 commands.append((page.name, command))
     return list(dict.fromkeys(commands))
+
+
+def choices_of(word: str) -> list[str]:
+    """The files of conf/ that a word such as `corpus=text` or `task@measure.task=mnli` names."""
+    key, _, value = word.lstrip("+").partition("=")
+    group = key.partition("@")[0]
+    if not value or not (CONF_DIR / group).is_dir():
+        return []
+    return [f"{group}/{choice}" for choice in value.split(",")]
+
+
+def parts_of(command: str) -> set[tuple[str, str]]:
+    """What can be wrong in a command: its verb with each key, option and word for a value.
+
+    Files, folders and numbers are as good as any others, and `choices_of` has those of groups.
+    """
+    verb, *words = words_of(command)
+    parts = {(verb, "")}
+    for word in words:
+        key, _, value = word.partition("=")
+        is_word = re.fullmatch(r"[a-z_-]+", value) and not choices_of(word)
+        parts.add((verb, word if is_word or word.startswith("-") else re.sub(r"\d+", "N", key)))
+    return parts
 
 
 # Files that a page shows whole: its page, how its block begins, and what the commands call it.
@@ -249,6 +277,13 @@ def reproduce_first_and_last(*arguments: Any, **_: Any) -> None:
     raise Reached
 
 
+def first_and_last_settings(sweep: Sweep) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+    """In the place of `jobs_by_settings`: of all settings that a pre-flight looks at, two."""
+    jobs_of = jobs_by_settings(sweep)
+    titles = list(jobs_of)
+    return {title: jobs_of[title] for title in (titles[0], titles[-1])}
+
+
 @pytest.fixture
 def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands are given in `place`, and stop at their first step."""
@@ -262,6 +297,7 @@ def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "EvaluationJob", stop)
     monkeypatch.setattr(doctor, "_examine_machine", stop)
     monkeypatch.setattr("clozelab.checks.doctor.examine", stop)
+    monkeypatch.setattr(gathering, "jobs_by_settings", first_and_last_settings)
     monkeypatch.setattr("clozelab.planning.sweeps.analyse", stop)
     monkeypatch.setattr("uvicorn.run", stop)
     monkeypatch.setattr(SweepLauncher, "launch", launch_first_and_last)
@@ -291,7 +327,9 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize(("page", "command"), all_documented())
+@pytest.mark.parametrize(
+    ("page", "command"), marked({each: parts_of(each[1]) for each in all_documented()})
+)
 def test_a_documented_command_comes_to_its_first_step(
     page: str,
     command: str,
@@ -308,6 +346,17 @@ def test_a_documented_command_comes_to_its_first_step(
     if status:
         assert status == 1 and "Traceback" not in output, output[-2000:]
         assert any(re.search(end, output) for end in MISSING), output[-2000:]
+
+
+def test_every_choice_of_the_pages_is_a_file() -> None:
+    """Of all commands, so that one whose parts others have is not left with a misspelt choice."""
+    named = set()
+    for _, command in all_documented():
+        for word in words_of(command)[1:]:
+            named |= {choice for choice in choices_of(word) if re.fullmatch(r"[\w/-]+", choice)}
+    assert {"objective/mlm", "task/mnli"} <= named
+    own = {"task/intent", "task/mine"}
+    assert {one for one in named - own if not (CONF_DIR / f"{one}.yaml").is_file()} == set()
 
 
 def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) -> None:
@@ -335,4 +384,5 @@ def test_the_control() -> None:
     page = f"```yaml\nname: intent\n```\n{page}\n\n- An item:\n  ```\n  clozelab runs\n  ```\n"
     expected = ["pretrain objective=mlmm   # a comment", "runs", "plan NAME a=b"]
     assert list(documented(page)) == expected
+    assert choices_of("objective=mlmm") == ["objective/mlmm"]
     assert not any(re.search(end, "error: there is no objective 'mlmm'") for end in MISSING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests import durations
 
@@ -27,6 +29,9 @@ def test_a_file_is_the_sum_of_its_tests_and_their_fixtures() -> None:
     ]
     seconds = durations.seconds_of_files(reports)
     assert list(seconds.items()) == [("b.py", 3.0), ("a.py", 1.75)]
-    lines = durations.table_of(seconds, 2).splitlines()
+    table = durations.table_of(seconds, 2)
+    lines = table.splitlines()
     assert "2 processes: 5 s of work in 2 files" in lines[2]
     assert lines[-2:] == ["| `b.py` | 3.0 |", "| `a.py` | 1.8 |"]
+    root = Path("/here")
+    assert durations.seconds_of_table(table, root) == {root / "b.py": 3.0, root / "a.py": 1.8}

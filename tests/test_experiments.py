@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -23,6 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
+from tests.covers import few
 from tests.screens import refuses
 
 from claims.analysis.comparability import is_within
@@ -61,6 +63,25 @@ SCALES = sorted(
 # Whose rows are scored by another stage than pre-training.
 SCORED = [name for name in COMPLETE if len(sweeps_in(find_experiment(name))) > 1]
 DELTAS = {"pretrain": "arm", "finetune": "row", "evaluate": "measured"}
+OF_EVERY_KIND = (
+    "table5_pretraining_tasks",
+    "table7_feature_based_ner",
+    "table8_masking",
+    "family",
+    "prompting",
+    "zero_shot",
+)
+"""Other experiments are slow where all rows have to be composed: these have fine-tuned and
+feature-based rows, prompts and measures, other heads, architectures and steps."""
+
+
+def slow_but(names: Sequence[str]) -> list[Any]:
+    """Experiments as parameters of a test; those of no new kind are slow."""
+    cases = []
+    for name in names:
+        marks = [] if name in OF_EVERY_KIND else [pytest.mark.slow]
+        cases.append(pytest.param(name, marks=marks))
+    return cases
 
 
 @cache
@@ -125,6 +146,22 @@ def group_file(folder: Path, group: str, name: str) -> DictConfig:
     config = source(folder).load_config(f"{group}/{name}").config
     assert isinstance(config, DictConfig)
     return config
+
+
+@cache
+def parts_of_deltas() -> dict[tuple[str, str, str], frozenset[tuple[str, str]]]:
+    """(experiment, stage, arm or row) -> the keys that it sets there, and what it chooses."""
+    parts = {}
+    for name in COMPLETE:
+        folder = EXPERIMENTS_DIR / name
+        for stage in stages_of(folder):
+            for delta in deltas(folder, stage):
+                said = OmegaConf.to_container(group_file(folder, DELTAS[stage], delta))
+                assert isinstance(said, dict)
+                words = [str(entry) for entry in said.pop("defaults", ())]
+                keys = flatten({str(key): value for key, value in said.items()})
+                parts[name, stage, delta] = frozenset((stage, word) for word in (*keys, *words))
+    return parts
 
 
 def words_of(folder: Path, stage: str, name: str) -> list[str]:
@@ -369,22 +406,26 @@ def scales_of(name: str) -> list[str]:
     return worlds.get(name, SCALES)
 
 
-def every_experiment_at_its_scales() -> list[tuple[str, str]]:
-    cases: list[tuple[str, str]] = []
-    for name in COMPLETE:
-        cases += [(name, scale) for scale in scales_of(name)]
+def every_experiment_at_its_scales() -> list[Any]:
+    """In turn one of the scales of each is looked at; the others, which differ in numbers, are
+    slow.
+    """
+    cases = []
+    for number, name in enumerate(COMPLETE):
+        scales = scales_of(name)
+        for scale in scales:
+            marks = [] if scale == scales[number % len(scales)] else [pytest.mark.slow]
+            cases.append(pytest.param(name, scale, marks=marks))
     return cases
 
 
-@pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
-def test_an_embedded_world_is_asked_for_no_benchmark_that_it_stands_in_for(
-    name: str, scale: str
-) -> None:
-    folder = EXPERIMENTS_DIR / name
-    if scale not in ("demo", SMALL_WORLD) or "finetune" not in stages_of(folder):
-        return
-    swept = at_scale(master(folder, "finetune"), scale).hydra.sweeper.params.get("task")
-    assert "conll2003" not in str(swept)
+@pytest.mark.parametrize("scale", ["demo", SMALL_WORLD])
+def test_an_embedded_world_is_asked_for_no_benchmark_that_it_stands_in_for(scale: str) -> None:
+    for name in COMPLETE:
+        folder = EXPERIMENTS_DIR / name
+        if scale in scales_of(name) and "finetune" in stages_of(folder):
+            swept = at_scale(master(folder, "finetune"), scale).hydra.sweeper.params.get("task")
+            assert "conll2003" not in str(swept), name
 
 
 @pytest.mark.parametrize(("name", "scale"), every_experiment_at_its_scales())
@@ -397,13 +438,21 @@ def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
     assert tuple(counts) == cost_table(name)[scale][: len(counts)]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMPLETE)
-def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
+def test_every_arm_and_row_composes_at_every_scale(name: str, every: bool) -> None:
+    """In each run of the suite the first of each stage, and few that set every key and choose every
+    choice of any experiment; `slow` has them all.
+    """
     folder = EXPERIMENTS_DIR / name
     arms = deltas(folder, "pretrain")
+    chosen = few(parts_of_deltas())
     for stage in stages_of(folder):
         key = "arm" if stage == "pretrain" else "row"
+        first, *_ = deltas(folder, stage)
         for delta in deltas(folder, stage):
+            if not (every or delta == first or (name, stage, delta) in chosen):
+                continue
             config = with_delta(folder, stage, delta)
             values = resolved(config, stage)
             check_targets(values)
@@ -460,7 +509,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     return Record.model_construct(stage=stage, config=config, **said)
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", slow_but(COMPLETE))
 def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     """So that a table's own rows are comparable, and nothing else has to be let through for it."""
     folder = EXPERIMENTS_DIR / name
@@ -499,7 +548,7 @@ def test_every_arm_is_a_model_at_every_scale() -> None:
         )
 
 
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("name", slow_but(SCORED))
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     """At the smallest and the largest of its scales; those between differ in the same numbers."""
     folder = EXPERIMENTS_DIR / name
@@ -593,8 +642,8 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     return {frozenset(group) for group in (default | wide | base, *others)}
 
 
-OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day")
-"""Scales that share arms as `laptop` and `paper` do, up to a line of `shared_arms`."""
+OF_OTHER_NUMBERS = ("demo", "gpu30", "gpu_day", "paper")
+"""Scales that share arms as `laptop` does, up to a line of `shared_arms`."""
 SHARING = [
     pytest.param(scale, marks=[pytest.mark.slow] if scale in OF_OTHER_NUMBERS else [])
     for scale in SCALES

@@ -533,10 +533,9 @@ def test_links_do_not_lead_out_of_an_experiment(
         {
             "../README.md": "**Question.** Whose is this?",
             "../a.yaml": "# @package _global_\nseed: 1\n",
-            "arm/x": "",
         },
     )
-    (place / "arm/a.yaml").symlink_to(place.parent / "a.yaml")
+    (place / "sweep_pretrain.yaml").symlink_to(place.parent / "a.yaml")
     not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
     shows(refused(place, capsys, "plan"), "is a link that leads out of")
     (place / "README.md").symlink_to(place.parent / "README.md")

@@ -94,7 +94,7 @@ def screens(
     words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
     monkeypatch.chdir(tmp_path)
     return {
-        "list": lambda: list_experiments.main([runs_dir]),
+        "list": lambda: list_experiments.main([]),
         "architectures": lambda: list_experiments.main(["architectures"]),
         "status": lambda: status.main([runs_dir]),
         "runs": lambda: runs.main([runs_dir]),

@@ -149,21 +149,25 @@ def test_a_plain_trainer_trains_the_plan(
 PART = "validation saw 1 of 3 batches, as the Trainer wants it: a score needs all"
 
 
-@pytest.mark.parametrize("name", ["mlm_nsp", "sst2"])
-@pytest.mark.parametrize(
-    ("limits", "steps", "warning"),
-    [
-        ({"max_steps": 2}, [0, 1], "the Trainer stops after 2 of the plan's"),
-        (
-            {"max_epochs": 1, "limit_train_batches": 3},
-            [0, 1, 2],
-            "the Trainer stops after 3 of the plan's",
-        ),
-        ({"fast_dev_run": True}, [0], PART),
-        ({"max_epochs": 2, "overfit_batches": 1}, [0, 1], PART),
-        ({"limit_val_batches": 1, "max_epochs": -1}, None, PART),
-    ],
-)
+LIMITS: list[tuple[dict[str, Any], list[int] | None, str]] = [
+    ({"max_steps": 2}, [0, 1], "the Trainer stops after 2 of the plan's"),
+    (
+        {"max_epochs": 1, "limit_train_batches": 3},
+        [0, 1, 2],
+        "the Trainer stops after 3 of the plan's",
+    ),
+    ({"fast_dev_run": True}, [0], PART),
+    ({"max_epochs": 2, "overfit_batches": 1}, [0, 1], PART),
+    ({"limit_val_batches": 1, "max_epochs": -1}, None, PART),
+]
+LIMITED = [pytest.param("mlm_nsp", *LIMITS[0])]
+for limits in LIMITS:
+    LIMITED.append(pytest.param("sst2", *limits))
+for limits in LIMITS[1:]:
+    LIMITED.append(pytest.param("mlm_nsp", *limits, marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize(("name", "limits", "steps", "warning"), LIMITED)
 def test_limits(
     name: str,
     limits: dict[str, Any],

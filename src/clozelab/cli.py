@@ -157,7 +157,7 @@ def job(composed: Composed) -> int:
     from clozelab.runs.inputs import require_encoder
     from clozelab.runs.record import read_record
     from clozelab.runs.reuse import is_done
-    from clozelab.runs.store import accept_other_code
+    from clozelab.runs.store import warn_of_other_code
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     die_with_first_rank()
@@ -168,7 +168,7 @@ def job(composed: Composed) -> int:
     if verb != "prepare":
         run_dir = composed.values["run_dir"]
         if is_done(run_dir, stage=verb, config=composed):
-            accept_other_code([read_record(Path(run_dir))], composed.values["reuse"])
+            warn_of_other_code([read_record(Path(run_dir))])
             print(f"complete already: {run_dir}")
             return 0
     # `models` of an evaluation stands in the place of the row's own encoder.

@@ -407,10 +407,9 @@ class StageConfig(Frozen):
     # of [UNK] in a text; more is refused
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING
     logger: Annotated[Component | None, NEUTRAL] = None
-    # of a run that other code has made. ask: a question in a terminal, else a warning, and never
-    # shared with another experiment. same_code: it is refused. any: it is taken, and shared, with a
-    # warning. never: the run that the folder holds, of whatever code, is removed and trained anew.
-    reuse: Annotated[str, one_of("ask", "same_code", "any", "never"), NEUTRAL] = MISSING
+    # of the run that the folder holds. any: it is taken, with a warning where other code has made
+    # it. never: it is removed and trained anew.
+    reuse: Annotated[str, one_of("any", "never"), NEUTRAL] = MISSING
 
 
 @dataclass

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from microworld.world import Sample, checksums, is_written, refuse_foreign_files, write_files
+from microworld.world import checksums, is_written, refuse_foreign_files, write_files
 
 KINDS = {
     "fruit": (
@@ -490,17 +490,3 @@ def write_world(
     }
     write_files(folder, files, manifest)
     return folder
-
-
-def samples(
-    num_documents: int, world_seed: int, right: float = 1.0, following: float = 1.0
-) -> Iterator[Sample]:
-    """What `clozelab show` prints."""
-    world = World(world_seed, right, following)
-    for number in range(num_documents):
-        lines = [("", [(" ".join(words), "")]) for words in world.document(f"corpus/{number}")]
-        yield Sample(f"document {number}", "of the corpus", lines)
-    for name, content in task_files(world, 1, 1).items():
-        if "train" in name:
-            lines = [("", [(line, "")]) for line in content.splitlines()]
-            yield Sample(name.split("/")[1], "the first training example", lines)

@@ -1,5 +1,5 @@
 """The whole world: written to disk as a corpus, every task in its official format and
-`generated.json`, or shown.
+`generated.json`.
 
 Everything is a pure function of the settings, so the bytes are the same on every machine. The text
 is synthetic; it tests machinery and mechanisms and says nothing about English.
@@ -12,7 +12,6 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ from typing import Any
 from clozelab.corpus.generated import MANIFEST
 from microworld import formats
 from microworld.decisions import HIDDEN_FRACTION, WINDOW, Choices, known_entropy, unigram_entropy
-from microworld.formats import TABLES, Tagged, make_rows, tagged_document
-from microworld.pairs import HOME_SCENES, Row
-from microworld.passages import continuation, squad
 from microworld.stories import tell_document
 
 WORLD_VERSION = 2
@@ -245,113 +241,3 @@ def write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
-
-
-# ---- shown instead of written
-# ----------------------------------------------------------------------------------------
-
-Parts = list[tuple[str, str]]
-"""(text, mark) one after the other: mark is "right" for the answer, an entity's type, or empty."""
-ASKED = {
-    "CoLA": "is the sentence acceptable (1), or is a word, a form or the order wrong (0)?",
-    "SST-2": "does it speak well (1) or ill (0) of the thing?",
-    "MRPC": "do both sentences tell the same fact?",
-    "QQP": "do both questions ask for the same?",
-    "STS-B": "how like: 5 less one for every part that differs",
-    "RTE": "does the second text follow from the first?",
-    "QNLI": "does the sentence answer the question?",
-    "MNLI": "does the second text follow from the first, contradict it, or neither?",
-}
-INNER_KEYS = ("index", "genre", "mark")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A document or one task's example: its name, what is asked, and (name, text) of each of its
-    lines.
-    """
-
-    name: str
-    question: str
-    lines: list[tuple[str, Parts]]
-
-
-def samples(num_documents: int, world_seed: int) -> Iterator[Sample]:
-    """What `python -m microworld` prints: documents of the corpus and the first training example of
-    every task.
-    """
-    for number, sentences in enumerate(corpus_documents(world_seed, num_documents)):
-        yield Sample(
-            f"document {number}",
-            "of the corpus",
-            [("", [(sentence, "")]) for sentence in sentences],
-        )
-    for name, table in TABLES.items():
-        row = make_rows(table.maker, f"{world_seed}/{name}", "train", HOME_SCENES, 1)[0]
-        lines = [
-            (key, [(text, _mark(key == "label"))])
-            for key, text in row.items()
-            if key not in INNER_KEYS
-        ]
-        yield Sample(name, ASKED[name], lines)
-    yield _endings(make_rows(continuation, f"{world_seed}/SWAG", "train", HOME_SCENES, 1)[0])
-    for version in ("1.1", "v2.0"):
-        yield _passage(world_seed, version)
-    tagged = tagged_document(Choices(f"{world_seed}/ner/train/0"), "train", HOME_SCENES)
-    about = "which words name people (PER), towns (LOC), houses of trade (ORG)?"
-    yield Sample("NER", about, [("", _entities(sentence)) for sentence in tagged])
-
-
-def _mark(is_right: bool) -> str:
-    return "right" if is_right else ""
-
-
-def _endings(row: Row) -> Sample:
-    lines: list[tuple[str, Parts]] = [("begins", [(f"{row['sent1']} {row['sent2']}", "")])]
-    lines += [
-        (f"ending{n}", [(row[f"ending{n}"], _mark(row["label"] == str(n)))]) for n in range(4)
-    ]
-    lines.append(("label", [(row["label"], "right")]))
-    return Sample("SWAG", "which ending fits?", lines)
-
-
-def _passage(world_seed: int, version: str) -> Sample:
-    """One question about the first passage; one without an answer where there is one."""
-    paragraph = squad(str(world_seed), "train", HOME_SCENES, 3, version)["data"][0]["paragraphs"][0]
-    entry = min(paragraph["qas"], key=lambda entry: bool(entry["answers"]))
-    text = paragraph["context"]
-    answer = "(none in the passage)"
-    passage: Parts = [(text, "")]
-    if entry["answers"]:
-        answer = entry["answers"][0]["text"]
-        start = entry["answers"][0]["answer_start"]
-        passage = [(text[:start], ""), (answer, "right"), (text[start + len(answer) :], "")]
-    lines = [
-        ("passage", passage),
-        ("question", [(entry["question"], "")]),
-        ("answer", [(answer, "right")]),
-    ]
-    return Sample(
-        f"SQuAD {version.removeprefix('v')}",
-        "which words of the passage answer the question?",
-        lines,
-    )
-
-
-def _entities(sentence: Tagged) -> Parts:
-    """The sentence with its entities in brackets after their type: `[PER Rose Hill] owns ...`."""
-    parts: Parts = []
-    for token, tag in sentence:
-        entity = tag[2:]
-        if tag[0] == "I":
-            # The entity goes on: the bracket that its first word has closed moves behind this one.
-            text, mark = parts.pop()
-            parts.append((f"{text.removesuffix(']')} {token}]", mark))
-            continue
-        if parts and token not in ".,?":
-            parts.append((" ", ""))
-        if tag == "O":
-            parts.append((token, ""))
-        else:
-            parts.append((f"[{entity} {token}]", entity))
-    return parts

@@ -107,8 +107,11 @@ class Killed(Exception):
     """Stands for a kill between two files."""
 
 
-def test_a_kill_before_any_file(tmp_path: Path) -> None:
-    """For every n a preparation is ended before its n-th file; the same command makes the rest."""
+@pytest.mark.parametrize("distance", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
+    """A preparation is ended before its n-th file, for every n in the long form; the same command
+    makes the rest.
+    """
     write_file = passes.write_file
     written: list[str] = []
     limit = 0
@@ -127,7 +130,7 @@ def test_a_kill_before_any_file(tmp_path: Path) -> None:
         whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
         files = sorted(written)
         assert len(files) >= 6
-        for number in range(1, len(files)):
+        for number in range(1, len(files), distance):
             limit = number
             written.clear()
             with pytest.raises(Killed):

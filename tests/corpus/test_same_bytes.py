@@ -16,7 +16,12 @@ def frozen(name: str) -> Any:
     return json.loads(FROZEN.read_text())[name]
 
 
-@pytest.mark.parametrize("name", CORPORA)
+LONGER = {"jsonl_zst": "rules", "byte_bpe": "byte_bpe_several", "one_source_of_several": "several"}
+"""Slow ones, and those of the same files or the same tokenizer in every run of the suite."""
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LONGER else []) for name in CORPORA]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_corpus_is_what_it_was(name: str, tmp_path: Path) -> None:
     whole = prepare(CORPORA[name], tmp_path)
     assert facts(whole) == frozen(name)

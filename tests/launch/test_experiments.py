@@ -111,11 +111,10 @@ def test_rows_may_be_left_out(tmp_path: Path) -> None:
 
 def test_a_file_comes_before_what_is_inline(tmp_path: Path) -> None:
     (tmp_path / "paper.yaml").write_text(ABLATION)
-    (tmp_path / "arm").mkdir()
-    (tmp_path / "arm/rate15.yaml").write_text("# @package _global_\narm: rate15\nseed: 5\n")
+    (tmp_path / "sweep_pretrain.yaml").write_text("defaults: [pretrain]\nseed: 5\n")
     loader = make_loader(tmp_path)
     assert loader.get_group_options("arm") == ["rate15", "rate30"]
-    assert ExperimentSource("", str(tmp_path)).load_config("arm/rate15").config.seed == 5
+    assert ExperimentSource("", str(tmp_path)).load_config("sweep_pretrain").config.seed == 5
     assert not ExperimentSource("", str(EXPERIMENTS_DIR)).inline
 
 

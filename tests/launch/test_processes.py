@@ -488,26 +488,18 @@ def test_failure_message_without_output(tmp_path: Path) -> None:
     assert failure_message(tmp_path / "missing", 1) == "exit status 1"
 
 
-def test_the_server_knows_its_commit_before_the_first_job() -> None:
-    """A job runs the code that the server has loaded, also where another commit is checked out
-    meanwhile.
-    """
-    code = (
-        "import clozelab.launch.preloaded; from clozelab.training.host import host_facts; "
-        "from clozelab.runs.code import code_of_results; "
-        "assert host_facts.cache_info().currsize == code_of_results.cache_info().currsize == 1"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere jobs are not forked")
-def test_a_forked_job_computes_with_threads_of_its_own() -> None:
+def test_a_forked_job_has_threads_of_its_own_and_the_servers_commit() -> None:
     """What the server imports starts no thread pool of torch's: a fork has none of its threads, and
-    waits for them.
+    waits for them. A job runs the code that the server has loaded, also where another commit is
+    checked out meanwhile.
     """
     code = (
         "import os, signal\n"
         "import clozelab.launch.preloaded, clozelab.launch.plugins\n"
+        "from clozelab.training.host import host_facts\n"
+        "from clozelab.runs.code import code_of_results\n"
+        "assert host_facts.cache_info().currsize == code_of_results.cache_info().currsize == 1\n"
         "import clozelab.stages.pretrain, clozelab.stages.finetune\n"
         "import torch\n"
         "def computes(seconds):\n"

@@ -48,11 +48,11 @@ def iob1(rng: random.Random, length: int) -> list[str]:
 
 @pytest.mark.parametrize("prefixes", ["BI", "I", "BIES"])
 def test_equals_seqeval_on_random_tags(prefixes: str) -> None:
-    """300 files of a few sentences each: entities, precision, recall, F1."""
+    """120 files of a few sentences each: entities, precision, recall, F1."""
     metrics = pytest.importorskip("seqeval.metrics")
     labelling = pytest.importorskip("seqeval.metrics.sequence_labeling")
     rng = random.Random(prefixes)
-    for case in range(300):
+    for case in range(120):
         lengths = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
         gold = [iob1(rng, n) if case % 2 else random_tags(rng, prefixes, n) for n in lengths]
         predicted = [with_mistakes(rng, prefixes, sentence) for sentence in gold]

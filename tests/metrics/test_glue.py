@@ -18,7 +18,7 @@ from clozelab.tasks.numbers import NumberTarget, are_one_number
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.unit import Split
 
-CASES = 250
+CASES = 120
 
 
 def random_labels(rng: np.random.Generator, num_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -269,6 +269,7 @@ def test_left_to_right_is_the_mean_over_documents_without_their_length() -> None
     assert 0.005 < entropy["left_to_right_standard_error"] < 0.1
 
 
+@pytest.mark.slow
 def test_pairs_of_changes_add_next_to_nothing() -> None:
     """The bound leaves out alternatives that need two changed decisions. All pairs within a
     sentence among those that decide how it is told: they raise the loss of one masked word by less

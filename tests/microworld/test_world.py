@@ -7,7 +7,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from clozelab.corpus.generated import MANIFEST
 from microworld import lexicon, world
 from microworld.lexicon import words_of
-from microworld.world import samples, write_world
+from microworld.world import write_world
 
 TINY: dict[str, Any] = {
     "world_seed": 1,
@@ -269,51 +268,6 @@ def test_what_is_trained_on_shuffled_labels_is_at_chance(
             for folder in (small_world, control_world)
         ]
         assert files[0] == files[1]
-
-
-# ---- shown: what the files hold, with the answer marked
-# --------------------------------------------------------------
-
-
-def test_shows_what_the_files_hold(small_world: Path) -> None:
-    """The samples are the first lines of the files that `prepare` writes for the same seed."""
-    corpus = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8")
-    shown = {sample.name: sample for sample in samples(2, 7)}
-    documents = (shown.pop(f"document {number}").lines for number in range(2))
-    texts = []
-    for lines in documents:
-        texts.append("\n".join(parts[0][0] for _, parts in lines))
-    assert corpus.startswith("\n\n".join(texts))
-    files = {
-        "MRPC": "glue/MRPC/train.tsv",
-        "SWAG": "swag/train.csv",
-        "SQuAD 2.0": "squad/train-v2.0.json",
-    }
-    for name, path in files.items():
-        text = (small_world / path).read_text(encoding="utf-8")[:4000]
-        lines = []
-        for key, parts in shown[name].lines:
-            if key != "answer":
-                lines.append("".join(part for part, _ in parts))
-        assert all(line in text for line in lines), (name, text)
-
-
-def test_the_answer_is_marked() -> None:
-    for sample in list(samples(1, 1))[1:]:
-        marks = set()
-        for _, parts in sample.lines:
-            for _, mark in parts:
-                marks.add(mark)
-        assert ({"PER", "LOC", "ORG"} if sample.name == "NER" else {"right"}) & marks, sample.name
-
-
-def test_entities_read_well() -> None:
-    ner = next(sample for sample in samples(1, 1) if sample.name == "NER")
-    sentences = []
-    for _, parts in ner.lines:
-        sentences.append("".join(part for part, _ in parts))
-    text = "\n".join(sentences)
-    assert re.search(r"\[PER \w+ \w+\] ", text) and " ." not in text and "] ]" not in text
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_loss_and_gradients_are_sentence_transformers(
     )
     words = {"form": "sentence_transformers", "pooling": "auto", "dtype": "float32"}
     exported = model_to_export(model, has_head=False, form=words["form"])
-    write(tmp_path / "st", exported, {}, has_head=False, **words)
+    write(tmp_path / "st", exported, "", has_head=False, **words)
     theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").train()
     features = []
     for side in (0, 1):
@@ -154,7 +154,7 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
     write(
         tmp_path / "st",
         model_to_export(read_model(tmp_path / "m"), has_head=False, form="sentence_transformers"),
-        {},
+        "",
         form="sentence_transformers",
         pooling="mean",
         has_head=False,

@@ -60,15 +60,22 @@ for case_name, case in CASES.items():
         OF_HEADS[case_name] = case
 # One of each way to name a decoder that is not tied; the others are slow.
 UNTIED = ("bert", "distilbert", "modernbert")
+# Written and read with every head; another member with its language model and one other head, since
+# `test_every_head_and_its_gradient` compares the names and values of all.
+WITH_EVERY_FILE = ("bert", "modernbert", "xlnet")
 EVERY_HEAD = []
 EVERY_FILE = []
-for case_name, case in OF_HEADS.items():
+for number, (case_name, case) in enumerate(OF_HEADS.items()):
+    tasks = sorted({*case.member.heads} - {*members.MASKED, "LMHeadModel", "ForPreTraining"})
+    others = {*tasks} - {tasks[number % len(tasks)]}
     for suffix, kinds in {"Model": (), **case.member.heads}.items():
         # Under a causal mask theirs pools a token that has seen itself alone.
         if kinds and not (case.is_causal and POOLED & set(kinds)):
             EVERY_HEAD.append(pytest.param(case, suffix, id=f"{case_name}-{suffix}"))
         if not case.is_in_blocks and not case.is_causal:
-            EVERY_FILE.append(pytest.param(case, suffix, id=f"{case_name}-{suffix}"))
+            is_fast = case_name in WITH_EVERY_FILE or suffix not in others
+            marks = [] if is_fast else [pytest.mark.slow]
+            EVERY_FILE.append(pytest.param(case, suffix, id=f"{case_name}-{suffix}", marks=marks))
             if "lm" in kinds and case.member.pooling != "none":
                 untied = case.having(tie_word_embeddings=False)
                 name = f"{case_name}-{suffix}-untied"
@@ -262,11 +269,15 @@ def test_a_generator_with_its_discriminators_embeddings(tmp_path: Path) -> None:
         members.assert_equal(mine, other, kind)
 
 
-# Folders of heads that are not causal are written and read in `test_there_and_back`.
+# Folders of heads that are not causal are written and read in `test_there_and_back`. Where a class
+# is never causal, one head shows that all are refused.
 EVERY_FOLDER: list[tuple[str, tuple[str, ...], bool]] = []
 for name, member in MEMBERS.items():
     EVERY_FOLDER += [(name, (), False), (name, (), True)]
-    EVERY_FOLDER += [(name, kinds, True) for kinds in member.heads.values()]
+    causal = list(dict.fromkeys(member.heads.values()))
+    if not member.is_ever_causal:
+        causal = causal[-1:]
+    EVERY_FOLDER += [(name, kinds, True) for kinds in causal]
 
 
 def our_folder(name: str, kinds: tuple[str, ...], is_causal: bool, folder: Path) -> Pair:

@@ -45,7 +45,7 @@ STEPS: dict[str, tuple[str, Sequence[str], str]] = {
     "no row for a given encoder": (
         "table5_pretraining_tasks",
         ["encoder=/x"],
-        "has no row/given.yaml",
+        "has no row given",
     ),
 }
 for word, sentence in {

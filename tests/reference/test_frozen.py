@@ -45,6 +45,9 @@ LONGER = {
     "finetune tags_bilstm": "tags and pair_bilstm",
     "finetune tags_alone": "tags and batches",
     "finetune pair_jsonl": "pair and formats",
+    "finetune pair_held_out": "pair and batches",
+    "finetune choices": "choices_predicted",
+    "finetune spans_or_none": "spans_predicted",
     "finetune contrastive_pairs": "contrastive and contrastive_triples",
     "evaluate similarity_cls": "similarity",
 }

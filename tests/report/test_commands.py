@@ -15,6 +15,7 @@ from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
+RUNS = [(arm, seed) for arm in sorted(ARMS) for seed in (1, 2)]
 SWEEP = "clozelab pretrain --config-dir 'an experiment' --config-name sweep_pretrain"
 
 
@@ -68,20 +69,16 @@ def test_a_launch_with_other_values_has_not_made_a_run(root: Path) -> None:
     write_launch(root, words, {"pretrain": jobs_of(*ARMS)})
     assert commands_of(root) == [
         f"clozelab pretrain -m arm={arms} seed=1 rate=1e-3",
-        f"{SWEEP} -m arm=ltr,mlm,mlm_nsp seed=2 rate=0.002",
+        *(f"{SWEEP} arm={arm} seed=2 rate=0.002 hydra.mode=RUN" for arm in sorted(ARMS)),
     ]
 
 
-def test_runs_without_a_launch_stand_in_a_sweep_only_where_they_fill_it(root: Path) -> None:
-    assert commands_of(root) == [f"{SWEEP} -m arm=ltr,mlm,mlm_nsp seed=1,2"]
-    give(root, "ltr", 2, ["arm=ltr", "seed=3"])
-    assert commands_of(root) == [
-        f"{SWEEP} -m arm=ltr seed=1,3",
-        f"{SWEEP} -m arm=mlm,mlm_nsp seed=1,2",
-    ]
-    give(root, "ltr", 1, ["objective=mlm", "steps_factor=0.01"])
-    assert commands_of(root) == [
-        f"{SWEEP} objective=mlm steps_factor=0.01 hydra.mode=RUN",
-        f"{SWEEP} arm=ltr seed=3 hydra.mode=RUN",
-        f"{SWEEP} -m arm=mlm,mlm_nsp seed=1,2",
-    ]
+def test_runs_without_a_launch_have_their_own_commands(root: Path) -> None:
+    own = [f"{SWEEP} arm={arm} seed={seed} hydra.mode=RUN" for arm, seed in RUNS]
+    assert commands_of(root) == own
+
+
+def test_many_own_commands_are_cut(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.report.provenance.MAX_OWN_COMMANDS", 4)
+    *shown, rest = commands_of(root)
+    assert len(shown) == 4 and rest == "# and 2 more: clozelab runs FOLDER --csv"

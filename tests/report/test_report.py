@@ -98,7 +98,7 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
     report = written(root)
     names = {path.name for path in report.folder.iterdir()}
-    stems = ("curves", "curves-dark", "forest", "forest-dark", "table", "table-dark")
+    stems = ("curves", "curves-dark", "forest", "forest-dark")
     plots = {f"{stem}.png" for stem in stems} | {f"{stem}.svg" for stem in stems}
     assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
     with (report.folder / "claims.csv").open(newline="") as file:
@@ -225,10 +225,10 @@ def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) 
     page.feed((report.folder / "report.html").read_text())
     assert not page.open
     shown = [link for link in page.links if link.startswith("data:image/svg+xml;base64,")]
-    assert len(shown) == 4
+    assert len(shown) == 2
     # The rest names files that lie beside it: nothing is fetched to show the page.
     elsewhere = {link for link in page.links if not link.startswith("#")} - set(shown)
-    assert sorted(elsewhere) == ["curves.png", "curves.svg", "table.png", "table.svg"]
+    assert sorted(elsewhere) == ["curves.png", "curves.svg"]
     assert all((report.folder / link).is_file() for link in elsewhere)
     html = texts(report)["report.html"]
     assert "http" not in html
@@ -513,7 +513,7 @@ def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_only_pretraining_so_far(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({}))
-    assert (report.folder / "curves.png").is_file() and not (report.folder / "table.png").exists()
+    assert (report.folder / "curves.png").is_file()
     notes = re.findall(">([^<>]*no run[^<>]*)<", texts(report)["report.html"])
     shows(
         "\n".join(sorted({note.strip() for note in notes})),
@@ -566,7 +566,6 @@ def test_intervals_over_two_seeds_explain_their_size(
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
     shows(page.table.interval, reason)
-    assert page.table.has_two_seeds == (len(seeds) < 3), "with one of pre-training, two of tuning"
 
 
 @pytest.mark.usefixtures("without_plots")

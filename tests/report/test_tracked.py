@@ -151,12 +151,12 @@ def test_a_sweep_and_a_report_in_wandb(
         "report.html",
         "report.md",
         "results.csv",
-        "table.png",
-        "table.svg",
+        "curves.png",
+        "curves.svg",
         "other.txt",
     ):
         (tmp_path / "report" / name).write_text("x")
-    Image.new("RGB", (2, 2)).save(tmp_path / "report" / "table.png")
+    Image.new("RGB", (2, 2)).save(tmp_path / "report" / "curves.png")
     claims = [
         ("a", "first", "holds"),
         ("b", "here", "contradicted"),
@@ -205,7 +205,7 @@ def test_a_sweep_and_a_report_in_wandb(
     kept = {one.artifact.type: one.artifact for one in reported if one.HasField("artifact")}
     assert kept["report"].name == "e-demo-report"
     names = {entry.path for entry in kept["report"].manifest.contents}
-    assert names == {"report.html", "report.md", "results.csv", "table.png", "table.svg"}
+    assert names == {"curves.png", "curves.svg", "report.html", "report.md", "results.csv"}
 
 
 def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(

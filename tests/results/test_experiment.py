@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 from tests import forked
 from tests.results.words import read_claim
 
@@ -22,7 +21,6 @@ from claims.analysis.schema import (
     Part,
     TrendClaim,
 )
-from clozelab.launch.experiments import inline_configs
 from clozelab.report.page import statistic_of
 from clozelab.results import experiment
 from clozelab.results.experiment import (
@@ -376,93 +374,44 @@ def test_a_slip_in_the_table_is_refused_in_one_sentence(
 
 BESIDE = [
     (
-        "row/mlm.yaml",
-        ": mlm\nhead",
-        ": mlmm\nhead",
-        "encoder_arm is 'mlmm', and paper.yaml says arm: 'mlm' of this row",
-    ),
-    (
-        "row/mlm.yaml",
-        ": mlm\nhead",
-        ": ltr\nhead",
-        "encoder_arm is 'ltr', and paper.yaml says arm: 'mlm' of this row",
-    ),
-    (
-        "row/mlm.yaml",
-        ": mlm\nhead",
-        ": null\nhead",
-        "encoder_arm is null, and paper.yaml says arm: 'mlm' of this row",
-    ),
-    (
-        "row/random.yaml",
-        "on: random",
-        "on: pretrained",
-        "encoder_arm is 'mlm', and paper.yaml says arm: null",
-    ),
-    (
-        "row/ltr.yaml",
-        "row: ltr",
-        "row: lrt",
-        "it says row: 'lrt'; rows are called as their files, so 'ltr'",
-    ),
-    ("arm/ltr.yaml", "arm: ltr", "arm: [ltr", "is not valid YAML"),
-    (
-        "paper.yaml",
-        "floor: random_bilstm}",
-        "floor: random_bilstm, set: {encoder_arm: lrt}}",
+        "floor: random_bilstm, set: {",
+        "floor: random_bilstm, set: {encoder_arm: lrt, ",
         "encoder_arm: 'lrt' is none of the arms; did you mean 'ltr'?",
     ),
     (
-        "paper.yaml",
         "{row: random,",
         "{row: randm,",
         "rows.0: floor: 'random' is none of the rows; did you mean 'random_bilstm'?",
     ),
+    ("  ltr: {", "  mine: {", "encoder_arm: 'ltr' is none of the arms"),
 ]
 
 
 @pytest.fixture
 def table5(tmp_path: Path) -> Path:
-    """Table 5 with a file for each arm and row."""
-    folder = Path(
+    return Path(
         shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment")
     )
-    for name, config in inline_configs(folder).items():
-        if "/" in name:
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / f"{name}.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    text = (folder / "paper.yaml").read_text()
-    text = re.sub(r"arms:\n(  .*\n)*", "", re.sub(r", set: {.*}}", "}", text))
-    return write(folder, text)
 
 
-@pytest.mark.parametrize(("file", "old", "new", "message"), BESIDE)
-def test_a_slip_beside_the_table_is_refused(
-    table5: Path, file: str, old: str, new: str, message: str
-) -> None:
-    edit(table5 / file, old, new)
-    with pytest.raises(
-        ValueError, match=f"{re.escape(str(table5 / file))}.*" + message.replace("?", r"\?")
-    ):
-        find_experiment(str(table5))
-
-
-def test_an_arm_without_its_file_would_stay_empty(table5: Path) -> None:
-    (table5 / "arm/ltr.yaml").rename(table5 / "arm/mine.yaml")
-    edit(table5 / "arm/mine.yaml", "arm: ltr", "arm: mine")
-    with pytest.raises(ValueError, match="encoder_arm: 'ltr' is none of the arms"):
+@pytest.mark.parametrize(("old", "new", "message"), BESIDE)
+def test_a_name_that_no_line_has_is_refused(table5: Path, old: str, new: str, message: str) -> None:
+    file = table5 / "paper.yaml"
+    edit(file, old, new)
+    with pytest.raises(ValueError, match=f"{re.escape(str(file))}.*" + message.replace("?", r"\?")):
         find_experiment(str(table5))
 
 
 @pytest.mark.parametrize("verb", ["plan", "report"])
-def test_a_verb_that_opens_an_experiment_refuses(table5: Path, verb: str) -> None:
-    edit(table5 / "row/mlm.yaml", ": mlm\nhead", ": mlmm\nhead")
+def test_a_verb_refuses_arms_and_rows_in_files_of_their_own(table5: Path, verb: str) -> None:
+    (table5 / "row").mkdir()
+    (table5 / "row/mlm.yaml").write_text("# @package _global_\nhead: bilstm\n")
     words = [sys.executable, "-m", "clozelab", verb, str(table5), f"runs_dir={table5}/runs"]
     done = forked.run(
         words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}
     )
     assert done.returncode == 1 and not done.stdout and not (table5 / "runs").exists()
-    assert f"error: {table5}/row/mlm.yaml: encoder_arm is 'mlmm'" in done.stderr
+    assert f"error: {table5}/row/mlm.yaml: arms and rows are no files of their own" in done.stderr
 
 
 RATES = """\
@@ -503,7 +452,7 @@ def test_what_is_left_open_is_no_slip(table5: Path) -> None:
     """An interpolated arm, a glob, a group of the experiment's own, a set that no task here reads,
     a module's score.
     """
-    edit(table5 / "row/mlm.yaml", "encoder_arm: mlm", "encoder_arm: ${row}")
+    edit(table5 / "paper.yaml", "{encoder_arm: mlm, head", "{encoder_arm: '${row}', head")
     edit(table5 / "sweep_pretrain.yaml", "arm: mlm_nsp,mlm,ltr", "arm: glob(*)\n      flavour: one")
     edit(table5 / "paper.yaml", "accuracy, task: sst2", "bleu, task: fremde_daten")
     edit(
@@ -522,7 +471,7 @@ def test_a_verb_reads_and_checks_its_experiment_once(
     column = "{name: loss, from: pretrain, metric: validation/loss}"
     write(tmp_path, f"arms: {{mlm: {{objective: mlm}}}}\ncolumns: [{column}]\n")
     opened = []
-    monkeypatch.setattr(experiment, "_check_files", lambda *_: opened.append(1))
+    monkeypatch.setattr(experiment, "_check_arms", lambda *_: opened.append(1))
     words = [str(tmp_path), "scale=dials", f"runs_dir={tmp_path}/runs"]
     for verb in (register, report):
         assert verb.main(words) == 0

@@ -273,7 +273,9 @@ def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) 
     assert first <= stats.binom.ppf(0.995, tables, 0.05) < ever
 
 
-@pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
+@pytest.mark.parametrize(
+    ("claims", "mean", "sd"), [(1, 1.0, 1.0), pytest.param(4, 1.5, 1.2, marks=pytest.mark.slow)]
+)
 def test_four_of_five_repetitions_decide_at_the_forecast(
     tmp_path: Path, claims: int, mean: float, sd: float
 ) -> None:

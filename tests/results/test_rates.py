@@ -220,7 +220,10 @@ def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.M
     assert len(wrong_tables(judged(24, 3))) > 2 * most(24)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(
+    "seeds",
+    [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)],
+)
 def test_large_differences_are_found(judged: Judged, seeds: int) -> None:
     judgements = chain.from_iterable(judged(8, seeds, AS_CLAIMED, spread=0.05))
     found = [one.verdict for one in judgements]

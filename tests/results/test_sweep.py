@@ -341,7 +341,6 @@ def test_two_given_encoders_are_judged_by_their_fine_tunings(
     assert "4 fine-tuning seeds (1, 2, 3, 4)" in page and "1 pre-training seed" not in page
     assert "a verdict is about these encoders" in page
     html = (tmp_path / "report/report.html").read_text()
-    assert "The table as dots. The colour of the text is a given encoder." in html
     assert '<tr class="floor"' not in html
     capsys.readouterr()
 

@@ -4,7 +4,6 @@ again.
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from clozelab.runs import code as code_module
 from clozelab.runs.code import code_hash, code_of, code_of_results
 from clozelab.runs.record import read_record
 from clozelab.runs.reuse import find_equal_run, is_done
-from clozelab.runs.store import Run, RunConflictError, accept_other_code, share_equal_run
+from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import reproduce
 
 PACKAGE = Path(code_module.__file__).resolve().parents[1]
@@ -79,22 +78,12 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         ("objectives.rtd", False, False),  # no target of either
         ("modules.pretraining", True, False),
         ("tasks.classes", False, True),
-        ("tasks.spans", False, False),
-        ("datamodules.corpus", True, False),
-        ("corpus.packing", True, False),
         ("corpus.random", True, True),
-        ("models.attention", True, True),
         ("models.layers", True, True),
-        ("optim.adamw", True, True),
-        ("training.checkpoints", True, True),
         ("assembly.factory", True, True),
-        ("assembly.pretraining", True, False),
         ("assembly.finetuning", False, True),
         ("stages.pretrain", True, False),
-        ("metrics.glue", False, True),
         ("training.tracking", False, False),
-        ("report.page", False, False),
-        ("results.table", False, False),
         ("runs.store", False, False),
         ("launch.launcher", False, False),
     ],
@@ -157,7 +146,7 @@ COMMITS = {r" \(commit [^)]*\)": ""}
 # Runs of other code
 
 
-def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> Given:
+def configuration(runs: Path, experiment: str = "first", reuse: str = "any") -> Given:
     settings = {
         "experiment": experiment,
         "arm": "mlm",
@@ -234,50 +223,8 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     (said,) = caplog.messages
     now = code_hash("pretrain", run.content.config)
     assert config.run_dir in said and made[:10] in said and now[:10] in said
-    shows(said, "it is taken as it is (reuse=same_code refuses such runs)")
+    shows(said, "it is taken as it is (reuse=never trains anew)")
     assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
-
-
-def test_same_code_refuses_it_and_any_takes_it(
-    tmp_path: Path, other_mlm: Callable[[], None]
-) -> None:
-    strict, free = (configuration(tmp_path, reuse=reuse) for reuse in ("same_code", "any"))
-    train(strict)
-    assert is_done(strict.run_dir, stage="pretrain", config=strict)
-    other_mlm()
-    assert not is_done(strict.run_dir, stage="pretrain", config=strict)
-    # the job runs, and says why it cannot
-    assert job_status(strict, strict.run_dir)[0] == "check"
-    with pytest.raises(
-        RunConflictError, match=r"made by other code: \w{10} .*, now \w{10} .*remove the folder"
-    ):
-        claim(strict)
-    with claim(free) as run:
-        assert run.is_complete
-
-
-@pytest.mark.parametrize("answer", ["y\n", "n\n", "\n"])
-def test_in_a_terminal_it_is_asked(
-    tmp_path: Path,
-    other_mlm: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    answer: str,
-) -> None:
-    config = configuration(tmp_path)
-    train(config)
-    record = read_record(Path(config.run_dir))
-    other_mlm()
-    terminal = io.StringIO(answer)
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdin", terminal)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    if answer == "y\n":
-        accept_other_code([None, record, record], "ask")
-    else:
-        with pytest.raises(RunConflictError, match="so were 1 more"):
-            accept_other_code([None, record, record], "ask")
-    assert capsys.readouterr().err.count("[y/N]") == 1
 
 
 def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
@@ -289,7 +236,7 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
     other_mlm()
     train(config)
-    shows(caplog.text, "it is taken as it is (reuse=same_code refuses such runs)")  # once
+    shows(caplog.text, "it is taken as it is (reuse=never trains anew)")  # once
     record = read_record(Path(config.run_dir))
     assert record is not None and record.code != first
     (earlier,) = record.earlier_sessions
@@ -299,30 +246,32 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     )
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
-    strict = configuration(tmp_path, reuse="same_code")
-    assert not is_done(strict.run_dir, stage="pretrain", config=strict)
     assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None
-    assert (
-        find_equal_run(configuration(tmp_path, "second", reuse="any"), {"corpus": "c"}) is not None
-    )
 
 
-def test_another_experiment_does_not_share_it_unless_told(
-    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+def test_another_experiment_does_not_share_it(
+    tmp_path: Path, other_mlm: Callable[[], None]
 ) -> None:
     train(configuration(tmp_path))
-    other, free = configuration(tmp_path, "second"), configuration(tmp_path, "second", reuse="any")
+    other = configuration(tmp_path, "second")
     assert find_equal_run(other, {"corpus": "c"})  # the control
-    first = read_record(Path(configuration(tmp_path).run_dir)).code  # type: ignore[union-attr]
     other_mlm()
     assert job_status(other, other.run_dir) == ("new", "")
     share_equal_run(other, {"corpus": "c"})
     assert not Path(other.run_dir).exists()
-    shows(caplog.text, "so it is not shared (reuse=any would share it)")
-    share_equal_run(free, {"corpus": "c"})
-    record = read_record(Path(free.run_dir))
-    # of what was trained
-    assert record is not None and record.shared is not None and record.code == first
+
+
+def test_a_run_that_is_to_go_is_trained_anew(
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    train(configuration(tmp_path))
+    other_mlm()
+    again = configuration(tmp_path, reuse="never")
+    assert not is_done(again.run_dir, stage="pretrain", config=again)
+    with claim(again) as run:
+        assert not run.is_complete
+        run.complete()
+    assert "other code" not in caplog.text
 
 
 def test_a_reproduction_that_finds_everything_complete_says_it_too(

@@ -24,8 +24,7 @@ from clozelab.report.problems import problems
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-from clozelab.runs.record import COPY_FILE, Score, read_record
-from clozelab.runs.reuse import is_done
+from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,52 +105,12 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
-def test_a_damaged_record_is_read_from_its_copy(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = configuration(tmp_path)
-    folder = train(config)
-    before = read_record(folder)
-    damage(folder / RUN_FILE, how)
-    assert read_record(folder) == before
-    assert f"{folder / RUN_FILE} is damaged" in caplog.text
-    assert is_done(folder, stage="pretrain", config=config)
-    assert [one.status for one in find(tmp_path).records] == ["complete"]
-
-
-@pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
-def test_a_begun_run_with_a_damaged_record_goes_on_and_gets_it_back(
-    tmp_path: Path, how: str
-) -> None:
-    config = configuration(tmp_path)
-    with pytest.raises(KeyboardInterrupt), claim(config) as run:
-        run.record(precision="bf16-mixed", micro_batch_sizes=[4])
-        raise KeyboardInterrupt
-    damage(run.dir / RUN_FILE, how)
-    with claim(config) as again:
-        assert again.content.sessions > 1 and again.facts == {
-            "precision": "bf16-mixed",
-            "micro_batch_sizes": [4],
-        }
-        again.complete()
-    state = json.loads((run.dir / RUN_FILE).read_text())
-    assert state["sessions"] == 2 and state == json.loads((run.dir / COPY_FILE).read_text())
-
-
-def test_without_a_record_the_copy_is_none(tmp_path: Path) -> None:
-    """Whoever removes run.json wants the run gone."""
-    folder = train(configuration(tmp_path))
-    (folder / RUN_FILE).unlink()
-    assert read_record(folder) is None
-
-
-def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None:
+def test_a_damaged_record_fails_its_own_job_alone(tmp_path: Path, how: str) -> None:
     """A sweep is planned, and the job of that folder says what to remove."""
     configs = [configuration(tmp_path, seed) for seed in (1, 2, 3)]
     for config in configs[:2]:
         train(config)
-    damage(Path(configs[0].run_dir) / RUN_FILE, "cut")
-    (Path(configs[0].run_dir) / COPY_FILE).unlink()
+    damage(Path(configs[0].run_dir) / RUN_FILE, how)
     states = [job_status(config, config.run_dir)[0] for config in configs]
     assert states == ["damaged", "complete", "new"]
     planned = [

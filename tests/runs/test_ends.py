@@ -22,8 +22,6 @@ from clozelab.results.experiment import find_experiment, own_experiments
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context
-from clozelab.runs.progress import write_launch
-from clozelab.runs.record import JobName
 from clozelab.stages.compare import main as compare
 from clozelab.stages.list_experiments import main as list_all
 from clozelab.stages.runs import main as runs_verb
@@ -261,24 +259,8 @@ def test_own_experiments_are_listed(
     assert own_experiments() == [], "those that come along are no one's own"
 
 
-def test_a_later_launch_of_some_does_not_say_how_many_there_are(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_launch(root, ["finetune"], {"finetune": [JobName("mlm", "mrpc", "1/1")]})
-    assert list_all([f"runs_dir={root.parents[1]}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("  demo")] == ["  demo: 4 runs"]
-
-
-def test_a_list_of_experiments_shows_their_runs_and_loads_no_statistics(root: Path) -> None:
-    write_launch(
-        root, ["pretrain"], {"pretrain": [JobName("arm", "", str(seed)) for seed in range(9)]}
-    )
-    code = (
-        f"from clozelab.cli import main; import sys; main(['list', 'runs_dir={root.parents[1]}']);"
-    )
+def test_a_list_of_experiments_loads_no_statistics(root: Path) -> None:
+    code = "from clozelab.cli import main; import sys; main(['list']);"
     code += " sys.exit(str({'hydra', 'torch', 'scipy', 'pandas'} & {*sys.modules} or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
-    lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("  demo")] == ["  demo: 4 of 9 runs"]
-    assert done.stderr.strip() == "", done.stderr
+    assert done.stdout and done.stderr.strip() == "", done.stderr

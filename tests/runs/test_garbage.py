@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from tests.screens import shows
 
-from clozelab.runs.cleanup import delete, find_garbage
 from clozelab.runs.find import find
 from clozelab.stages.gc import main
 
@@ -141,30 +140,16 @@ def test_deletes_what_it_lists_and_no_result(
     )
 
 
-def test_unfinished_runs_go_only_when_asked(
+def test_one_kind_alone_is_listed_where_it_is_asked_for(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    both = {f"{DEMO}/pretrain/mlm/seed-9", f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
-    found, out = listed(world, capsys, "what=unfinished")
-    assert found == both and "failed 720.0 h ago" in out
-    listed(world, capsys, "what=unfinished", "--delete")
-    assert {one.status for one in find(world[0]).records} == {"complete"}
-
-
-def test_models_go_only_when_asked(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = world[0] / "table5_pretraining_tasks/demo/finetune/mlm/pretrain-seed-1/mrpc/seed-1"
-    (run / "model").mkdir()
-    (run / "model/config.json").write_text("{}")
-    age(run)
-    assert listed(world, capsys)[0] == EXPECTED
-    found, out = listed(world, capsys, "what=models", "--delete")
-    assert found == {f"{DEMO}/finetune/mlm/pretrain-seed-1/mrpc/seed-1/model"}
-    shows(out, "2 bytes 1 models: models of complete fine-tunings (their scores and")
-    assert {path.name for path in run.iterdir()} >= {"run.json", "scores.json"} and not (
-        run / "model"
-    ).exists()
+    found, _ = listed(world, capsys, "what=leftovers")
+    assert found == {
+        f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
+        f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
+        "cache/corpora/.text-half.tmp",
+        "cache/tasks/.mrpc-half-x1",
+    }
 
 
 def test_what_is_held_or_fresh_stays(
@@ -172,31 +157,22 @@ def test_what_is_held_or_fresh_stays(
 ) -> None:
     run = world[0] / "table5_pretraining_tasks/demo/pretrain"
     (world[1] / "tasks/mrpc-unused/new.npy").touch()
-    with (run / "mlm/seed-1/.lock").open("a") as one, (run / "mlm/seed-9/.lock").open("a") as two:
-        for lock in (one, two):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        found, _ = listed(world, capsys, "what=checkpoints,leftovers,cache,unfinished")
+    with (run / "mlm/seed-1/.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found, _ = listed(world, capsys)
     assert found == EXPECTED - {
         f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
         "cache/tasks/mrpc-unused",
-    } | {f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
+    }
 
 
 def test_what_changed_within_the_hour_stays(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unfinished run may be about to go on, perhaps on another machine; without the touch both
-    are listed.
-    """
-    run = world[0] / "table5_pretraining_tasks/demo/pretrain"
-    for folder in (run / "mlm/seed-9", run / "mlm/seed-1"):
-        (folder / "metrics.csv").touch()
-    found, _ = listed(world, capsys, "what=checkpoints,leftovers,cache,unfinished")
-    assert (
-        f"{DEMO}/pretrain/mlm/seed-1/checkpoints" not in found
-        and f"{DEMO}/pretrain/mlm/seed-9" not in found
-    )
-    assert f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1" in found
+    run = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
+    (run / "metrics.csv").touch()
+    found, _ = listed(world, capsys)
+    assert found == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints"}
 
 
 def test_a_lock_taken_after_listing_is_respected(
@@ -218,15 +194,6 @@ def test_a_lock_taken_after_listing_is_respected(
         "deleted 12, 5.1 kB",
     )
     assert (folder / "checkpoints/last.ckpt").is_file()
-
-
-def test_a_run_that_went_on_after_listing_stays(world: tuple[Path, Path]) -> None:
-    items = find_garbage(find(world[0]).records, *world)
-    gone, taken_up = [one for one in items if one.kind == "unfinished"]
-    (taken_up.path / "metrics.csv").touch()
-    assert delete(taken_up) == "it has changed since it was listed" and taken_up.path.is_dir()
-    assert delete(gone) == "" and not gone.path.exists()
-    assert delete(gone) == ""
 
 
 def test_runs_that_do_not_say_what_they_used_keep_their_task(

@@ -16,6 +16,7 @@ from sklearn import metrics as theirs
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.report.render import write_sweep_report
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 WORDS = ("red", "blue", "slow", "fast")
 F1 = ("task.module.metrics=[f1,accuracy]", "task.metric=validation/f1")
 

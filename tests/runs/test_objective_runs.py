@@ -104,6 +104,7 @@ def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
     assert_same_bits(rtd_run, tmp_path / "run")
 
 
+@pytest.mark.slow  # XLNet's below is permuted, too
 def test_stopped_permuted_run_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,

@@ -67,17 +67,17 @@ FAMILIES = {
     ("family", "kind"),
     [
         ("bert", "wordpiece"),
-        ("roberta", "byte_bpe"),
-        ("albert", "wordpiece"),
-        ("electra", "byte_bpe"),
         ("modernbert", "byte_bpe"),
         ("xlnet", "byte_bpe"),
+        pytest.param("roberta", "byte_bpe", marks=pytest.mark.slow),
+        pytest.param("albert", "wordpiece", marks=pytest.mark.slow),
+        pytest.param("electra", "byte_bpe", marks=pytest.mark.slow),
     ],
 )
 def test_a_jsonl_task_in_one_yaml(
     tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str
 ) -> None:
-    """Of every family: the model learns, and transformers reads the saved one to the same
+    """The model learns, and transformers reads the saved one to the same
     logits.
     """
     (tmp_path / "conf/task").mkdir(parents=True)

@@ -13,7 +13,8 @@ import torch
 from tests.screens import shows
 
 from clozelab.assembly.corpora import find_corpus, prepared_corpus
-from clozelab.checks.gathering import gather, gather_sweep
+from clozelab.checks import gathering
+from clozelab.checks.gathering import gather_sweep
 from clozelab.checks.subject import ERROR, WARNING, Subject
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
@@ -36,6 +37,25 @@ WORLD = [
 ONE_SEED = ["pretrain.seed=1", "finetune.pretrain_seed=1", "finetune.seed=1"]
 ONE_ROW = "finetune.row=mlm"
 """Where the others do not matter: composing a job takes a third of a second."""
+
+
+def for_stages(words: Sequence[str]) -> list[str]:
+    """Words of the corpus, said to the two stages that have them.
+
+    A word that a stage refuses has all others tried one by one, which planning/test_steps.py is
+    about.
+    """
+    said = []
+    for word in words:
+        if word.startswith(("corpus.generator.", "tokenizer.")):
+            said += [f"prepare.{word}", f"pretrain.{word}"]
+        else:
+            said.append(word)
+    return said
+
+
+def gather(folder: Path, words: Sequence[str]) -> Subject:
+    return gathering.gather(folder, for_stages(words))
 
 
 def gather_stage(verb: str, folder: Path | None, config_name: str, words: list[str]) -> Subject:
@@ -73,12 +93,13 @@ def test_the_pre_flight_of_a_prepared_world(
     prepared_corpus(cfg)
     tasks = ["finetune.task=mrpc,squad_v1,stsb", "finetune.row=mlm,ltr", *ONE_SEED]
     gathered: list[Subject] = []
+    look = gathering.gather
     with monkeypatch.context() as patch:  # what the verb looks at
         patch.setattr(
             "clozelab.checks.gathering.gather",
-            lambda *given: gathered.append(gather(*given)) or gathered[0],
+            lambda *given: gathered.append(look(*given)) or gathered[0],
         )
-        assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
+        assert doctor([str(EXPERIMENT), "scale=demo", *for_stages(places), *tasks]) == 0
     (subject,) = gathered
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
     assert all(task.trained_length == 96 for task in subject.tasks)
@@ -99,7 +120,7 @@ def test_the_pre_flight_of_a_prepared_world(
             "\n".join([head, *("1" + row[1:] for row in rows)]) + "\n", encoding="utf-8"
         )
         one_arm = ["pretrain.arm=mlm", ONE_ROW, "finetune.task=mrpc", *ONE_SEED]
-        assert doctor([str(EXPERIMENT), "scale=demo", *places, *one_arm]) == 1
+        assert doctor([str(EXPERIMENT), "scale=demo", *for_stages(places), *one_arm]) == 1
         findings = [line.split() for line in capsys.readouterr().out.splitlines()]
         shows(
             "\n".join(" ".join(one) for one in findings if one[:2] == ["labels", ERROR]),
@@ -144,7 +165,7 @@ def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_p
         "corpus=text",
         "corpus.sources.0.path=one.txt",
     ]
-    words += ["arm=mlm", "row=mlm", "seed=1", "pretrain_seed=1", "task=mrpc,squad_v1"]
+    words += ["pretrain.arm=mlm", ONE_ROW, *ONE_SEED, "finetune.task=mrpc,squad_v1"]
     mrpc, squad = [one for one in gather(EXPERIMENT, words).refusals if one[0].startswith("task")]
     assert mrpc[1].endswith("to go without it: task=squad_v1")
     shows(mrpc[1], "expected layout: data_dir/glue/MRPC/train.tsv (data_dir is")
@@ -153,7 +174,7 @@ def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_p
         (tmp_path / name).write_text("")
     (squad,) = [
         one
-        for one in gather(EXPERIMENT, [*words[:-1], "task=squad_v1"]).refusals
+        for one in gather(EXPERIMENT, [*words[:-1], "finetune.task=squad_v1"]).refusals
         if one[0].startswith("task")
     ]
     assert squad[0] == "task squad_v1"
@@ -417,7 +438,7 @@ def test_reproduce_stops_at_an_error(
     words = [
         str(EXPERIMENT),
         "scale=demo",
-        *places,
+        *for_stages(places),
         *ONE_SEED,
         ONE_ROW,
         "finetune.task=mrpc",

@@ -130,7 +130,16 @@ def shuffled(tokenizer: WordPieceTokenizer) -> WordPieceTokenizer:
     return WordPieceTokenizer(vocabulary, lowercase=True)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "ultrabert", "deberta"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "bert",
+        "mpnet",
+        "deberta",
+        pytest.param("roberta", marks=pytest.mark.slow),
+        pytest.param("ultrabert", marks=pytest.mark.slow),
+    ],
+)
 def test_the_same_entries_in_another_order_change_no_state(
     architecture: str, tmp_path: Path
 ) -> None:

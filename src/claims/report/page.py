@@ -95,9 +95,8 @@ class RowView:
     label: str
     cells: list[CellView]
     name: str = ""
-    # it has no pre-training, or that of a given encoder
+    # it has no pre-training
     is_floor: bool = False
-    is_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,6 @@ class TableSection:
     interval: str
     # whether a score behind a mean has one seed, of which nobody knows what it decides
     has_plain_seeds: bool
-    has_two_seeds: bool
     # what the paper's cells are
     statistic: str
     groups: list[ColumnGroup]
@@ -235,15 +233,12 @@ def table_section(
         statistic: what the paper's numbers are.
         paper_labels: row -> label as the file of claims has it.
     """
-    # Cells show the values of two seeds, which an interval says less of.
-    has_two_seeds = _num_seeds(table) == 2
     units = {column.heading: column.unit for column in table.with_results}
     return TableSection(
         units=in_units(PERCENT, units),
         sets=sets,
         interval=_interval(table),
         has_plain_seeds=table.has_plain_seeds,
-        has_two_seeds=has_two_seeds,
         statistic=statistic,
         groups=column_groups(table),
         paper_labels=paper_labels,
@@ -311,9 +306,8 @@ def _column_group(title: str, columns: Sequence[DataColumn], table: ScoreTable) 
     rows = []
     for row in table.spec.rows:
         cells = [_cell_view(row.name, column, table) for column in columns]
-        is_given = row.fixed_encoder
-        is_floor = row.arm is None and not is_given
-        rows.append(RowView(row.label, cells, row.name, is_floor=is_floor, is_given=is_given))
+        is_floor = row.arm is None and not row.fixed_encoder
+        rows.append(RowView(row.label, cells, row.name, is_floor=is_floor))
     return ColumnGroup(
         title=title,
         headings=[_heading(column, table) for column in columns],

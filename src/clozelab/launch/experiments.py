@@ -4,8 +4,8 @@
     0.3}}
     columns: [mnli]
 
-is as good as the files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml,
-row/random.yaml, sweep_pretrain.yaml and sweep_finetune.yaml; a file of that name comes first. So
+stands for files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml,
+row/random.yaml, sweep_pretrain.yaml and sweep_finetune.yaml. A sweep's own file comes first. So
 `--config-dir FOLDER --config-name sweep_pretrain -m` is an ordinary multirun. A folder may also be
 one file, `ablation.yaml`, of any name.
 
@@ -91,9 +91,8 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
     paper = _read_paper(experiment)
     if paper is None:
         return {}
-    files = {group: _choices_in(experiment / group) for group in GROUPS.values()}
     columns = _swept_columns(paper)
-    deltas = _deltas(paper, files["arm"], has_measures=bool(columns["evaluate"]["measure"]))
+    deltas = _deltas(paper, has_measures=bool(columns["evaluate"]["measure"]))
 
     configs = {}
     for group, choices in deltas.items():
@@ -102,8 +101,11 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         for name, delta in choices.items():
             configs[f"{group}/{name}"] = _config({name_key: name} | delta, experiment)
     for stage, group in GROUPS.items():
-        # A choice may be inline, a file, or both: then the file counts, in the inline one's place.
-        names = list(dict.fromkeys([*deltas[group], *files[group]]))
+        names = list(deltas[group])
+        if group == MEASURED:
+            # What is measured may be inline, a file, or both: then the file counts.
+            files = sorted((experiment / MEASURED).glob("*.yaml"))
+            names = list(dict.fromkeys([*names, *(path.stem for path in files)]))
         if names and all(columns[stage].values()):
             configs[SWEEPS[stage]] = _sweep(stage, experiment, names, paper, columns[stage])
     return configs
@@ -129,33 +131,26 @@ def _parsed(file: Path, version: tuple[int, int]) -> Any:  # noqa: ARG001
     return yaml.load(own_text(file, file.parent), UniqueKeys)
 
 
-def _choices_in(folder: Path) -> list[str]:
-    """The choices of a group that are files."""
-    return [path.stem for path in sorted(folder.glob("*.yaml"))]
-
-
-def _deltas(
-    paper: Paper, arm_files: Sequence[str], *, has_measures: bool
-) -> dict[str, dict[str, PlainDict]]:
+def _deltas(paper: Paper, *, has_measures: bool) -> dict[str, dict[str, PlainDict]]:
     """Group -> choice -> what is said of it inline."""
-    arms = paper.get("arms") or {}
-    rows = _rows(paper, [*arms, *arm_files])
+    rows = _rows(paper)
     measured = {}
     if has_measures:
         for name, row in rows.items():
             measured[name] = {key: row[key] for key in OF_ENCODER if key in row}
     # What combines other rows' models trains nothing.
     tuned = {name: row for name, row in rows.items() if "combine" not in row}
-    return {"arm": arms, "row": tuned, MEASURED: measured}
+    return {"arm": paper.get("arms") or {}, "row": tuned, MEASURED: measured}
 
 
-def _rows(paper: Paper, arms: Sequence[str]) -> dict[str, PlainDict]:
+def _rows(paper: Paper) -> dict[str, PlainDict]:
     """Return row -> its delta, which begins with the encoder of its arm.
 
     A floor has the shape of the first arm, and fresh weights.
     """
     rows = paper.get("rows") or []
-    if not rows and paper.get("arms"):
+    arms = paper.get("arms") or {}
+    if arms and not rows:
         rows = [{"row": arm, "arm": arm} for arm in arms]
         rows.append({"row": "random"})
     # A row without an arm is a floor: the first arm's encoder, before anything was learnt.

@@ -44,7 +44,7 @@ from clozelab.runs.outcome import (
 )
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
-from clozelab.runs.store import accept_other_code
+from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.plain import flatten
@@ -179,8 +179,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
                 is_ready = True
         refuse_repeated(plan.overrides for plan in planned)
         planned = list(with_own_folders(planned))
-        if composed:
-            _accept_other_code(planned, reuse=str(composed[0].get("reuse")))
+        if composed and composed[0].get("reuse") != "never":
+            _warn_of_other_code(planned)
         return composed, planned
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
@@ -426,16 +426,14 @@ def _is_part_of_reproduction() -> bool:
     return os.environ.get(SKIP_DOCTOR) == REPRODUCING
 
 
-def _accept_other_code(planned: Sequence[PlannedJob], *, reuse: str) -> None:
-    """Say of runs that other code has made that the sweep takes them, or refuse to."""
-    if reuse == "same_code":  # there each job refuses its own
-        return
+def _warn_of_other_code(planned: Sequence[PlannedJob]) -> None:
+    """Warn of runs that other code has made, which the sweep takes."""
     # Of damaged folders, and of those that another run has, nothing is read.
     folders = []
     for plan in planned:
         if plan.run_dir and plan.status not in (DAMAGED, "conflict"):
             folders.append(Path(plan.run_dir))
-    accept_other_code(map(read_record, folders), reuse)
+    warn_of_other_code(map(read_record, folders))
 
 
 def read_records(jobs: Iterable[Job]) -> dict[str, Record]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,20 +59,20 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
 def write(
     to: Path,
     model: Model,
-    further_files: Mapping[str, str | bytes],
+    card: str,
     *,
     form: str,
     pooling: str,
     has_head: bool,
     dtype: str,
 ) -> None:
-    """Write the folder of a `model_to_export`; `further_files` go along, name -> content."""
+    """Write the folder of a `model_to_export`; its `card` is README.md."""
     provenance = model.provenance
     extra_config: PlainDict = {"clozelab": provenance, **activation_keys(model.folder)}
     if has_head and "task" in provenance:
         extra_config["finetuning_task"] = provenance["task"]
     # Name in the folder -> content, of what is no weight, configuration or tokenizer.
-    files = dict(further_files)
+    files: dict[str, str | bytes] = {"README.md": card}
     if form == "onnx":
         files["onnx/model.onnx"] = to_onnx(model)
     if form == "sentence_transformers":

@@ -30,7 +30,7 @@ from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
-from clozelab.runs.store import accept_other_code
+from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import say
 from clozelab.training.host import import_torchmetrics_quickly
 from clozelab.training.stopping import STOPPED
@@ -64,7 +64,7 @@ def run_round(
     note_launch(root, command_line, steps)
     if all_complete(steps):
         console.print("every run is complete", style="dim")
-        accept_other_code(find(root).runs, "any")
+        warn_of_other_code(find(root).runs)
     else:
         arguments = (str(folder), *overrides)
         has_no_measure = "--no-measure" in command_line

@@ -98,8 +98,7 @@ def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     if "encoder" in keys:
         if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
             raise ValueError(
-                f"{folder.name} pre-trains its encoders; it has no row/{GIVEN_ROW}.yaml for"
-                " encoder="
+                f"{folder.name} pre-trains its encoders; it has no row {GIVEN_ROW} for encoder="
             )
         names = {verb: name for verb, name in names.items() if verb == "finetune"}
         if "row" not in keys:

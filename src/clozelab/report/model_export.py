@@ -18,10 +18,8 @@ from clozelab.text.plain import read_json
 FORMATS = ("transformers", "onnx", "sentence_transformers", "peft")
 
 
-def export_model(
-    name: str, to: Path | None, values: Mapping[str, str], files: Mapping[str, str | bytes]
-) -> Path:
-    """Write one model by the verb's `values`, with what order_files made; returns its folder."""
+def export_model(name: str, to: Path | None, values: Mapping[str, str]) -> Path:
+    """Write one model by the verb's `values`; returns its folder."""
     path = Path(name)
     form = values.get("format", FORMATS[0])
     if form == "peft":
@@ -30,10 +28,8 @@ def export_model(
         return merge_adapter(path, required(to), values)
     record = find_record(path)
     is_checkpoint = values.get("checkpoint") == "true" or is_unfinished(path, record)
-    if is_checkpoint and ("dtype" in values or values.get("batch_order") == "true"):
-        raise ValueError(
-            f"dtype and batch_order are for finished runs; {name} would be read off a checkpoint"
-        )
+    if is_checkpoint and "dtype" in values:
+        raise ValueError(f"dtype is for finished runs; {name} would be read off a checkpoint")
     # A finished model is read. A run on its way is written out from its newest checkpoint,
     # which is all that is asked for where the form is transformers' own.
     if is_checkpoint:
@@ -46,15 +42,11 @@ def export_model(
         source = find_model(name, from_hub=values.get("hub") == "true")
     if "base" in values:
         raise ValueError(f"base= is for a folder of peft's, and {name} is none: leave it out")
-    return write_model_of(source, required(to), record, values, files)
+    return write_model_of(source, required(to), record, values)
 
 
 def write_model_of(
-    source: Path,
-    to: Path,
-    record: Record | None,
-    values: Mapping[str, str],
-    files: Mapping[str, str | bytes],
+    source: Path, to: Path, record: Record | None, values: Mapping[str, str]
 ) -> Path:
     """Write the model of a folder as the verb's `values` say; returns where it is."""
     from clozelab.modules.exporting import model_to_export, write
@@ -66,8 +58,8 @@ def write_model_of(
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
     model = model_to_export(read_model(source), has_head=has_head, form=form)
-    files = {**files, "README.md": model_card(model, record, to.name, form, dtype)}
-    write(to, model, files, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
+    card = model_card(model, record, to.name, form, dtype)
+    write(to, model, card, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
 
 
@@ -96,4 +88,4 @@ def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         base = values.get("base") or str(read_json(adapter / ADAPTER)["base_model_name_or_path"])
         merged = write_merged(adapter, find_model(base), Path(temporary))
-        return write_model_of(merged, to, None, values, {})
+        return write_model_of(merged, to, None, values)

@@ -1,8 +1,8 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-The table as dots with intervals, scores against the encoder's size, learning curves, scores of
-encoders kept along pre-training, and of layers. A colour means a pre-trained encoder, the same one
-in every picture; a given encoder has the text's, and what has no pre-training is grey.
+Learning curves, scores of encoders kept along pre-training, and of layers. A colour means a
+pre-trained encoder, the same one in every picture; a given encoder has the text's, and what has no
+pre-training is grey.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, product
 from statistics import fmean
 from typing import Any
@@ -19,12 +18,12 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from claims.analysis.contrasts import Contrast, ContrastKey, contrast_rows
 from claims.analysis.multiplicity import fallback_procedure
 from claims.analysis.schema import PERCENT, Row
-from claims.analysis.scores import Cell, CheckpointSeries, DataColumn
+from claims.analysis.scores import CheckpointSeries, DataColumn
 from claims.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
 from claims.report.pictures import (
     FAINT,
@@ -35,8 +34,8 @@ from claims.report.pictures import (
     entry,
     save_picture,
 )
-from claims.text.phrases import DASH, MINUS, with_direction
-from clozelab.report.summaries import LossBound, arm_labels, encoder_sizes, rows_by_size
+from claims.text.phrases import MINUS, with_direction
+from clozelab.report.summaries import LossBound, arm_labels
 from clozelab.results.evidence import seeds_of
 from clozelab.results.table import ResultTable
 from clozelab.runs.loss_bands import expected_range, match_of
@@ -46,13 +45,8 @@ DOTTED = (0, (1, 2))
 DASHED = (0, (4, 3))
 # of rows, whose colours alone are hard to tell apart
 MARKERS = "osv^DP"
-# data sets side by side: in the picture of the table, and where each has axes of its own
-DOT_PANELS_ACROSS = 5
+# data sets side by side
 PANELS_ACROSS = 3
-# that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
-LEAST_PERCENT = 2.0
-# how far rows of one size are drawn from each other, on the logarithmic axis
-BESIDE = 1.04
 # of the axis: how far intervals of two lines at one place are drawn from each other
 APART = 0.006
 # of the axis: what is left of zero, so that points there are whole
@@ -114,7 +108,6 @@ def _draw_point(
     estimate: Estimate,
     *,
     colour: str,
-    marker: str = "o",
     is_collapsed: bool = False,
     face: str | None = None,
 ) -> None:
@@ -126,7 +119,7 @@ def _draw_point(
         x,
         estimate.mean,
         None if is_collapsed else estimate.reach,
-        fmt="x" if is_collapsed else marker,
+        fmt="x" if is_collapsed else "o",
         color=colour,
         markersize=6,
         markerfacecolor=face,
@@ -135,10 +128,9 @@ def _draw_point(
     )
 
 
-def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, float]:
-    """The ends of an axis that shows what a percentage can be, and spans `least`."""
-    spare = max(0.0, least - (high - low)) / 2
-    return min(max(low - spare, -2.0), 102.0), min(max(high + spare, -2.0), 102.0)
+def within_percent(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis that shows what a percentage can be."""
+    return max(low, -2.0), min(high, 102.0)
 
 
 def _finish_panel(axes: Axes, column: DataColumn) -> None:
@@ -164,161 +156,6 @@ def _common_entries(
         ink = plt.rcParams[INK]
         entries.append(entry(label="collapsed in every run", color=ink, marker="x", linestyle=""))
     return entries
-
-
-# -- the table -------------------------------------------------------------------------------------
-
-
-def draw_table(table: ResultTable) -> Picture | None:
-    """Draw every row on every data set as a dot with its interval; None where there is no score.
-
-    The paper's value is a hollow diamond.
-    """
-    rows = table.experiment.rows
-    columns = sorted(table.with_results, key=lambda column: not column.is_paper)
-    if not columns:
-        return None
-    down = math.ceil(len(columns) / DOT_PANELS_ACROSS)
-    # 6 data sets: two lines of 3, rather than of 5 and 1
-    across = math.ceil(len(columns) / down)
-    size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
-    figure, grid = plt.subplots(
-        down, across, figsize=size, squeeze=False, sharey=True, layout="constrained"
-    )
-    for axes, column in zip(grid.flat, columns, strict=False):
-        _draw_column(axes, table, column)
-    # All panels share this axis; the first row is on top.
-    grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
-    grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-    return save_picture(figure, _table_entries(table, columns), 3)
-
-
-def _table_entries(table: ResultTable, columns: Sequence[DataColumn]) -> list[Line2D]:
-    ink = plt.rcParams[INK]
-    cells = product(table.rows, columns)
-    has_paper = any(table.paper_value(row, column) is not None for row, column in cells)
-    unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
-    estimates = [cell.estimate for cell in table.cells.values() if cell.estimate]
-    reach = "with 95 % interval"
-    if any(len(estimate.values) == 2 for estimate in estimates):
-        reach = "from one seed to the other"
-    name = "ours" if has_paper else "mean"
-    entries = [entry(label=f"{name}{unit}, {reach}", color=ink, marker="o")]
-    if has_paper:
-        entries.append(
-            entry(label="the paper", color=ink, marker="D", markerfacecolor="none", linestyle="")
-        )
-    return entries + _common_entries(columns, table.rows, table)
-
-
-def _draw_column(axes: Axes, table: ResultTable, column: DataColumn) -> None:
-    """Draw a panel of the table: scores to the right, a row at each height."""
-    for height, row in enumerate(table.experiment.rows):
-        colour = _row_colour(table, row)
-        cell = table.cells[row.name, column.key]
-        draw = partial(axes.plot, markersize=6, color=colour)
-        if cell.estimate is None:
-            _write_absence(axes, height, cell)
-        elif cell.is_collapsed:
-            draw(cell.estimate.mean, height, marker="x")
-        else:
-            axes.errorbar(
-                cell.estimate.mean,
-                height,
-                xerr=cell.estimate.reach,
-                fmt="o",
-                capsize=3,
-                linewidth=1.6,
-                markersize=6,
-                color=colour,
-            )
-        paper_value = table.paper_value(row.name, column)
-        if paper_value is not None:
-            draw(paper_value, height, marker="D", markerfacecolor="none")
-
-    if column.trivial is not None:
-        axes.axvline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
-    if column.unit == PERCENT:
-        axes.set_xlim(within_percent(*axes.get_xlim(), least=LEAST_PERCENT))
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
-    _write_title(axes, column)
-
-
-def _write_absence(axes: Axes, height: int, cell: Cell) -> None:
-    """Write a word instead of a dot; a fact that a row does not have is not missing."""
-    axes.text(
-        # across in shares of the axis, up and down in rows
-        0.03,
-        height,
-        "missing" if cell.missing else DASH,
-        color=plt.rcParams[FAINT],
-        backgroundcolor=plt.rcParams[PAPER],
-        fontsize=8,
-        va="center",
-        transform=axes.get_yaxis_transform(),
-    )
-
-
-# -- sizes -----------------------------------------------------------------------------------------
-
-
-def draw_sizes(table: ResultTable) -> Picture | None:
-    """Draw scores against the parameters of the encoders; None where sizes are alike."""
-    rows = rows_by_size(table)
-    columns = table.with_results
-    if not rows or not columns:
-        return None
-    figure, grid = _panels(len(columns))
-    sizes = encoder_sizes(table)
-    x_positions = _places_by_size(rows, sizes)
-    styles = {}
-    for index, row in enumerate(rows):
-        styles[row.name] = (_row_colour(table, row), MARKERS[index % len(MARKERS)])
-    for axes, column in zip(grid.flat, columns, strict=False):
-        for row in rows:
-            cell = table.cells[row.name, column.key]
-            if cell.estimate is not None:
-                x = x_positions[row.name]
-                colour, marker = styles[row.name]
-                _draw_point(
-                    axes,
-                    x,
-                    cell.estimate,
-                    colour=colour,
-                    marker=marker,
-                    is_collapsed=cell.is_collapsed,
-                )
-        _finish_panel(axes, column)
-        _scale_to_sizes(axes, list(sizes.values()))
-        axes.set_ylabel(with_direction(column.unit, falls=column.falls))
-
-    entries = [
-        entry(label=row.label, color=colour, marker=marker, linestyle="")
-        for row, (colour, marker) in zip(rows, styles.values(), strict=True)
-    ]
-    return save_picture(figure, entries + _common_entries(columns, styles, table), 4)
-
-
-def _places_by_size(rows: Sequence[Row], sizes: Mapping[str, float]) -> dict[str, float]:
-    """Row -> its place on the axis of parameters; rows of one size stand side by side."""
-    by_size: dict[float, list[str]] = {}
-    for row in rows:
-        by_size.setdefault(sizes[str(row.arm)], []).append(row.name)
-    x_positions: dict[str, float] = {}
-    for size, names in by_size.items():
-        for index, name in enumerate(names):
-            # Three rows of one size stand at 1/1.04, 1 and 1.04 times it.
-            x_positions[name] = size * BESIDE ** (index - (len(names) - 1) / 2)
-    return x_positions
-
-
-def _scale_to_sizes(axes: Axes, sizes: Sequence[float]) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(min(sizes) / 1.25, max(sizes) * 1.25)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(EngFormatter())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("parameters of the encoder")
 
 
 # -- learning curves -------------------------------------------------------------------------------

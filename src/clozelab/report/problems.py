@@ -11,13 +11,12 @@ from claims.analysis.grouping import group_by
 from claims.analysis.schema import RATE_KEYS, Row
 from claims.analysis.scores import Cell, DataColumn
 from claims.report.estimates import percent
-from claims.text.phrases import SHOWN, join_list, truncate_list
+from claims.text.phrases import SHOWN, join_list
 from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import (
     encoder_of,
     seeds_of,
     settings,
-    software_versions,
     treatment_factors,
 )
 from clozelab.results.experiment import Experiment
@@ -156,9 +155,6 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     for (_, stage, task), group in sorted(by_task.items(), key=lambda item: item[0]):
         subject = f"{STAGE_NAMES[stage]} runs{f' on {task}' if task else ''}"
         lines += _unequal_settings(subject, group, experiment.free_keys)
-    for stage, name in STAGE_NAMES.items():
-        lines += _different_versions(name, [run for run in complete if run.stage == stage])
-
     scored = [run for run in complete if run.stage != "pretrain"]
     fixed = {row.name for row in experiment.rows if row.fixed_encoder}
     for row, group in group_by(scored, lambda run: run.name).items():
@@ -179,24 +175,6 @@ def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> It
                 f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end"
                 " (anew since?)"
             )
-
-
-def _different_versions(stage: str, runs: Sequence[Record]) -> list[str]:
-    """What the runs of a stage were made with, where that is not the same for all."""
-    # key -> version -> the first run that was made with it
-    examples: dict[str, dict[str, Record]] = {}
-    # Backwards, so that the first run of each version is what stays.
-    for run in reversed(runs):
-        for key, version in software_versions(run).items():
-            examples.setdefault(key, {})[version] = run
-    texts = []
-    for key, by_version in examples.items():
-        if len(by_version) > 1:
-            versions = [
-                f"{version} (e.g. {run.place})" for version, run in sorted(by_version.items())
-            ]
-            texts.append(f"{key}: {truncate_list(versions)}")
-    return [f"{stage} runs were made with different {truncate_list(texts, '; ')}"] if texts else []
 
 
 def _encoders_of_row(row: str, runs: Sequence[Record], *, may_share: bool) -> Iterator[str]:

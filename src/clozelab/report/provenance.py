@@ -1,7 +1,7 @@
 """What the runs of a report were made with: commands, commits, versions, machines, times.
 
 A launch leaves its words beside its runs. Of runs that no launch names, their own overrides say how
-each is made again; those that fill a grid stand in one sweep.
+each is made again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from clozelab.runs.record import Git, Host, Record, command_line
 
 # what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
 GROUPING = frozenset("()[]{}'\"")
-# the last word of a record's command where its configuration may say that it is a sweep
-ONE_JOB = "hydra.mode=RUN"
+# of runs outside any launch
+MAX_OWN_COMMANDS = 10
 
 
 def provenance(table: ResultTable) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ def _first_and_last_time(runs: Sequence[Record]) -> str:
 
 
 def commands(runs: Sequence[Record]) -> list[str]:
-    """Return the launches of some runs, then the commands of runs outside any launch."""
+    """Return the launches of some runs, then the first commands of runs outside any launch."""
     launches = launches_above(runs)
     given: dict[str, None] = {}
     outside = []
@@ -84,7 +84,11 @@ def commands(runs: Sequence[Record]) -> list[str]:
             given[command_line(["clozelab", *launch.words], launch.started_in)] = None
         elif run.config_name:
             outside.append(run)
-    return [*given, *_own_commands(outside)]
+    own = list(dict.fromkeys(map(_own_command, outside)))
+    if len(own) > MAX_OWN_COMMANDS:
+        num_hidden = len(own) - MAX_OWN_COMMANDS
+        own[MAX_OWN_COMMANDS:] = [f"# and {num_hidden} more: clozelab runs FOLDER --csv"]
+    return [*given, *own]
 
 
 def _has_launched(launch: Launch, run: Record) -> bool:
@@ -124,57 +128,10 @@ def _normalised(value: str) -> str | float:
         return value.strip().casefold()
 
 
-def _own_commands(runs: Sequence[Record]) -> list[str]:
-    """Return a sweep for all runs that fill a grid, else a command a run."""
-    lines = []
-    for same in group_by(runs, _config_and_keys).values():
-        jobs = list(dict.fromkeys(tuple(run.overrides) for run in same))
-        lines += [_grid_command(same[0], grid) for grid in _grids(jobs)]
-    return lines
+def _own_command(run: Record) -> str:
+    """A run's command line, without the folder that it was started in.
 
-
-def _config_and_keys(run: Record) -> tuple[str, ...]:
-    """What the runs of one sweep have in common: their configuration, and the keys given."""
-    keys = [_split(override)[0] for override in run.overrides]
-    return run.stage, run.started_in, run.config_dir, run.config_name, *keys
-
-
-def _grids(jobs: Sequence[tuple[str, ...]]) -> list[list[list[str]]]:
-    """Split jobs into grids that together have each job once, and no other.
-
-    Args:
-        jobs: overrides, as `("arm=a", "seed=1")`; those at one position have one key.
-
-    Returns:
-        Of each grid the overrides at every position: `[["arm=a", "arm=b"], ["seed=1"]]`.
+    A pack does not know that folder, and its report is the same.
     """
-    if not jobs[0]:
-        return [[]]
-    # Overrides at the first position that go with the same ones behind it make one grid.
-    by_first = group_by(jobs, lambda job: job[0])
-    grids = []
-    for alike in group_by(by_first, lambda first: frozenset(_behind(by_first[first]))).values():
-        for grid in _grids(_behind(by_first[alike[0]])):
-            grids.append([alike, *grid])
-    return grids
-
-
-def _behind(jobs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    return [job[1:] for job in jobs]
-
-
-def _grid_command(run: Record, grid: Sequence[Sequence[str]]) -> str:
-    """Return the command line of a grid of jobs like this run."""
-    overrides = []
-    for first, *others in grid:
-        values = [other.partition("=")[2] for other in others]
-        overrides.append(",".join([first, *values]))
-    is_sweep = any(len(choices) > 1 for choices in grid)
-    if is_sweep:
-        overrides.insert(0, "-m")
     folder = run.config_dir.removeprefix(f"{run.started_in}/")
-    arguments = run.model_copy(update={"config_dir": folder, "overrides": overrides}).words
-    if is_sweep and arguments[-1] == ONE_JOB:
-        arguments.pop()
-    # Where it was given is left out: a pack does not know it, and its report is the same.
-    return shlex.join(["clozelab", *arguments])
+    return shlex.join(["clozelab", *run.model_copy(update={"config_dir": folder}).words])

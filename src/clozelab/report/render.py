@@ -10,7 +10,7 @@ the table from it.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from os.path import relpath
@@ -38,8 +38,6 @@ from clozelab.report.plots import (
     draw_curves,
     draw_layers,
     draw_lines,
-    draw_sizes,
-    draw_table,
 )
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes
@@ -106,10 +104,8 @@ _SPECIAL = {
     "\u2192": r"$\to$",
 }
 DRAWINGS = {
-    "table": draw_table,
     "points": draw_lines,
     "layers": draw_layers,
-    "sizes": draw_sizes,
     "curves": draw_curves,
 }
 
@@ -174,16 +170,11 @@ def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
 # -- files of numbers ------------------------------------------------------------------------------
 
 
-def write_results(
-    path: Path, table: ResultTable, scale: str, left_out: Collection[str] = ()
-) -> None:
-    """Write every run of an experiment at one scale, complete or not, without some columns."""
-    fields = [field for field in RESULT_FIELDS if field not in left_out]
+def write_results(path: Path, table: ResultTable, scale: str) -> None:
+    """Write every run of an experiment at one scale, complete or not."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        # Without any left out, a value of no column is an error.
-        writer = csv.DictWriter(
-            file, fields, "", "ignore" if left_out else "raise", lineterminator="\n"
-        )
+        # A value of no column is an error.
+        writer = csv.DictWriter(file, RESULT_FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(result_lines(table, scale))
 

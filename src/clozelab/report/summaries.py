@@ -16,8 +16,6 @@ from clozelab.runs.record import STAGE_NAMES, Record
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2
 %. Learnt means above it, and for all pairs above what asking for the sources alone gives."""
-# parameters of encoders of one size differ by no larger factor: a head of one's own makes no other
-SAME_SIZE = 1.02
 # in labels of rows whose encoder has another size at a small scale
 PAPER_SIZE = re.compile(r"L=\d+, H=\d+(, A=\d+)?")
 SIZE_LETTERS = {"L": "num_hidden_layers", "H": "hidden_size", "A": "num_attention_heads"}
@@ -68,16 +66,6 @@ def _label_with_arm(label: str, arm: str) -> str:
     return label if label == arm else f"{label} ({arm})"
 
 
-def encoder_sizes(table: ResultTable) -> dict[str, float]:
-    """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    sizes = {}
-    for arm, runs in group_by(table.runs.pretrain, lambda run: run.name).items():
-        size = _average(_facts(runs, "parameters"))
-        if size:
-            sizes[arm] = size
-    return sizes
-
-
 def with_own_sizes(table: ResultTable) -> ResultTable:
     """The table with our encoders' sizes in the labels of rows that the paper names after its
     own.
@@ -105,23 +93,6 @@ def _own_size(row: Row, table: ResultTable) -> str:
     model = runs[0].encoder_shape if runs else {}
     sizes = [f"{letter}={model[key]}" for letter, key in SIZE_LETTERS.items() if key in model]
     return ", ".join(sizes)
-
-
-def rows_by_size(table: ResultTable) -> list[Row]:
-    """The rows to compare by the size of their encoders; none where sizes are alike.
-
-    Of several points of one run it is the last.
-    """
-    earlier = set()
-    for series in table.checkpoint_series:
-        earlier |= set(list(series.rows.values())[:-1])
-    sizes = encoder_sizes(table)
-    rows = []
-    for row in table.experiment.rows:
-        if row.arm in sizes and row.name not in earlier:
-            rows.append(row)
-    row_sizes = [sizes[str(row.arm)] for row in rows]
-    return rows if rows and max(row_sizes) > SAME_SIZE * min(row_sizes) else []
 
 
 # -- what pre-training learnt ----------------------------------------------------------------------

@@ -60,7 +60,8 @@ def evidence_of(run: Record) -> RunEvidence:
     seeds = seeds_of(run)
     run_settings = settings(run)
     code = values_over_sessions("modules", run)
-    environment = software_versions(run)
+    # versions of what the run was made with, and of the code
+    environment = values_over_sessions("environment", run) | code
     delta = delta_of(run)
     encoder = encoder_of(run)
     fraction = run.config.get("encoder_fraction", 1.0)
@@ -101,11 +102,6 @@ def settings(run: Record) -> dict[str, str]:
 @cache
 def _counts(key: str) -> bool:
     return not is_within(key, MAY_DIFFER) and meaning_of(key) not in (NEUTRAL, LAYOUT)
-
-
-def software_versions(run: Record) -> dict[str, str]:
-    """Versions of what a run was made with, and of the code."""
-    return values_over_sessions("environment", run) | values_over_sessions("modules", run)
 
 
 def values_over_sessions(field: str, run: Record) -> dict[str, str]:

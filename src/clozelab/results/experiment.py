@@ -7,7 +7,7 @@ shows every key; columns, rows and claims are in analysis/.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -33,7 +33,6 @@ from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import (
     JsonObject,
     PlainDict,
-    PlainMapping,
 )
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
@@ -357,7 +356,7 @@ def load_experiment(folder: Path) -> Experiment:
         raise ValueError(
             f"{path}: {validation_message(error, Experiment, SECTIONS | {'sweeps': Sweeps})}"
         ) from None
-    _check_files(experiment, path)
+    _check_arms(experiment, path)
     return experiment
 
 
@@ -369,21 +368,18 @@ def read_yaml(path: Path) -> JsonObject:
     return {str(key): value for key, value in plain.items()}
 
 
-def _check_files(experiment: Experiment, path: Path) -> None:
-    """Files of arms and rows are called as they say, and a row takes its arm.
+def _check_arms(experiment: Experiment, path: Path) -> None:
+    """Arms and rows stand in the file, and a row takes one of its arms.
 
     A slip would show after the last run.
     """
-    rows = {row.name: row.arm for row in experiment.rows}
+    folder = experiment.folder
+    for file in sorted([*folder.glob("arm/*.yaml"), *folder.glob("row/*.yaml")]):
+        raise ValueError(
+            f"{file}: arms and rows are no files of their own; write a line of `arms`, or `set` in"
+            f" a line of `rows`, into {path}"
+        )
     arms = set(experiment.arms)
-    files = [*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]
-    for file in sorted(files):
-        group = file.parent.name
-        if group == "arm":
-            arms.add(file.stem)
-        settings = read_yaml(file)
-        if "@package _global_" in file.read_text(encoding="utf-8"):
-            _check_file(file, group, settings, rows)
     if not arms:
         return
     for index, row in enumerate(experiment.rows):
@@ -391,30 +387,3 @@ def _check_files(experiment: Experiment, path: Path) -> None:
             # What an interpolation stands for is known only in a composed sweep.
             if "${" not in str(name):
                 _check_known(name, arms, f"{path}: rows.{index}: encoder_arm", "arms")
-
-
-def _check_file(
-    file: Path, kind: str, settings: PlainMapping, rows: Mapping[str, str | None]
-) -> None:
-    """One file of an arm or a row. ValueError: it says another name, or another arm."""
-    name = file.stem
-    own_name = str(settings.get(kind, name))
-    if "${" not in own_name and own_name != name:
-        raise ValueError(
-            f"{file}: it says {kind}: {own_name!r}; {kind}s are called as their files, so {name!r}"
-        )
-    if kind != "row" or name not in rows:
-        return
-    # The report gives a row its arm's cost; a floor takes only the arm's shape.
-    arm = rows[name]
-    has_weights = arm is not None or settings.get("initialisation") == "pretrained"
-    encoder_arm = settings.get("encoder_arm", "${")
-    if has_weights and "${" not in str(encoder_arm) and encoder_arm != arm:
-        raise ValueError(
-            f"{file}: encoder_arm is {_as_yaml(encoder_arm)}, and paper.yaml says arm:"
-            f" {_as_yaml(arm)} of this row"
-        )
-
-
-def _as_yaml(name: object) -> str:
-    return "null" if name is None else repr(name)

@@ -19,7 +19,7 @@ from clozelab.results.experiment import load_experiment
 from clozelab.runs.archive import MERGED_NOTES, RUNS, RunArchive, open_archive
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
-from clozelab.runs.record import CONFIG_FILE, COPY_FILE, LOCK_FILE, Record, read_record
+from clozelab.runs.record import CONFIG_FILE, LOCK_FILE, Record, read_record
 from clozelab.text.plain import PlainDict
 
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.
@@ -178,11 +178,8 @@ def copy_files(new_files: Mapping[str, Path], runs_dir: Path) -> None:
         (folder / LOCK_FILE).touch()
     for name in sorted(new_files.keys() - records):
         _copy_atomically(new_files[name], runs_dir / name)
-    # A record has a copy beside it, which stands in for it where it is damaged.
     for name in sorted(records):
-        path = runs_dir / name
-        _copy_atomically(new_files[name], path.with_name(COPY_FILE))
-        _copy_atomically(new_files[name], path)
+        _copy_atomically(new_files[name], runs_dir / name)
 
 
 def _copy_atomically(source: Path, target: Path) -> None:

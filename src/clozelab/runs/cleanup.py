@@ -15,19 +15,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from claims.text.phrases import duration
 from clozelab.files.origin import RUN_FILE
-from clozelab.runs.record import KILLED, LOCK_FILE, TEMPORARY, Record
+from clozelab.runs.record import LOCK_FILE, TEMPORARY, Record
 from clozelab.text.plain import read_json
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
-    "models": "models of complete fine-tunings (their scores and predictions stay)",
-    "unfinished": "failed, interrupted and killed runs, whole",
     "leftovers": "temporary files and folders of killed processes",
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
 }
-UNFINISHED = ("failed", "interrupted", KILLED)
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings", "mined")
 
@@ -60,32 +56,19 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path) -> 
     items = list(_unused_cache(records, cache_dir))
     for run in records:
         if run.folder not in busy_folders and _is_quiet(run.folder):
-            items += _garbage_of_run(run)
+            items += _checkpoints(run)
     items += _leftovers(runs_dir, busy_folders)
 
-    # of a run that goes whole, nothing is named again
-    whole_runs = {item.path for item in items if item.kind == "unfinished"}
     kinds = list(KINDS)
-    remaining = []
-    for item in items:
-        if item.kind == "unfinished" or whole_runs.isdisjoint(item.path.parents):
-            remaining.append(item)
-    return sorted(remaining, key=lambda item: (kinds.index(item.kind), str(item.path)))
+    return sorted(items, key=lambda item: (kinds.index(item.kind), str(item.path)))
 
 
-def _garbage_of_run(run: Record) -> Iterator[Garbage]:
-    folder = run.folder
-    if run.is_complete:
-        checkpoints = folder / "checkpoints"
-        has_encoder = (folder / "encoder" / "config.json").is_file()
-        if checkpoints.is_dir() and has_encoder:
-            yield Garbage("checkpoints", checkpoints, "the run is complete", folder)
-        model = folder / "model"
-        if run.stage == "finetune" and model.is_dir():
-            yield Garbage("models", model, "only predicting with it needs it", folder)
-    if run.status in UNFINISHED:
-        age = duration(time.time() - last_change(folder))
-        yield Garbage("unfinished", folder, f"{run.status} {age} ago", folder)
+def _checkpoints(run: Record) -> Iterator[Garbage]:
+    """Yield the checkpoints of a complete pre-training."""
+    checkpoints = run.folder / "checkpoints"
+    has_encoder = (run.folder / "encoder" / "config.json").is_file()
+    if run.is_complete and checkpoints.is_dir() and has_encoder:
+        yield Garbage("checkpoints", checkpoints, "the run is complete", run.folder)
 
 
 def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
@@ -182,8 +165,6 @@ def size(path: Path) -> int:
 
 def delete(item: Garbage) -> str:
     """Delete one thing; return "" or why it stays."""
-    if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
-        return "it has changed since it was listed"
     with held(item.lock) as is_free:
         if not is_free:
             return "in use by another process"
@@ -198,9 +179,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go
-    # with it.
-    (path / RUN_FILE).unlink(missing_ok=True)
+    # Out of sight first: half a folder must never pass for a whole one.
     shutil.rmtree(path.rename(path.with_name(f".{path.name}.deleted.tmp")))
 
 

@@ -7,7 +7,6 @@ it is damaged.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import shlex
@@ -31,7 +30,6 @@ from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
 from clozelab.training.measuring import read_rows
 
-COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
 LOCK_FILE = ".lock"
@@ -64,7 +62,6 @@ MASKING = (
     "random_fraction",
     "same_fraction",
 )
-logger = logging.getLogger(__name__)
 
 
 class Score(BaseModel):
@@ -463,8 +460,7 @@ def command_line(words: Sequence[str], started_in: str) -> str:
 def read_record(folder: Path) -> Record | None:
     """Return the record of a run folder, or None where there is none.
 
-    Where run.json is damaged its copy is read, which the next write makes the record again.
-    ValueError where neither is a run's of this version.
+    ValueError where it is no run's of this version.
     """
     path = folder / RUN_FILE
     try:
@@ -472,11 +468,6 @@ def read_record(folder: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        # the copy is written first, so it is whole where run.json is not
-        with suppress(OSError, ValidationError):
-            copy = Record.model_validate_json((folder / COPY_FILE).read_bytes())
-            logger.warning("%s is damaged; its copy %s is read instead", path, COPY_FILE)
-            return copy.model_copy(update={"folder": folder})
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "it"
         raise ValueError(
@@ -489,9 +480,8 @@ def read_record(folder: Path) -> Record | None:
 
 
 def write_record(record: Record) -> None:
-    """Write run.json in the record's folder, and its copy."""
-    for name in (COPY_FILE, RUN_FILE):
-        write_json(record.folder / name, record.model_dump())
+    """Write run.json in the record's folder."""
+    write_json(record.folder / RUN_FILE, record.model_dump())
 
 
 def write_json(path: Path, value: object) -> None:

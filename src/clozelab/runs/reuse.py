@@ -35,16 +35,13 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     Then its inputs are untouched, and it has what others take from it.
     """
     folder = Path(run_dir)
-    reuse = config.get("reuse")
     try:
         record = read_record(folder)
-        if record is None or reuse == "never" or not record.is_complete:
+        if record is None or config.get("reuse") == "never" or not record.is_complete:
             return False
         if not is_record_of(record, stage=stage, config=config):
             return False
         if not are_untouched(config, record.watched) and not _has_traveled(record, config):
-            return False
-        if reuse == "same_code" and other_code(record):
             return False
     except ValueError:
         return False
@@ -134,25 +131,21 @@ def trained_by(config: PlainMapping) -> PlainDict:
     return {key: value for key, value in identity_of(config).items() if key not in NAMES}
 
 
-def find_equal_run(
-    config: Composed, inputs: Mapping[str, str] | None = None, ignores_reuse: bool = False
-) -> Record | None:
+def find_equal_run(config: Composed, inputs: Mapping[str, str] | None = None) -> Record | None:
     """Return a complete run of another experiment that trained just this by itself.
 
-    It has every encoder that is needed of it.
+    Today's code made it, and it has every encoder that is needed of it.
 
     Args:
         config: of a pre-training.
         inputs: fingerprints of what it reads; None: the answer is only likely.
-        ignores_reuse: a run that any code made will do (reuse=any).
     """
     if not config.get("share_runs") or config.get("reuse") == "never":
         return None
-    any_code = ignores_reuse or config.get("reuse") == "any"
     training = trained_by(config.recorded)
     for record in _complete_pretrainings_elsewhere(config):
         is_equal = trained_by(record.config) == training and inputs in (None, record.inputs)
-        if is_equal and _has_encoders(record, config) and (any_code or not other_code(record)):
+        if is_equal and _has_encoders(record, config) and not other_code(record):
             return record
     return None
 

@@ -16,7 +16,6 @@ import logging
 import os
 import platform
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
@@ -178,7 +177,7 @@ class Run:
                 " (run_dir=..., or experiment=... for a whole experiment), or remove the folder to"
                 " run it again."
             )
-        accept_other_code([old], str(config.get("reuse")))
+        warn_of_other_code([old])
 
         # nothing to do: it is complete
         if old is not None and old.is_complete:
@@ -413,27 +412,15 @@ def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Reco
     return record
 
 
-def accept_other_code(records: Iterable[Record | None], reuse: str) -> None:
-    """Say of runs that other code has made that they are taken as they are.
-
-    RunConflictError where they must not be. In a terminal reuse=ask asks; elsewhere nobody could
-    answer, and what has been trained is not thrown away.
-    """
+def warn_of_other_code(records: Iterable[Record | None]) -> None:
+    """Warn once of runs that other code has made: they are taken as they are."""
     sentences = [sentence for sentence in map(other_code, records) if sentence]
     if not sentences:
         return
     text = sentences[0]
     if len(sentences) > 1:
         text += f"; so were {len(sentences) - 1} more"
-    is_refused = reuse == "same_code"
-    if reuse == "ask" and sys.stdin.isatty() and sys.stderr.isatty():
-        print(f"{text}. Go on with what it has made? [y/N] ", end="", file=sys.stderr, flush=True)
-        is_refused = sys.stdin.readline().strip().lower() not in ("y", "yes")
-    if is_refused:
-        raise RunConflictError(
-            f"{text}; remove the folder to train again, give run_dir another name, or say reuse=any"
-        )
-    logger.warning("%s; it is taken as it is (reuse=same_code refuses such runs)", text)
+    logger.warning("%s; it is taken as it is (reuse=never trains anew)", text)
 
 
 def share_equal_run(config: Composed, inputs: Mapping[str, str]) -> None:
@@ -457,11 +444,6 @@ def share_equal_run(config: Composed, inputs: Mapping[str, str]) -> None:
         return
     equal_run = find_equal_run(config, inputs)
     if equal_run is None:
-        of_other_code = find_equal_run(config, inputs, ignores_reuse=True)
-        if of_other_code is not None:
-            logger.warning(
-                "%s; so it is not shared (reuse=any would share it)", other_code(of_other_code)
-            )
         return
     lock = _lock(folder)
     try:

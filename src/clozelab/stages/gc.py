@@ -18,11 +18,8 @@ Lists what could be deleted, with its size; --delete deletes what is listed. A
 folder that a process holds is never touched, nor is anything that changed
 within the last hour.
 
-  what=KIND,...   checkpoints, leftovers, cache (these three without what=),
-                  models, unfinished; the list says what each is. Cache that
-                  runs elsewhere need is made again; what unfinished runs have
-                  learnt is lost."""
-DEFAULT_KINDS = ("checkpoints", "leftovers", "cache")
+  what=KIND,...   some of checkpoints, leftovers, cache; the list says what each
+                  is. Cache that runs elsewhere need is made again."""
 
 
 @verb(
@@ -47,7 +44,7 @@ def main(args: ParsedArgs) -> int:
 
 def find_items(values: Mapping[str, str]) -> list[Garbage]:
     """Find what may go of the kinds that a command line names; ValueError for a wrong value."""
-    kinds = list(DEFAULT_KINDS)
+    kinds = list(KINDS)
     if "what" in values:
         kinds = values["what"].split(",")
     unknown_kinds = sorted(set(kinds) - set(KINDS))

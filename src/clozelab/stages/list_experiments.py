@@ -1,4 +1,4 @@
-"""`clozelab list`: the experiments with the runs that are done of each, or what has a name here."""
+"""`clozelab list`: the experiments, or what else has a name here."""
 
 from __future__ import annotations
 
@@ -10,31 +10,26 @@ from rich.text import Text
 
 from clozelab.files.public import EXTRA, PUBLIC_ENCODERS
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
-from clozelab.runs.find import find
-from clozelab.runs.progress import read_launches
-from clozelab.terminal import ParsedArgs, make_console, path_of, say, verb
+from clozelab.terminal import ParsedArgs, make_console, say, verb
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
-HELP = """clozelab list [runs_dir=FOLDER]
+HELP = """clozelab list
 clozelab list architectures
 clozelab list corpora
 clozelab list encoders
 
 The experiments that come with the project, and your own: folders with a
 paper.yaml, and experiments of one file, where you stand or in experiments/
-there. For each scale that has runs: how many are done. Or the architectures
-that can be trained: what each is, and the command. Or the corpora that have a
-recipe: licence, size, and how to get them. Or the public encoders that have a
-name here, as in encoder=minilm."""
+there. Or the architectures that can be trained: what each is, and the command.
+Or the corpora that have a recipe: licence, size, and how to get them. Or the
+public encoders that have a name here, as in encoder=minilm."""
 INDENT = "  "
 
 
-@verb("list", HELP, names=(0, 1), keys=("runs_dir",))
+@verb("list", HELP, names=(0, 1))
 def main(args: ParsedArgs) -> int:
-    """Print every experiment's name and title, and a line below for every scale with runs."""
-    if "runs_dir" in args.values and not Path(args.values["runs_dir"]).is_dir():
-        raise ValueError(f"runs_dir={args.values['runs_dir']}: there is no such folder")
+    """Print every experiment's name and title, or the members of another list."""
     for name in args.names:
         check_choice("list", name, (*GROUPS, "encoders"))
         if name == "encoders":
@@ -42,13 +37,12 @@ def main(args: ParsedArgs) -> int:
             return 0
         print_group(*GROUPS[name])
         return 0
-    runs_dir = Path(path_of("runs_dir", args.values))
     paths = [EXPERIMENTS_DIR / name for name in list_experiments()]
     for path in [*paths, *own_experiments()]:
         name = path.name
         if path.parent != EXPERIMENTS_DIR:
             name = f"{path} (your own)"
-        print_entry(name, describe_experiment(path.resolve(), runs_dir))
+        print_entry(name, [describe_experiment(path.resolve())])
     return 0
 
 
@@ -107,23 +101,9 @@ GROUPS = {
 }
 
 
-def describe_experiment(path: Path, runs_dir: Path) -> list[Text]:
-    """An experiment's title and its scales that have runs, or what is wrong with its file."""
+def describe_experiment(path: Path) -> Text:
+    """An experiment's title, or what is wrong with its file."""
     try:
-        experiment = load_experiment(path)
+        return Text(load_experiment(path).title)
     except ValueError as error:  # one's own, half written
-        return [Text(str(error), style="yellow")]
-    # Runs lie in RUNS_DIR/EXPERIMENT/SCALE.
-    texts = [Text(experiment.title)]
-    for scale in sorted((runs_dir / experiment.name).glob("*")):
-        runs = find(scale).runs
-        if not runs:
-            continue
-        num_done = sum(run.is_complete for run in runs)
-        num_jobs = sum(len(launch.jobs or ()) for launch in read_launches(scale).values())
-        progress = f": {num_done} of {num_jobs or len(runs)} runs"
-        if 0 < num_jobs < len(runs):
-            # A later launch was of some alone: nothing says how many there are to be.
-            progress = f": {num_done} runs"
-        texts.append(Text.assemble((scale.name, "cyan"), progress))
-    return texts
+        return Text(str(error), style="yellow")
