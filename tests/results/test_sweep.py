@@ -452,7 +452,10 @@ def test_the_page_has_the_shape_of_the_encoder_that_was_trained_further(
 def test_a_question_is_not_answered_by_encoders_that_learnt_nothing() -> None:
     """Only if a primary claim rests on them."""
     experiment: Any = SimpleNamespace(asks="Is it?")
-    claims = [SimpleNamespace(text=text, primary=text == "helps") for text in ("helps", "costs")]
+    claims = [
+        SimpleNamespace(text=text, primary=text == "helps", limits_a_loss=True)
+        for text in ("helps", "costs")
+    ]
     judgements: Any = [
         SimpleNamespace(
             claim=claim, verdict=Verdict.HOLDS, difference=None, judged_on="x", is_exploratory=False
