@@ -39,7 +39,9 @@ LONGEST = 30
 METRIC = "validation/accuracy"
 
 
-def make_experiment(folder: Path, claims: int, primary: int = 0, **more: Any) -> Experiment:
+def make_experiment(
+    folder: Path, claims: int, num_primary: int = 0, primary: bool | str = True, **more: Any
+) -> Experiment:
     """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of
     paper.yaml.
     """
@@ -56,7 +58,7 @@ def make_experiment(folder: Path, claims: int, primary: int = 0, **more: Any) ->
                 "text": f"claim {i}",
                 "compare": [f"b{i}", f"a{i}", "task"],
                 "direction": "higher",
-                "primary": i < primary,
+                "primary": primary if i < num_primary else False,
             }
             for i in range(claims)
         ],

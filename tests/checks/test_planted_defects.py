@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.screens import shows
 
 from claims.text.phrases import format_count
@@ -654,7 +655,9 @@ def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:
     assert levels(list(examine(replace(subject, arms=[arm]))), WARNING) == {"schedule"}
 
 
-def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Make) -> None:
+def test_a_budget_before_the_plateau(
+    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path
+) -> None:
     short = [{"seq_length": 48, "steps": 100, "global_batch_size": 8}]
     arms = [make("arm", name, corpus, phases=short) for name in ("mlm", "ltr")]
     spoilt = replace(subject, arms=arms)
@@ -669,6 +672,12 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     given = replace(arm, settings=replace(arm.settings, encoder="minilm"))
     assert given.tokens_to_plateau == 0.0
     assert not caught(replace(subject, arms=[given]), warning=True)
+    # A head that their folder lacks has not.
+    for name, tokens in (("cls.predictions.bias", 0.0), ("pooler.dense.bias", 75_000.0)):
+        save_file({name: torch.zeros(1)}, tmp_path / "model.safetensors")
+        given = replace(arm, settings=replace(arm.settings, encoder=str(tmp_path)))
+        assert given.tokens_to_plateau == tokens
+    assert caught(replace(subject, arms=[given]), warning=True) == {"schedule"}
 
 
 def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from tests.screens import refuses, shows
 
+from claims.analysis.power import simulate_decided
 from claims.analysis.verdict_codes import Verdict
 from clozelab.planning.choice import (
     Allocation,
@@ -117,7 +119,7 @@ def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
 def chosen(
     hours: float, spread: StdDevs, difference: float = 3.0, **more: Any
 ) -> tuple[Allocation, list[Allocation]]:
-    question = PowerQuestion([Effect(difference, (0.0,), 2, "task")], [[0]], 1, [])
+    question = PowerQuestion([Effect(difference, (0.0,), 2, "task")], [[0]], 1, False, [])
     options: dict[str, Any] = {"tuned_seeds": 3, "analyses": None, "may_shorten": True} | more
     found = allocations(
         options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options
@@ -140,6 +142,19 @@ def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
     noisy, _ = chosen(3.0, StdDevs(0.2, 3.0, ""))
     steady, _ = chosen(3.0, StdDevs(3.0, 0.2, ""))
     assert noisy.finetune_seeds > steady.finetune_seeds and noisy.seeds < steady.seeds
+
+
+def test_primary_claims_together_are_one_family() -> None:
+    """A sure one does not wait for the hard one in front of it."""
+    effects = [Effect(difference, (0.0,), 2, "task") for difference in (0.0, 9.0, 9.0)]
+    in_order = PowerQuestion(effects, [[0], [1], [2]], 2, False, [])
+    together = replace(in_order, is_together=True)
+    assert (in_order.families, together.families) == ([[0], [1], [2]], [[0, 1], [2]])
+    found = [
+        simulate_decided([(0.0, (0.0,)), (9.0, (0.0,)), (9.0, (0.0,))], one.families, 3, None)
+        for one in (in_order, together)
+    ]
+    assert found[0][:, 1].mean() < 0.1 and found[1][:, 1].mean() > 0.8
 
 
 def test_limits() -> None:

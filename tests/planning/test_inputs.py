@@ -192,6 +192,7 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *words[0], "##a"]
     Path("tiny").mkdir()
     Path("tiny/vocab.txt").write_text("\n".join(dict.fromkeys(vocabulary)))
+    Path("tiny/tokenizer_config.json").write_text('{"do_lower_case": true}')
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(
         vocab_size=len(set(vocabulary)), intermediate_size=32, max_position_embeddings=64, **shape
@@ -209,12 +210,15 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     command += ["seeds=1,2", "pretrain.steps_factor=0.1", "finetune.epochs=1", "--no-measure"]
     assert main([*command, f"cache_dir={workplace}/cache", "--skip-doctor"]) == 0
     report = Path("runs/worth_it/adapt/report/report.md").read_text()
-    asked = "**Is further pre-training on this text worth it? Not decided on parity.csv ("
+    # Words at random teach no context: the loss stays where their frequencies are.
+    asked = "Is further pre-training on this text worth it? No answer yet. Trained further (fur"
     assert asked in report
     # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
     assert "missing" not in report.partition("## The table")[2].partition("##")[0]
+    # Its head is of another seed each time, and it is one encoder all the same.
+    assert "its runs began with" not in report
     capfd.readouterr()
     assert main(["report", "worth_it"]) == 0
-    assert "Not decided on parity.csv" in capfd.readouterr().out
+    assert "worth it? No answer yet." in " ".join(capfd.readouterr().out.split())
     record = Path("runs/worth_it/adapt/pretrain/further/seed-1/run.json").read_text()
     assert '"given/text/long.txt"' in record and "parity.csv" not in record

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from clozelab.launch import sweep
@@ -74,6 +77,34 @@ def test_rows_of_measures() -> None:
         steps = make_steps(EXPERIMENTS_DIR / name, [*words, row])
         assert steps[-1].verb == "evaluate" and steps[-1].overrides == ("measured=random",), name
         assert not any("row" in word for word in (*steps[0].overrides, *steps[1].overrides))
+
+
+@pytest.mark.parametrize(
+    ("words", "arms"),
+    [
+        (["pretrain.arm=further"], "arm=further,head"),
+        (["pretrain.arm=head,further", "row=given"], "arm=head,further"),
+        (["pretrain.arm=further", "row=further"], "arm=further"),
+        (["pretrain.arm=further", "evaluate.measured=further,given"], "arm=further,head"),
+        (["pretrain.arm=further", "evaluate=none"], "arm=further"),
+    ],
+)
+def test_the_arm_whose_head_a_measure_needs_comes_along(
+    tmp_path: Path, words: list[str], arms: str
+) -> None:
+    """A given encoder is measured with the head of an arm that is none of its row's."""
+    paper = {
+        "columns": ["mrpc", {"name": "BLiMP", "from": "evaluate", "task": "blimp"}],
+        "arms": {"further": {"steps_factor": 0.5}, "head": {}},
+        "rows": [{"row": "further", "arm": "further"}, {"row": "given", "arm": None}],
+    }
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "paper.yaml").write_text(json.dumps(paper))
+    (tmp_path / "measured/given.yaml").write_text(
+        "# @package _global_\nrow: given\nencoder_arm: head\ninitialisation: pretrained\n"
+    )
+    steps = {step.verb: step for step in make_steps(tmp_path, words)}
+    assert arms in steps["pretrain"].overrides
 
 
 def test_lists_of_values_that_only_a_sweeper_knows() -> None:

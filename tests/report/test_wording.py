@@ -214,13 +214,13 @@ def test_the_difference_without_collapsed_runs(contrast: Contrast, sentence: str
         (
             0.0,
             True,
-            "q",
+            "the primary claim 'q'",
             "the plain interval excludes zero, the test waits for the primary claim 'q'",
         ),
         (
             0.0,
             False,
-            "q",
+            "the primary claim 'q'",
             (
                 "the plain interval excludes zero, the test at 1 % does not: it has 5 % once the"
                 " primary claim 'q' is decided"

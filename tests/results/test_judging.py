@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.results.words import forecast, judgement_note, missing_in, read_claim, role_of
 from tests.screens import shows
 
+from claims.analysis import contrasts
 from claims.analysis.contrasts import Contrast
 from claims.analysis.schema import Row
-from claims.analysis.scores import Origin
+from claims.analysis.scores import Cell, Origin
 from claims.analysis.statistics import FINETUNING_SEEDS
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
@@ -668,3 +670,19 @@ def test_what_is_needed_is_said_in_hours(
     for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
         path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
     assert _forecast(experiment, root).endswith("at this difference and spread")
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_given_encoder_is_measured_with_heads_of_several_seeds(
+    monkeypatch: pytest.MonkeyPatch, is_measured: bool
+) -> None:
+    """They are of the arm that trains a head beside it; fine-tunings began with one encoder."""
+    for name, value in (("_other_scores", None), ("_other_targets", None), ("_evidence", [])):
+        monkeypatch.setattr(contrasts, name, lambda *_, value=value: value)
+    row = SimpleNamespace(fixed_encoder=True, label="As it is")
+    runs = {(seed, 1): SimpleNamespace(encoder=f"seed {seed}", is_causal=None) for seed in (1, 2)}
+    monkeypatch.setattr(contrasts, "_contributing_runs", lambda _: list(runs.values()))
+    table: Any = SimpleNamespace(spec=SimpleNamespace(row=lambda _: row))
+    term: Any = SimpleNamespace(row="given", column=SimpleNamespace(is_measured=is_measured))
+    reason = contrasts._incomparability(table, [term], [Cell()])
+    assert (reason is None) is is_measured

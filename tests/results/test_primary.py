@@ -13,6 +13,7 @@ from scipy import stats
 from tests.results.words import forecast, judgement_note
 from tests.screens import shows
 
+from claims.analysis.history import allowed_for, statement
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
 from clozelab.results.experiment import Experiment
@@ -70,6 +71,33 @@ def test_the_order_is_that_of_the_claims(experiments: dict[int, Experiment]) -> 
     assert found[0].decisive_seeds
 
 
+def test_primary_claims_together_wait_for_none_of_them(tmp_path: Path) -> None:
+    """Holm at 4 % among two, whatever their order; an open one keeps the others at 1 %."""
+    experiment = simulation.make_experiment(tmp_path / "together", 5, 2, primary="together")
+    for means in ([0.6, 5.0], [5.0, 0.6]):
+        found = judged(experiment, [*means, 1.0, 1.0, 4.0])
+        sure, unsure = found[means.index(5.0)], found[means.index(0.6)]
+        assert sure.p_value is not None and unsure.p_value is not None
+        assert sure.corrected_p == pytest.approx(2 * sure.p_value / 0.8)
+        assert unsure.corrected_p == pytest.approx(unsure.p_value / 0.8)
+        assert (sure.verdict, unsure.verdict) == (Verdict.HOLDS, Verdict.INCONCLUSIVE)
+        assert forecast(unsure).startswith("with ")
+        shows(judgement_note(found[2]), "the test at 1 % does not: it has 5 % once every primary")
+        assert forecast(found[2]).endswith("; with fewer once every primary claim is decided")
+    both = judged(experiment, [1.5, 1.5, 1.0, 1.0, 4.0])
+    assert [one.verdict for one in both[:2]] == [Verdict.HOLDS] * 2
+
+
+def test_a_claim_that_is_primary_together_allows_for_all_of_them(tmp_path: Path) -> None:
+    """With another task beside it the test is another one, wherever that stands."""
+    for primary, is_allowed in (("together", True), (True, False)):
+        experiment = simulation.make_experiment(tmp_path / str(primary), 3, 2, primary=primary)
+        first, second, other = map(statement, experiment.claims)
+        without = allowed_for(first, [first, other])
+        assert (allowed_for(first, [first, second, other]) != without) is is_allowed
+        assert allowed_for(second, [first, second, other]) >= without
+
+
 def test_the_others_have_one_percent_whatever_is_open_before_them(
     experiments: dict[int, Experiment],
 ) -> None:
@@ -91,7 +119,7 @@ def test_the_others_have_one_percent_whatever_is_open_before_them(
         "the plain interval excludes zero, the test at 1 % does not: it has 5 %",
     )
     assert (
-        forecast(found[3]).endswith("; with fewer once 'claim 0' is decided")
+        forecast(found[3]).endswith("; with fewer once the primary claim 'claim 0' is decided")
         and found[3].decisive_seeds
     )
     # p 0.028: Holm's first step is all that is lacking
@@ -138,13 +166,15 @@ def test_what_nothing_was_measured_for_stops_no_other(experiments: dict[int, Exp
 
 
 @pytest.mark.parametrize("tables", [60, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("primary", [True, "together"])
 def test_one_table_in_twenty_is_false_at_most(
-    experiments: dict[int, Experiment], tables: int
+    tmp_path: Path, tables: int, primary: bool | str
 ) -> None:
     """Whichever of the claims are true: none, the primary ones, one of each kind, or an other one
     alone.
     """
     draw = np.random.default_rng(5)
+    experiment = simulation.make_experiment(tmp_path / "table", 5, 2, primary=primary)
     for truth in (
         [0.0] * 5,
         [9.0, 9.0, 0.0, 0.0, 0.0],
@@ -154,7 +184,7 @@ def test_one_table_in_twenty_is_false_at_most(
         wrong = 0
         for _ in range(tables):
             found = simulation.judged(
-                experiments[2], np.array(truth)[:, None] + draw.normal(size=(5, 3)), 3
+                experiment, np.array(truth)[:, None] + draw.normal(size=(5, 3)), 3
             )
             wrong += any(
                 not mean and one.verdict != Verdict.INCONCLUSIVE

@@ -70,6 +70,15 @@ REFUSED = {
         claiming(primary="first"),
         "claims.0.primary is 'first'; it is true where it is tested before the others",
     ),
+    "two orders of primary claims": (
+        {
+            "claims": [
+                *claiming(primary=True)["claims"],
+                *claiming(primary="together", text="another")["claims"],
+            ]
+        },
+        "claims: primary is true for some and together for others; choose one",
+    ),
     "a look at one seed": (
         {"stopping": {"first": 1, "most": 3}},
         "stopping.first is 1; it is pre-training seeds of the first interim analysis, 2 or more",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from tests.screens import shows
 from claims.analysis.contrasts import contrast_rows
 from claims.analysis.schema import Column
 from claims.analysis.statistics import FINETUNING_SEEDS
+from claims.analysis.verdict_codes import Verdict
 from claims.report.claims import differences
 from claims.text.phrases import signed
+from clozelab.report.page import ArmsBelowBaselineView, answer
 from clozelab.report.problems import problems
 from clozelab.report.summaries import seed_counts
 from clozelab.results.adhoc import infer_table
@@ -444,6 +447,29 @@ def test_the_page_has_the_shape_of_the_encoder_that_was_trained_further(
     assert "L6 H384, 22.7 M" in page
     assert "its given encoder had no trained lm head, and the new one needs more steps" in page
     assert "learnt next to nothing" not in page
+
+
+def test_a_question_is_not_answered_by_encoders_that_learnt_nothing() -> None:
+    """Only if a primary claim rests on them."""
+    experiment: Any = SimpleNamespace(asks="Is it?")
+    claims = [
+        SimpleNamespace(text=text, primary=text == "helps", limits_a_loss=True)
+        for text in ("helps", "costs")
+    ]
+    judgements: Any = [
+        SimpleNamespace(
+            claim=claim, verdict=Verdict.HOLDS, difference=None, judged_on="x", is_exploratory=False
+        )
+        for claim in claims
+    ]
+    for lacking, text in (
+        ([], "Yes on x."),
+        (["costs"], "Yes on x."),
+        (["helps"], "No answer yet"),
+    ):
+        lacks = [ArmsBelowBaselineView("Further: a loss of 6.7 nats", lacking)]
+        assert answer(experiment, judgements, lacks).startswith(f"Is it? {text}")
+    assert answer(experiment, judgements, lacks).endswith("yet. Further: a loss of 6.7 nats.")
 
 
 def test_an_older_record_has_its_shape_in_its_folder(tmp_path: Path, writers: Any) -> None:

@@ -939,7 +939,7 @@ def test_an_encoder_is_written_in_half_precision(workplace: Path, tmp_path: Path
     }
 
 
-def test_a_head_that_a_given_encoder_lacks_begins_with_word_frequencies(
+def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
@@ -957,7 +957,12 @@ def test_a_head_that_a_given_encoder_lacks_begins_with_word_frequencies(
     run_here(workplace, tmp_path / "fresh", encoder=bare, **untrained)
     facts = state(tmp_path / "fresh")["facts"]
     assert facts["fresh_heads"] == ["lm"]
-    assert facts["validation/loss"] == pytest.approx(facts["unigram_loss"], abs=1e-5)
+    begun = load_file(tmp_path / "fresh" / "encoder" / "model.safetensors")
+    head = "cls.predictions"
+    dense, bias = begun[f"{head}.transform.dense.weight"], begun[f"{head}.bias"]
+    assert torch.allclose(dense, torch.eye(len(dense)), atol=1e-6)
+    # The frequencies are a distribution: the exponentials of the bias have the sum of one.
+    assert bias.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
     # A head that was trained is used as it is.
     run_here(workplace, tmp_path / "trained", encoder=whole_run / "encoder", **untrained)
     facts = state(tmp_path / "trained")["facts"]

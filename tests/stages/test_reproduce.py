@@ -21,6 +21,7 @@ from claims.analysis.verdicts import Judgement
 from clozelab.cli import main
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning import next_seed, reproduction
+from clozelab.planning.next_seed import nearest
 from clozelab.planning.steps import Step
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.stages import reproduce
@@ -113,6 +114,21 @@ def judgement(
         forecast=None,
         seeds={"key": f"{seed_numbers}/1"},
     )
+
+
+def test_of_primary_claims_together_the_nearest_gets_the_next_seed(tmp_path: Path) -> None:
+    """In order, the first open one does."""
+    claims = json.loads((ruled(tmp_path / "first") / "paper.yaml").read_text())["claims"]
+    for primary, nearest_one in ((True, "first"), ("together", "second")):
+        chosen = [{**claim, "primary": primary} for claim in claims[:2]]
+        folder = ruled(tmp_path / str(primary), claims=[*chosen, claims[2]])
+        experiment = load_experiment(folder)
+        found = [
+            judgement(experiment, number, 3, Verdict.INCONCLUSIVE, p)
+            for number, p in enumerate((0.3, 0.2, 0.1))
+        ]
+        one = nearest(found, experiment)
+        assert one is not None and one.claim.text == nearest_one
 
 
 def test_the_next_seed_goes_to_the_claim_that_is_nearest(

@@ -484,6 +484,9 @@ def _incomparability(
         if reason is not None:
             return reason
     for term, cell in zip(terms, cells, strict=True):
+        # A given encoder is measured with heads of another arm, which are of several seeds.
+        if term.column.is_measured:
+            continue
         reason = _several_encoders(table.spec.row(term.row), cell)
         if reason is not None:
             return reason

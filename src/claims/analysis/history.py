@@ -193,14 +193,16 @@ def _begins_with(seeds: str, start: str) -> bool:
 def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
     """The claims that a claim's test allows for: each by rows, column and kind of margin.
 
-    Of a primary claim these are the primary ones before it, and whether there are others. Of any
-    other claim they are all claims, and which of them are primary. `claim` is among `claims`.
+    Of a primary claim these are the primary ones before it (all, of claims that are primary
+    together), and whether there are others. Of any other claim they are all claims, and which of
+    them are primary. `claim` is among `claims`.
     """
     entries = [json.loads(text) for text in claims]
     own = json.loads(claim)
     primary = [entry for entry in entries if entry.get("primary")]
     if own.get("primary"):
-        before = {_name_of(entry) for entry in primary[: primary.index(own)]}
+        end = None if own["primary"] == "together" else primary.index(own)
+        before = {_name_of(entry) for entry in primary[:end]}
         return before | {"others"} if len(primary) < len(entries) else before
     names = {_name_of(entry) for entry in entries}
     return names | {f"first {_name_of(entry)}" for entry in primary}

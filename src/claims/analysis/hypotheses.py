@@ -329,12 +329,14 @@ def _lead(
 
 
 def families_of(claims: Iterable[ResolvedClaim]) -> Mapping[str, list[Contrast]]:
-    """Text of a primary claim -> its contrasts, in the order of the claims.
+    """A primary claim in words -> its contrasts, in the order of the claims.
 
-    Last, under no name, those of all other claims.
+    Claims that are primary together are one family. Last, under no name, those of all others.
     """
     families: dict[str, list[Contrast]] = {}
     for resolved in sorted(claims, key=lambda resolved: not resolved.claim.primary):
-        name = resolved.claim.text if resolved.claim.primary else ""
+        name = f"the primary claim '{resolved.claim.text}'" if resolved.claim.primary else ""
+        if resolved.claim.primary == "together":
+            name = "every primary claim"
         families.setdefault(name, []).extend(resolved.contrasts)
     return families

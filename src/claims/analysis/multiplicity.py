@@ -42,7 +42,7 @@ class Correction:
     corrected: Mapping[ContrastKey, float]
     # the plain p that would decide it
     local_level: Mapping[ContrastKey, float]
-    # text of the undecided primary claim before it; empty for none
+    # the undecided primary claim before it, in words; empty for none
     gated_by: Mapping[ContrastKey, str]
 
     @property
@@ -56,12 +56,12 @@ def fallback_procedure(families: Mapping[str, Iterable[Contrast]]) -> Correction
     A primary claim is tested only where all contrasts of those before it are decided, whichever
     way. The others do not wait: they keep SECONDARY_SHARE of the 5 %, and are given the rest once
     every primary claim is decided. So a table has a false verdict at most once in twenty tables
-    (a fallback procedure: Wiens 2003). Contrasts of one claim are corrected among themselves by
+    (a fallback procedure: Wiens 2003). Contrasts of one family are corrected among themselves by
     Holm. A contrast that nothing was measured for is no test, and stops none.
 
     Args:
-        families: text of a primary claim -> its contrasts, in order; last, under no name, all
-            others. Without primary claims there are only the others, at 5 %.
+        families: by hypotheses.families_of. Without primary claims there are only the others, at
+            5 %.
     """
     corrected: dict[ContrastKey, float] = {}
     local_level: dict[ContrastKey, float] = {}

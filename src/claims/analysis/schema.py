@@ -266,8 +266,8 @@ class BaseClaim(Entry):
     """a number above 0, in the column's unit"""
     measured_in: Literal["tokens", "flops", "seconds"] | None = None
     """tokens, flops or seconds of pre-training, with direction: crosses"""
-    primary: Annotated[bool, Strict()] = False
-    """true where it is tested before the others"""
+    primary: Literal[False, True, "together"] = False
+    """true where it is tested before the others, in the file's order; together where in none"""
 
     @model_validator(mode="before")
     @classmethod
@@ -559,6 +559,8 @@ class TableSpec(Entry):
         repeated = [name for name in names if names.count(name) > 1]
         if repeated:
             raise ValueError(f"{repeated[0]} is there twice; give each its own")
+        if len({claim.primary for claim in self.claims} - {False}) > 1:
+            raise ValueError("claims: primary is true for some and together for others; choose one")
         return self
 
     @property

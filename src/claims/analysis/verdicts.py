@@ -303,7 +303,7 @@ def find_forecast(
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
     if gate and resolved.claim.primary:
-        return Forecast(f"first the primary claim '{gate}' has to be decided", "waits")
+        return Forecast(f"first {gate} has to be decided", "waits")
 
     most = design.most if design else MOST_SEEDS
     level = _level_of_next_step(open_contrasts, correction, design)
@@ -316,7 +316,7 @@ def find_forecast(
         return Forecast(text, f">{most} seeds", max(0, most - present))
     text = f"with {count} {seeds} 4 of 5 repetitions decide, at this difference and spread"
     if gate:
-        text += f"; with fewer once '{gate}' is decided"
+        text += f"; with fewer once {gate} is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
 
 

@@ -214,12 +214,9 @@ def _plain_interval_excludes(judgement: Judgement) -> str:
     if is_primary:
         test = "the test as a primary one does not"
     if judgement.gated_by and is_primary:
-        test = f"the test waits for the primary claim '{judgement.gated_by}'"
+        test = f"the test waits for {judgement.gated_by}"
     elif judgement.gated_by:
-        test = (
-            "the test at 1 % does not: it has 5 % once the primary claim"
-            f" '{judgement.gated_by}' is decided"
-        )
+        test = f"the test at 1 % does not: it has 5 % once {judgement.gated_by} is decided"
     return f"the plain interval excludes {excluded}, {test}"
 
 

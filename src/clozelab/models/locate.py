@@ -5,6 +5,7 @@ No torch is imported here: a wrong name is told before that takes seconds.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -85,3 +86,14 @@ def config_path(folder: Path | str) -> Path:
     if google.is_file() and not path.is_file():
         return google
     return path
+
+
+def may_have_head(folder: Path) -> bool:
+    """Whether an encoder's file has, or may have, a head that predicts words."""
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        return True
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        names = " ".join(json.loads(content.read(size)))
+    return any(word in names for word in ("predictions", "lm_head", "decoder"))

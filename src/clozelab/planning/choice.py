@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from statistics import fmean
 from typing import NamedTuple
 
@@ -72,27 +72,34 @@ class PowerQuestion:
         effects: every difference once.
         claims: of each claim the places of its differences, primary claims first.
         num_primary: how many claims are primary.
+        is_together: whether these are tested together.
         unknown: the claims about columns whose deviations nobody knows.
     """
 
     effects: Sequence[Effect]
     claims: Sequence[Sequence[int]]
     num_primary: int
+    is_together: bool
     unknown: Sequence[str]
 
     @property
     def families(self) -> list[list[int]]:
         """Places of differences: a family for each primary claim, and last one for the others.
 
-        A place belongs to the first family that has it. The last family is there even if empty.
+        Claims that are primary together are one family. A place belongs to the first family that
+        has it. The last family is there even if empty.
         """
         secondary: list[int] = []
         for effect_indices in self.claims[self.num_primary :]:
             secondary += effect_indices
+        primary_claims = self.claims[: self.num_primary]
+        if self.is_together:
+            primary_claims = [list(chain.from_iterable(primary_claims))]
         families = []
-        seen = set()
-        for effect_indices in (*self.claims[: self.num_primary], list(dict.fromkeys(secondary))):
-            families.append([index for index in effect_indices if index not in seen])
+        seen: set[int] = set()
+        for effect_indices in (*primary_claims, secondary):
+            unique = dict.fromkeys(effect_indices)
+            families.append([index for index in unique if index not in seen])
             seen |= set(effect_indices)
         # A primary claim may have nothing of its own left; simulate_decided wants the others last.
         *primary, secondary = families
@@ -153,10 +160,11 @@ def power_study(
             effect_indices.append(index_of_effect[hypothesis])
         if effect_indices:
             claims.append(effect_indices)
-            num_primary += claim.primary
+            num_primary += bool(claim.primary)
         else:
             unknown.append(claim.text)
-    return PowerQuestion(effects, claims, num_primary, unknown)
+    is_together = any(claim.primary == "together" for claim in experiment.claims)
+    return PowerQuestion(effects, claims, num_primary, is_together, unknown)
 
 
 def _hypotheses(

@@ -13,7 +13,6 @@ keeps to one encoder and one text. Tasks may be added: each has its own runs.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
 from clozelab.launch.experiments import PAPER
 from clozelab.launch.own_task import COLUMN_WORDS, settings_of_words
 from clozelab.launch.processes import run_verb
-from clozelab.models.locate import find_model
+from clozelab.models.locate import find_model, may_have_head
 from clozelab.readers.remote import is_url
 from clozelab.readers.tables import table_format
 from clozelab.results.experiment import Experiment, open_experiment, read_yaml
@@ -228,18 +227,7 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
     given.links[key] = folder
     given.checksums[key] = encoder_fingerprint(folder)
     given.values |= {key: key, f"{key}.vocabulary": f"{key}/{vocabularies[0]}"}
-    given.values[f"{key}.head_rate"] = "1" if _may_have_head(folder) else "10"
-
-
-def _may_have_head(folder: Path) -> bool:
-    """Whether an encoder's file has, or may have, a head that predicts words."""
-    file = folder / "model.safetensors"
-    if not file.is_file():
-        return True
-    with file.open("rb") as content:
-        size = int.from_bytes(content.read(8), "little")
-        names = " ".join(json.loads(content.read(size)))
-    return any(word in names for word in ("predictions", "lm_head", "decoder"))
+    given.values[f"{key}.head_rate"] = "1" if may_have_head(folder) else "10"
 
 
 def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:

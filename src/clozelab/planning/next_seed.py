@@ -44,7 +44,8 @@ def steps_with_seeds(steps: Sequence[Step], seed_overrides: Sequence[str]) -> li
 def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
     """The undecided claim to give the next seed to.
 
-    That is the first primary one, or else the one with the nearest forecast.
+    That is the first primary one, or else the one with the nearest forecast. Of claims that are
+    primary together any may be it.
     """
     max_seeds = 0
     if experiment.stopping:
@@ -54,7 +55,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     gate = _first_open_primary(judgements)
     candidates = []
     for judgement in judgements:
-        is_waiting = judgement.claim.primary and judgement is not gate
+        is_waiting = judgement.claim.primary is True and judgement is not gate
         if is_waiting or not _has_analyses_left(judgement, max_seeds):
             continue
         if pretrained_rows.intersection(judgement.rows):
@@ -64,7 +65,11 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         return gate
     return min(
         candidates,
-        key=lambda judgement: (judgement.decisive_seeds or math.inf, judgement.p_value),
+        key=lambda judgement: (
+            not judgement.claim.primary,
+            judgement.decisive_seeds or math.inf,
+            judgement.p_value,
+        ),
         default=None,
     )
 
@@ -72,7 +77,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
     for judgement in judgements:
         is_open = judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
-        if judgement.claim.primary and is_open:
+        if judgement.claim.primary is True and is_open:
             return judgement
     return None
 

@@ -24,7 +24,7 @@ from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.own_text import OWN_TEXT
 from clozelab.launch.sweep import Sweep, compose, root_of, runs_root, sweeps_of
-from clozelab.results.experiment import Experiment, open_experiment
+from clozelab.results.experiment import Experiment, open_experiment, read_yaml
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
@@ -35,6 +35,7 @@ OF_CORPUS = ("prepare", "pretrain")  # the stages that have one
 LEAVE_OUT = {"finetune=none", "evaluate=none"}
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
+LISTED_ARMS = re.compile(r"arm=[\w.,-]+")
 SEEDS_OVERRIDE = re.compile(r"seeds=(\d+(,\d+)*|range\(.*\))")
 
 
@@ -115,6 +116,9 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
     if "pretrain" in stages:
         stages = {"prepare": Step("prepare", "prepare", None, ())} | stages
     overrides = split_overrides(stages, _with_seeds_of_stages(arguments, names))
+    if "pretrain" in stages and "evaluate" in stages:
+        arms = _borrowed_arms(folder, overrides["evaluate"])
+        overrides["pretrain"] = [_with_arms(word, arms) for word in overrides["pretrain"]]
     steps = [replace(step, overrides=tuple(overrides[verb])) for verb, step in stages.items()]
     if "prepare" in stages:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
@@ -125,6 +129,21 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
             prepare, overrides=(corpus, *_corpus_of_experiment(pretrain), *prepare.overrides)
         )
     return steps
+
+
+def _borrowed_arms(folder: Path, words: Iterable[str]) -> list[str]:
+    """Arms whose heads measure the encoders of rows that have no arm (MEASURED/*.yaml)."""
+    rows = {key_of(word): word.partition("=")[2].split(",") for word in words}.get(MEASURED)
+    files = sorted(folder.glob(f"{MEASURED}/*.yaml"))
+    return [read_yaml(file)["encoder_arm"] for file in files if rows is None or file.stem in rows]
+
+
+def _with_arms(word: str, arms: Sequence[str]) -> str:
+    """`arm=a` with the arms that measures need besides; any other override as it is."""
+    if not LISTED_ARMS.fullmatch(word):
+        return word
+    listed = word.removeprefix("arm=").split(",")
+    return f"arm={','.join(dict.fromkeys([*listed, *arms]))}"
 
 
 def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:

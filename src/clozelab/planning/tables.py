@@ -287,7 +287,7 @@ def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame])
             lines.append(
                 f"{arm.name}: too short to learn more than word frequencies: {format_count(tokens)}"
                 f" tokens, where a masked model takes about {format_count(arm.tokens_to_plateau)}"
-                " (rule of thumb at the tiny size; larger ones later)"
+                " (rule of thumb; larger models take more)"
             )
         # Within a token of the most: the division of the time has stopped there.
         if shares and tokens >= arm.useful_factor * arm.tokens - 1:

@@ -100,8 +100,9 @@ def build_page(
     if analysed.error:
         lost = f"this interim analysis could not be noted ({analysed.error})"
         troubles["Interim analyses"] = [f"{lost}: a later one will not know of it"]
+    unlearnt = _arms_below_baseline(table, analysed.judgements)
     overview = Overview(
-        unlearnt=_arms_below_baseline(table, analysed.judgements),
+        unlearnt=unlearnt,
         registered=registered,
         setup=_setup(table),
         runs=_run_counts(table),
@@ -117,9 +118,6 @@ def build_page(
     bounds = paragraphs(bounds_template.render(bounds=loss_bounds(table)))
     in_words = table_section(table, _sets(table), of_paper, paper_labels)
     experiment = table.experiment
-    answer = ""
-    if experiment.asks:
-        answer = f"{experiment.asks} {wording.answer(analysed.judgements)}."
     about = About(
         title=experiment.title,
         name=experiment.name,
@@ -128,7 +126,7 @@ def build_page(
         scale=scale,
         synthetic=table.runs.synthetic,
         question=_question(experiment),
-        answer=answer,
+        answer=answer(experiment, analysed.judgements, unlearnt),
     )
     return Page(
         about=about,
@@ -165,6 +163,21 @@ def _question(experiment: Experiment) -> str:
         return ""
     # A page elsewhere cannot follow the links: their words remain.
     return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(question[1].split()))
+
+
+def answer(
+    experiment: Experiment,
+    judgements: Sequence[Judgement],
+    unlearnt: Sequence[ArmsBelowBaselineView],
+) -> str:
+    """The question with its answer; with what its encoders lack where they learnt nothing."""
+    if not experiment.asks:
+        return ""
+    primary = {one.claim.text for one in judgements if one.claim.primary}
+    for lack in unlearnt:
+        if primary.intersection(lack.claims):
+            return f"{experiment.asks} No answer yet. {lack.text}."
+    return f"{experiment.asks} {wording.answer(judgements)}."
 
 
 # -- the first screen ------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def declared(
     claims = dict(zip(claim_names, file.pop("claims", []), strict=True))
     primary = []
     for name, entry in claims.items():
-        if entry.get("primary"):
+        if entry.get("primary") is True:
             primary.append(name)
     content: PlainDict = {"claim": claims, "order of primary claims": {"": primary}}
     content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
