@@ -93,7 +93,8 @@ def test_a_published_pack_is_what_it_says(
     )
     packed, again = lines_of(archive.folder / RESULTS), lines_of(made)
     assert len(packed) == len(again) > 0
-    assert packed == [{key: line[key] for key in packed[0]} for line in again]
+    known = [dict(zip(packed[0], map(line.get, packed[0]), strict=True)) for line in again]
+    assert packed == known
     assert set(again[0]) - set(packed[0]) <= {"positive_label"}
 
 

@@ -15,7 +15,7 @@ from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
-RUNS = [(arm, seed) for arm in sorted(ARMS) for seed in (1, 2)]
+RUNS = list(product(sorted(ARMS), (1, 2)))
 SWEEP = "clozelab pretrain --config-dir 'an experiment' --config-name sweep_pretrain"
 
 
