@@ -216,7 +216,7 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     # Every cell of the four rows is there, also of a text that an encoder without a head predicts.
     assert "missing" not in report.partition("## The table")[2].partition("##")[0]
     # Its head is of another seed each time, and it is one encoder all the same.
-    assert "its runs began with" not in report
+    assert "says fixed_encoder" not in report
     capfd.readouterr()
     assert main(["report", "worth_it"]) == 0
     assert "worth it? No answer yet." in " ".join(capfd.readouterr().out.split())
