@@ -78,7 +78,7 @@ class ClaimView:
     @property
     def is_answer(self) -> bool:
         """It is a primary claim or a decided one: the first screen has it."""
-        return self.judgement.claim.primary or self.verdict.is_decided
+        return bool(self.judgement.claim.primary) or self.verdict.is_decided
 
     @property
     def text(self) -> str:
@@ -228,13 +228,15 @@ def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
     elif judgement.reported_contrast:
         weakest = f"weakest: {judgement.reported_contrast}"
     basis = difference.basis if difference else table.most_common_basis
+    if basis == table.most_common_basis:
+        basis = ""
     return ClaimFigures(
         paper=paper,
         ours=ours,
         interval=interval_text,
         p=_p_values(judgement),
         corrected=probability(judgement.corrected_p),
-        basis="" if basis == table.most_common_basis else basis,
+        basis=basis,
         weakest=weakest,
         resampled=wording.resampled(judgement.weakest, table),
     )

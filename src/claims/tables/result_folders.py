@@ -37,14 +37,14 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     rows = []
     falling = set()
     for path in sorted(folder.rglob("*.json")):
-        place = path.relative_to(folder)
-        name, scores = _read_file(path, place.parent.as_posix())
+        relative = path.relative_to(folder)
+        name, scores = _read_file(path, relative.parent.as_posix())
         for name_and_value in scores:
             cells, score = _named(name, name_and_value, layout, path)
             if score.is_falling:
                 falling.add((score.task, score.metric))
             cells |= {"task": score.task, "metric": score.metric, "score": repr(score.value)}
-            rows.append((place.as_posix(), cells))
+            rows.append((relative.as_posix(), cells))
     if not rows:
         raise ValueError(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
     return ScoreRows(rows, frozenset(falling))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import FiniteFloat, ValidationError
 
+from claims.analysis.grouping import group_by
 from claims.analysis.schema import (
     IN_PERCENT,
     PERCENT,
@@ -94,9 +95,11 @@ def read_scores(
     content = read(path, layout)
     if not content.rows:
         raise ValueError(f"{path}: no score of a finished run")
-    rows = [(where, _read_row(path, where, cells)) for where, cells in content.rows]
+    rows = []
     metrics: dict[str, set[str]] = {}
-    for _, row in rows:
+    for where, line in content.rows:
+        row = _read_row(path, where, line)
+        rows.append((where, row))
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
     falling = _falling_columns(content, metrics)
@@ -106,15 +109,14 @@ def read_scores(
     runs: ExampleScores = {}
     examples: ExampleScores = {}
     fractions = []
-    for column in dict.fromkeys(column for _, column in by_example):
-        of_column = {key: cell for key, cell in by_example.items() if key[1] == column}
+    columns = group_by(by_example, lambda key: key[1])
+    for column, keys in columns.items():
+        of_column = {key: by_example[key] for key in keys}
         names = _example_names(path, of_column)
         arrays = _example_arrays(of_column, names)
         if _are_fractions(arrays, units.get(column, "")):
             fractions.append(column)
-            for seeds_and_scores in arrays.values():
-                for scores in seeds_and_scores.values():
-                    scores *= 100.0
+            _become_percent(arrays)
         runs |= arrays
         if names != [""]:
             examples |= arrays
@@ -122,6 +124,12 @@ def read_scores(
     for key in by_example:
         cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
     return Scores(cells, falling, fractions, content.notes, examples)
+
+
+def _become_percent(arrays: ExampleScores) -> None:
+    for seeds_and_scores in arrays.values():
+        for scores in seeds_and_scores.values():
+            scores *= 100.0
 
 
 def _scores_by_example(

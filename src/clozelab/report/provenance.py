@@ -84,11 +84,11 @@ def commands(runs: Sequence[Record]) -> list[str]:
             given[command_line(["clozelab", *launch.words], launch.started_in)] = None
         elif run.config_name:
             outside.append(run)
-    own = list(dict.fromkeys(map(_own_command, outside)))
-    if len(own) > MAX_OWN_COMMANDS:
-        num_hidden = len(own) - MAX_OWN_COMMANDS
-        own[MAX_OWN_COMMANDS:] = [f"# and {num_hidden} more: clozelab runs FOLDER --csv"]
-    return [*given, *own]
+    single = list(dict.fromkeys(map(_own_command, outside)))
+    num_hidden = len(single) - MAX_OWN_COMMANDS
+    if num_hidden > 0:
+        single[MAX_OWN_COMMANDS:] = [f"# and {num_hidden} more: clozelab runs FOLDER --csv"]
+    return [*given, *single]
 
 
 def _has_launched(launch: Launch, run: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from claims.analysis.verdicts import Judgement
     from clozelab.report.render import Report
     from clozelab.results.table import ResultTable
+    from clozelab.runs.record import Record
     from clozelab.training.background import BackgroundLogger
 
 WANDB = "wandb"
@@ -95,8 +96,8 @@ def _send_report(job: Composed, report: Report, experiment: str, scale: str) -> 
 
 
 def _send_points(tracker: BackgroundLogger, points: Mapping[tuple[str, int], Estimate]) -> None:
-    for (key, step), found in points.items():
-        metrics = {f"{key}/{name}": getattr(found, name) for name in INTERVAL}
+    for (key, step), mean in points.items():
+        metrics = {f"{key}/{name}": getattr(mean, name) for name in INTERVAL}
         tracker.log_metrics(metrics, step)
     tracker.close()
 
@@ -111,19 +112,24 @@ def points_over_seeds(arm: str, table: ResultTable) -> dict[tuple[str, int], Est
     by_rate = group_by(table.complete("pretrain", arm), lambda run: run.learning_rate)
     for rate, runs in by_rate.items():
         suffix = f" at learning rate {rate}" if len(by_rate) > 1 else ""
-        by_seed: dict[tuple[str, int], dict[Seeds, float]] = {}
-        for run in runs:
-            for row in read_rows(run.folder / "metrics.csv"):
-                if row.key.startswith("validation/"):
-                    by_seed.setdefault((row.key + suffix, row.step), {})[run.seed, 0] = row.value
-        for point, values in by_seed.items():
+        for (key, step), values in _held_out_figures(runs).items():
             if len(values) == len(runs) > 1:
-                points[point] = estimate(values)
+                points[key + suffix, step] = estimate(values)
     for column in table.columns:
         cell = table.cells.get((arm, column.key))
         if cell and cell.estimate and cell.estimate.count > 1:
             points[column.heading, 0] = cell.estimate
     return points
+
+
+def _held_out_figures(runs: Iterable[Record]) -> dict[tuple[str, int], dict[Seeds, float]]:
+    """(figure, step) -> its value of each seed."""
+    by_seed: dict[tuple[str, int], dict[Seeds, float]] = {}
+    for run in runs:
+        for row in read_rows(run.folder / "metrics.csv"):
+            if row.key.startswith("validation/"):
+                by_seed.setdefault((row.key, row.step), {})[run.seed, 0] = row.value
+    return by_seed
 
 
 def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
@@ -140,11 +146,11 @@ def _verdicts_by_claim(judgements: Sequence[Judgement]) -> dict[str, str]:
 
 def _chosen_trackers(composed: Composed) -> dict[str, PlainDict]:
     """Label -> its node of the configuration, of those of TRACKERS that `logger` has."""
-    chosen = {}
+    trackers = {}
     for node in (composed.get("logger") or {}).values():
         if node and node["_target_"] in TRACKERS:
-            chosen[TRACKERS[node["_target_"]]] = node
-    return chosen
+            trackers[TRACKERS[node["_target_"]]] = node
+    return trackers
 
 
 def _open(
