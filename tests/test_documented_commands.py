@@ -53,7 +53,7 @@ EXPERIMENT = "table5_pretraining_tasks"
 MISSING = (
     r"no run below",
     r"no run to pack below",
-    r"runs/(adhoc/own|rates): no run",
+    r"runs/(adhoc/own|rates): (no run|there is no such folder)",
     r"runs/mine/laptop/pretrain/mlm/seed-\* is no run's folder",
     r"no run of 'table5",
     r"until=decided needs a stopping rule",

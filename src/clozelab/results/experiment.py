@@ -310,6 +310,8 @@ def open_experiment(name: str) -> Experiment:
         is_one_file = path.is_file() and path.suffix == ".yaml"
         if is_one_file or (path / "paper.yaml").is_file():
             return load_experiment(path.resolve())
+    if "/" in name and not Path(name).exists():
+        raise ValueError(f"{name}: there is no such folder; `clozelab list` has the experiments")
     raise ValueError(
         f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}"
     )
