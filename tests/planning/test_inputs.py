@@ -40,6 +40,7 @@ claims:
     points: 1.0
   - {text: forgets, compare: [further, random, Other text], direction: lower, needs: general}
 """
+ENTRIES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n"
 GIVEN = ["inputs.encoder=bert", "inputs.text=texts", "inputs.task=mrpc"]
 
 
@@ -49,7 +50,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {
         "mine/paper.yaml": FORM,
         "bert/config.json": "{}",
-        "bert/vocab.txt": "[PAD]\n",
+        "bert/vocab.txt": ENTRIES,
+        "bert/tokenizer_config.json": '{"do_lower_case": true}',
+        "unsaid/config.json": "{}",
+        "unsaid/vocab.txt": ENTRIES,
         "bare/config.json": "{}",
         "texts/a.txt": "one\ntwo\n",
         "other.txt": "three\n",
@@ -81,6 +85,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*GIVEN, "inputs.encoder=minilmm"], r"did you mean 'inputs.encoder=minilm'"),
         ([*GIVEN, "inputs.task=absent.csv"], r"inputs.task=absent.csv: there is no such file"),
         ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
+        ([*GIVEN, "inputs.encoder=unsaid"], r"unsaid does not say whether .* is lower-cased"),
         ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
         ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
         ([*GIVEN, "inputs.task=mprc"], r"inputs.task=mprc is no task: .* did you mean 'mrpc'"),

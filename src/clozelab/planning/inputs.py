@@ -24,6 +24,7 @@ import yaml  # type: ignore[import-untyped]
 from claims.text.did_you_mean import hint, nearest
 from claims.text.safe_yaml import own_text
 from clozelab.config import GIVEN
+from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.paths import matching_files, resolve_path
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
@@ -224,6 +225,11 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
     vocabularies = [name for name in VOCABULARIES if (folder / name).is_file()]
     if not vocabularies:
         raise ValueError(f"{PREFIX}{key}={value} has no {' and no '.join(VOCABULARIES)}")
+    # Every job reads it: what is wrong with it is said once, before the first.
+    try:
+        read_tokenizer(folder)
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{key}: {error}") from None
     given.links[key] = folder
     given.checksums[key] = encoder_fingerprint(folder)
     given.values |= {key: key, f"{key}.vocabulary": f"{key}/{vocabularies[0]}"}

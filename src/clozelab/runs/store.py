@@ -174,8 +174,8 @@ class Run:
             raise RunConflictError(
                 f"{folder} holds a run ({old.status}) of another"
                 f" configuration:\n{changes(old, fresh)}\nGive this run another folder"
-                " (run_dir=..., or experiment=... for a whole experiment), or remove the folder to"
-                " run it again."
+                " (run_dir=..., row=... for one fine-tuning, experiment=... for a whole"
+                " experiment), or remove the folder to run it again."
             )
         warn_of_other_code([old])
 
