@@ -597,11 +597,11 @@ def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., 
     report = written(
         make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     )
-    place = "--config-dir 'an experiment' --config-name"
-    assert [value for key, value in report.page.provenance if key == "Command"] == [
-        f"clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
-        f"clozelab finetune {place} sweep_finetune -m scale=demo seed=1,2",
-    ]
+    commands = []
+    for stage, seed in product(("pretrain", "finetune"), (1, 2)):
+        sweep = f"--config-dir 'an experiment' --config-name sweep_{stage}"
+        commands.append(f"clozelab {stage} {sweep} scale=demo seed={seed} hydra.mode=RUN")
+    assert [value for key, value in report.page.provenance if key == "Command"] == commands
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -957,6 +957,7 @@ def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     run_here(workplace, tmp_path / "fresh", encoder=bare, **untrained)
     facts = state(tmp_path / "fresh")["facts"]
     assert facts["fresh_heads"] == ["lm"]
+    assert "identity" in state(tmp_path / "fresh")["inputs"]["fresh_head"]
     begun = load_file(tmp_path / "fresh" / "encoder" / "model.safetensors")
     head = "cls.predictions"
     dense, bias = begun[f"{head}.transform.dense.weight"], begun[f"{head}.bias"]
@@ -967,4 +968,5 @@ def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     run_here(workplace, tmp_path / "trained", encoder=whole_run / "encoder", **untrained)
     facts = state(tmp_path / "trained")["facts"]
     assert facts["fresh_heads"] == []
+    assert "fresh_head" not in state(tmp_path / "trained")["inputs"]
     assert facts["validation/loss"] != pytest.approx(facts["unigram_loss"], abs=1e-2)

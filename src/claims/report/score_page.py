@@ -112,7 +112,9 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
         ],
         "fractions, shown as percent": content.fractions,
         "lower is better": [
-            column.name for column in content.columns if column.name not in declared
+            column.name
+            for column in content.columns
+            if column.name not in declared and not column.higher_is_better
         ],
     }
     return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]

@@ -20,6 +20,8 @@ USUAL_NAMES = {
     "finetuning_seed": ("finetuning_seed", "fine_tuning_seed", "finetune_seed"),
     "example": ("example", "item"),
 }
+# as pandas writes whether an example is right
+TRUTH = {"true": "1", "false": "0"}
 METRICS = "metrics."
 PREFIXES = ("", "params.", METRICS, "tags.")
 STATUS_NAMES = ("State", "Status", "status")
@@ -157,8 +159,9 @@ def _check_numbers(path: Path, rows: Iterable[NumberedRow], tasks: Mapping[str, 
     """ValueError: a column that no layout names has something else than scores."""
     for number, cells in rows:
         for task, column in tasks.items():
+            cell = cells[column].strip()
             try:
-                float(cells[column] or 0.0)
+                float(TRUTH.get(cell.casefold(), cell) or 0.0)
             except ValueError:
                 raise ValueError(
                     f"{path}, line {number}: {task} is {cells[column]!r}, which is no score; name"

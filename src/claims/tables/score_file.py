@@ -8,7 +8,7 @@ ltr,1,qnli,74.9
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import FiniteFloat, ValidationError
 
 from claims.analysis.grouping import group_by
 from claims.analysis.schema import (
+    ALL_COLUMNS,
     IN_PERCENT,
     PERCENT,
     Claim,
@@ -33,17 +34,18 @@ from claims.analysis.statistics import Seeds
 from claims.tables.claim_file import validation_message
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.tables.result_folders import read_result_folder
-from claims.tables.rows import read_rows
+from claims.tables.rows import TRUTH, read_rows
 
 # (arm, column) -> seeds -> [examples]
 ExampleScores = dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]
-# as pandas writes whether an example is right
-TRUTH = {"true": "1", "false": "0"}
-# the last word of what is better where it is smaller
+# the last words of what is better where it is smaller
 FALLING = re.compile(
-    r"(^|[^a-z])(loss|perplexity|bits_per_byte|brier_score|mae|mse|rmse|wer|cer|ter)$",
-    re.IGNORECASE,
+    r"(?:^|[^a-z])(loss|nll|cross_entropy|(?:[a-z]+_)?perplexity|ppl|bpc|bits_per_[a-z]+"
+    r"|error|error_rate|ece|brier_score|mae|mse|rmse|wer|cer|ter)$"
 )
+# what is negated is better where it is larger, such as scikit-learn's neg_log_loss
+NEGATED = re.compile(r"(?:^|[^a-z])neg(?:ative)?_")
+CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class ScoreRow(Entry):
@@ -87,9 +89,9 @@ def read_scores(
 ) -> Scores:
     """Read scores from a CSV, a Parquet file or a folder of result files.
 
-    Scores of which none is above 1 are taken for fractions, and become percent; those of a column
-    with a declared unit, and losses, stay as they are. ValueError: a column is missing, a cell is
-    not what it should be (with its line), or two lines are about the same run.
+    Scores of which none is above 1 are taken for fractions, and become percent; losses, and those
+    of a column whose declared unit is not percent, stay as they are. ValueError: a column is
+    missing, a cell is not what it should be (with its line), or two lines are about the same run.
     """
     read = read_result_folder if path.is_dir() else read_rows
     content = read(path, layout)
@@ -190,11 +192,11 @@ def _example_arrays(
 
 
 def _are_fractions(arrays: ExampleScores, unit: str) -> bool:
-    """Whether a column's scores are between -1 and 1; of one in percent, whether all are 0 or 1."""
-    runs = list(chain.from_iterable(cell.values() for cell in arrays.values()))
-    if unit == PERCENT:
-        return len(runs[0]) > 1 and all(np.isin(run, (0.0, 1.0)).all() for run in runs)
-    return not unit and all((np.abs(run) <= 1.0).all() for run in runs)
+    """Whether a column's scores are between -1 and 1, in percent or without a declared unit."""
+    if unit not in ("", PERCENT):
+        return False
+    runs = chain.from_iterable(cell.values() for cell in arrays.values())
+    return all((np.abs(run) <= 1.0).all() for run in runs)
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:
@@ -208,12 +210,17 @@ def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[
     columns = []
     for task, of_task in metrics.items():
         for metric in sorted(of_task):
-            words = f"{task} {metric}".strip()
-            if (task, metric) in found.falling or FALLING.search(words):
-                name = _column_name(task, metric, metrics)
-                # Its own name is the unit: it is not drawn on the axis of another measure.
-                unit = re.split("[ /]", words)[-1]
-                columns.append(Column(name=name, task=name, unit=unit, higher_is_better=False))
+            words = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
+            name_of_loss = FALLING.search(words)
+            if name_of_loss is None and (task, metric) not in found.falling:
+                continue
+            name = _column_name(task, metric, metrics)
+            # Its name is its unit: it is not drawn on the axis of another measure.
+            unit = re.split("[ /]", words)[-1]
+            if name_of_loss is not None:
+                unit = name_of_loss[1]
+            is_negated = NEGATED.search(words) is not None
+            columns.append(Column(name=name, task=name, unit=unit, higher_is_better=is_negated))
     return columns
 
 
@@ -232,15 +239,18 @@ def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:
 
 def make_score_table(
     scores: Scores,
-    claims: Iterable[Claim],
+    claims: Sequence[Claim],
     design: SequentialDesign | None = None,
     declared: Iterable[Column] = (),
 ) -> ScoreTable:
     """The table of a score file. Nothing is known of how its runs were made.
 
     `declared` are columns whose unit and direction are given, which go before what the file itself
-    says; all others are taken for percent, where higher is better.
+    says; all others are taken for percent, where higher is better. ValueError: a claim's margin may
+    be a fraction, as its scores were.
     """
+    declared = list(declared)
+    _refuse_small_margins(scores, claims, {column.name for column in declared})
     arms = dict.fromkeys(arm for arm, _ in scores.cells)
     known = {column.name: column for column in (*scores.columns, *declared)}
     columns = []
@@ -265,6 +275,23 @@ def make_score_table(
                 scores=of_arm, healthy=of_arm, missing=missing, examples=examples
             )
     return ScoreTable(spec, datasets, cells)
+
+
+def _refuse_small_margins(
+    scores: Scores, claims: Iterable[Claim], declared: Collection[str]
+) -> None:
+    """ValueError for a margin below one point of scores that were taken for fractions."""
+    for claim in claims:
+        is_of_all = claim.column == ALL_COLUMNS
+        for column in scores.fractions:
+            if column in declared or not (is_of_all or claim.column == column):
+                continue
+            if 0.0 < claim.points < 1.0:
+                raise ValueError(
+                    f"claim {claim.text!r}: points: {claim.points:g} of {column}, whose fractions"
+                    " become percent; write points: 1 for a hundredth. If it is less than one"
+                    f" point, declare `columns: [{{name: {column}, unit: percent}}]`"
+                )
 
 
 def _data_column(column: Column) -> DataColumn:

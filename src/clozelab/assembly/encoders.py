@@ -188,7 +188,10 @@ def begin_with_frequencies(head: nn.Module, text: TokenShards) -> None:
     log_probabilities = torch.from_numpy(unigram_log_probabilities(text))
     with torch.no_grad():
         head.bias[: text.vocab_size] = log_probabilities.to(head.bias.dtype)
-        nn.init.eye_(head.transform.dense.weight)
+        weight = head.transform.dense.weight
+        # Embeddings of another size than the states are no copies of them.
+        if weight.shape[0] == weight.shape[1]:
+            nn.init.eye_(weight)
 
 
 def _load_given_heads(model: PretrainingModel, folder: Path) -> list[str]:

@@ -41,7 +41,7 @@ from clozelab.models import folders
 from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.locate import CONFIG_FILE
+from clozelab.models.locate import CONFIG_FILE, may_have_head
 from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
 from clozelab.objectives.objective import Objective, build_models
@@ -61,6 +61,8 @@ from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 HEADLINE = "validation/loss"
+# what encoders.begin_with_frequencies does; another beginning makes other results
+FRESH_HEAD = "frequencies and the identity"
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ def claim_run(job: PretrainingJob, composed: Composed) -> Run:
     inputs = {"corpus": job.corpus.fingerprint}
     for name, folder in read_folders(job.cfg, job.objectives).items():
         inputs[name] = encoder_fingerprint(folder)
+    # How a head begins that the given encoder lacks is a part of the result.
+    given = job.cfg.encoder
+    if given is not None and not job.cfg.fresh_weights and not may_have_head(Path(given)):
+        inputs["fresh_head"] = FRESH_HEAD
     # Phases may read two files under one name.
     checksums: dict[str, dict[str, None]] = {}
     for objective in job.objectives:

@@ -4,10 +4,10 @@
     0.3}}
     columns: [mnli]
 
-stands for files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml,
-row/random.yaml, sweep_pretrain.yaml and sweep_finetune.yaml. A sweep's own file comes first. So
-`--config-dir FOLDER --config-name sweep_pretrain -m` is an ordinary multirun. A folder may also be
-one file, `ablation.yaml`, of any name.
+becomes arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml, row/random.yaml,
+sweep_pretrain.yaml and sweep_finetune.yaml. A sweep may also be a file of the folder, which comes
+first; an arm or a row may not. So `--config-dir FOLDER --config-name sweep_pretrain -m` is an
+ordinary multirun. A folder may also be one file, `ablation.yaml`, of any name.
 
 A delta is spelt as on the command line: a dotted key with its value, a group of files with its
 choice ("objective", "objective/input"), and `+` before a group that is not in the defaults yet

@@ -88,6 +88,12 @@ def config_path(folder: Path | str) -> Path:
     return path
 
 
+# in the names of a file's tensors: heads that predict words, also DistilBERT's and XLNet's
+WORD_HEAD_PARTS = ("predictions.", "lm_head", "decoder", "vocab_projector", "lm_loss")
+# ELECTRA's and DeBERTa-v3's heads that tell replaced tokens
+DISCRIMINATOR_PARTS = ("discriminator_predictions", "mask_predictions")
+
+
 def may_have_head(folder: Path) -> bool:
     """Whether an encoder's file has, or may have, a head that predicts words."""
     file = folder / "model.safetensors"
@@ -95,5 +101,9 @@ def may_have_head(folder: Path) -> bool:
         return True
     with file.open("rb") as content:
         size = int.from_bytes(content.read(8), "little")
-        names = " ".join(json.loads(content.read(size)))
-    return any(word in names for word in ("predictions", "lm_head", "decoder"))
+        names = json.loads(content.read(size))
+    for name in names:
+        is_of_words = any(part in name for part in WORD_HEAD_PARTS)
+        if is_of_words and not any(part in name for part in DISCRIMINATOR_PARTS):
+            return True
+    return False

@@ -135,7 +135,8 @@ def _borrowed_arms(folder: Path, words: Iterable[str]) -> list[str]:
     """Arms whose heads measure the encoders of rows that have no arm (MEASURED/*.yaml)."""
     rows = {key_of(word): word.partition("=")[2].split(",") for word in words}.get(MEASURED)
     files = sorted(folder.glob(f"{MEASURED}/*.yaml"))
-    return [read_yaml(file)["encoder_arm"] for file in files if rows is None or file.stem in rows]
+    asked = [read_yaml(file) for file in files if rows is None or file.stem in rows]
+    return [row["encoder_arm"] for row in asked if row.get("encoder_arm")]
 
 
 def _with_arms(word: str, arms: Sequence[str]) -> str:

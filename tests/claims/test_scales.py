@@ -1,0 +1,82 @@
+"""Which scores of a file become percent, which are lower-is-better, and what margins may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claims.report.score_page import judge_files
+from claims.tables.score_file import read_scores
+
+
+def write_scores(path: Path, column: str, scores: dict[str, float]) -> Path:
+    """Two seeds of each arm, the second a little higher."""
+    lines = [f"arm,seed,{column}"]
+    for arm, score in scores.items():
+        lines += [f"{arm},1,{score}", f"{arm},2,{score * 1.01}"]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("column", "unit"),
+    [
+        ("bits_per_character", "bits_per_character"),
+        ("valLoss", "loss"),
+        ("mnli_loss", "loss"),
+        ("eval/cross_entropy", "cross_entropy"),
+        ("error_rate", "error_rate"),
+    ],
+)
+def test_losses_stay_as_they_are(tmp_path: Path, column: str, unit: str) -> None:
+    scores = read_scores(write_scores(tmp_path / "scores.csv", column, {"a": 0.9, "b": 0.8}))
+    assert scores.fractions == []
+    (of_loss,) = scores.columns
+    assert (of_loss.unit, of_loss.higher_is_better) == (unit, False)
+    assert scores.cells["a", column][1, 0] == 0.9
+
+
+def test_a_negated_loss_is_better_where_it_is_larger(tmp_path: Path) -> None:
+    path = write_scores(tmp_path / "scores.csv", "neg_log_loss", {"a": -0.4, "b": -0.5})
+    scores = read_scores(path)
+    assert scores.columns[0].higher_is_better and scores.fractions == []
+
+
+CLAIM = "{{text: a is ahead, compare: [a, b, {column}], direction: higher, points: {points}}}"
+
+
+@pytest.mark.parametrize(
+    ("column", "points", "unit", "refused"),
+    [
+        ("acc", 0.01, "", True),
+        ("acc", 1.0, "", False),
+        ("acc", 0.5, "percent", False),
+        ("acc", 0.01, "fractions", False),
+        ("loss", 0.01, "", False),
+    ],
+)
+def test_a_margin_that_may_be_a_fraction_is_refused(
+    tmp_path: Path, column: str, points: float, unit: str, refused: bool
+) -> None:
+    scores = write_scores(tmp_path / "scores.csv", column, {"a": 0.9, "b": 0.8})
+    declared = ""
+    if unit:
+        declared = f"columns: [{{name: {column}, unit: {unit}, higher_is_better: true}}]\n"
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(f"{declared}claims: [{CLAIM.format(column=column, points=points)}]\n")
+    if refused:
+        with pytest.raises(ValueError, match=r"points: 0.01 of acc, whose fractions become"):
+            judge_files(scores, claims, None)
+        return
+    (judged,) = judge_files(scores, claims, None).judged.claims
+    assert judged.judgement.difference is not None
+    is_percent = column == "acc" and unit != "fractions"
+    assert judged.judgement.difference.mean == pytest.approx(10.05 if is_percent else 0.1005)
+
+
+def test_truth_values_in_columns_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    rows = ["a,1,x,True", "a,1,y,False", "b,1,x,True", "b,1,y,True"]
+    path.write_text("\n".join(["arm,seed,example,qnli", *rows]))
+    assert read_scores(path).cells["a", "qnli"] == {(1, 0): 50.0}

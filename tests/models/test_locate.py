@@ -1,0 +1,34 @@
+"""Whether an encoder's file has a head that predicts words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clozelab.models.locate import may_have_head
+
+
+@pytest.mark.parametrize(
+    ("name", "has_head"),
+    [
+        ("cls.predictions.transform.dense.weight", True),
+        ("lm_head.dense.weight", True),
+        ("generator_predictions.dense.weight", True),
+        ("vocab_projector.bias", True),
+        ("lm_loss.bias", True),
+        ("discriminator_predictions.dense.weight", False),
+        ("mask_predictions.dense.weight", False),
+        ("pooler.dense.weight", False),
+    ],
+)
+def test_heads_are_known_by_their_tensors(tmp_path: Path, name: str, has_head: bool) -> None:
+    tensors = {"embeddings.word_embeddings.weight": torch.ones(2), name: torch.ones(2)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert may_have_head(tmp_path) == has_head
+
+
+def test_a_folder_without_that_file_may_have_one(tmp_path: Path) -> None:
+    assert may_have_head(tmp_path)
