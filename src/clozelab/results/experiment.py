@@ -376,10 +376,11 @@ def _check_arms(experiment: Experiment, path: Path) -> None:
     A slip would show after the last run.
     """
     folder = experiment.folder
-    for file in sorted([*folder.glob("arm/*.yaml"), *folder.glob("row/*.yaml")]):
+    files = sorted([*folder.glob("arm/*.yaml"), *folder.glob("row/*.yaml")])
+    if files:
         raise ValueError(
-            f"{file}: arms and rows are no files of their own; write a line of `arms`, or `set` in"
-            f" a line of `rows`, into {path}"
+            f"{files[0]}: arms and rows are no files of their own; write a line of `arms`, or `set`"
+            f" in a line of `rows`, into {path}"
         )
     arms = set(experiment.arms)
     if not arms:
