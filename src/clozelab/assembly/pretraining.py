@@ -110,14 +110,22 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep, tokenizer)
 
 
+def _lacks_lm_head(job: PretrainingJob) -> bool:
+    """Whether the objectives predict tokens by a head that the given encoder does not have."""
+    given = job.cfg.encoder
+    if given is None or job.cfg.fresh_weights:
+        return False
+    needs_head = any(objective.token.predicts_tokens for objective in job.objectives)
+    return needs_head and not may_have_head(Path(given))
+
+
 def claim_run(job: PretrainingJob, composed: Composed) -> Run:
     """Take the run's folder for this pre-training, or take over an equal run."""
     inputs = {"corpus": job.corpus.fingerprint}
     for name, folder in read_folders(job.cfg, job.objectives).items():
         inputs[name] = encoder_fingerprint(folder)
-    # How a head begins that the given encoder lacks is a part of the result.
-    given = job.cfg.encoder
-    if given is not None and not job.cfg.fresh_weights and not may_have_head(Path(given)):
+    # How an LM head begins that the given encoder lacks is a part of the result.
+    if _lacks_lm_head(job):
         inputs["fresh_head"] = FRESH_HEAD
     # Phases may read two files under one name.
     checksums: dict[str, dict[str, None]] = {}

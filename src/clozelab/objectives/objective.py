@@ -219,6 +219,8 @@ class TokenObjective(_Weighted):
     predictions_help = False
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
+    # Whether the encoder that is kept has an LM head: a discriminator has none.
+    predicts_tokens: bool = True
     num_directions = 1  # of the encoder that it trains
     # Models that get folders of these names beside the encoder's.
     trains_beside: tuple[str, ...] = ()

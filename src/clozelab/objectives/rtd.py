@@ -51,6 +51,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     """
 
     trains_beside = ("generator",)
+    predicts_tokens = False
 
     def __init__(
         self,

@@ -248,8 +248,11 @@ class Arm(Shape):
         a head that it lacks does not.
         """
         if self.settings.encoder is not None:
-            is_whole = self.objective.is_causal or may_have_head(Path(self.settings.encoder))
-            return 0.0 if is_whole else FRESH_HEAD_TOKENS
+            token = self.objective.token
+            if token.is_causal or not token.predicts_tokens:
+                return 0.0
+            has_head = may_have_head(Path(self.settings.encoder))
+            return 0.0 if has_head else FRESH_HEAD_TOKENS
         tokens = plateau_tokens(
             vocab_size=self.config.vocab_size,
             first_seq_length=self.phases[0]["seq_length"],
