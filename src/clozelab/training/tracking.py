@@ -195,6 +195,17 @@ class WandbTracker(Logger):
 
         self._log_action(act)
 
+    def log_lines(self, name: str, lines: Mapping[str, Mapping[int, float]]) -> None:
+        """A panel of several lines: label -> step -> value."""
+        steps = [list(line) for line in lines.values()]
+        values = [list(line.values()) for line in lines.values()]
+
+        def act(wandb: ModuleType, run: Run) -> None:
+            panel = wandb.plot.line_series(steps, values, list(lines), title=name, xname="step")
+            run.log({name: panel})
+
+        self._log_action(act)
+
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:
         """End the W&B run, and say how an offline one gets there."""
