@@ -110,17 +110,29 @@ def choices_of(word: str) -> list[str]:
     return [f"{group}/{choice}" for choice in value.split(",")]
 
 
+# Keys whose values are names or files of the reader's own: any other is as good.
+FREE = ("row", "arm", "experiment", "measure.name", "task.name", "encoder", "encoder_arm")
+FREE += ("text", "in", "query", "text_column", "label_column", "out", "runs_dir")
+VERBS_OF_STAGES = ("prepare", "pretrain", "finetune", "evaluate")
+
+
 def parts_of(command: str) -> set[tuple[str, str]]:
     """What can be wrong in a command: its verb with each key, option and word for a value.
 
-    Files, folders and numbers are as good as any others, and `choices_of` has those of groups.
+    Names, files, folders and numbers are as good as any others; `choices_of` has those of groups,
+    and `test_every_name_of_the_pages_is_known` has experiments.
     """
     verb, *words = words_of(command)
     parts = {(verb, "")}
     for word in words:
-        key, _, value = word.partition("=")
+        key, is_setting, value = word.partition("=")
         is_word = re.fullmatch(r"[a-z_-]+", value) and not choices_of(word)
-        parts.add((verb, word if is_word or word.startswith("-") else re.sub(r"\d+", "N", key)))
+        if is_word and key not in FREE and not key.endswith((".text_field", ".project")):
+            parts.add((verb, word))
+        elif is_setting or word.startswith("-") or word in VERBS_OF_STAGES:
+            parts.add((verb, re.sub(r"\d+", "N", key)))
+        else:
+            parts.add((verb, "NAME"))
     return parts
 
 
