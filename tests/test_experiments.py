@@ -164,6 +164,12 @@ def parts_of_deltas() -> dict[tuple[str, str, str], frozenset[tuple[str, str]]]:
     return parts
 
 
+@cache
+def few_deltas() -> list[tuple[str, str, str]]:
+    """Those that together set every key and choose every choice."""
+    return few(parts_of_deltas())
+
+
 def words_of(folder: Path, stage: str, name: str) -> list[str]:
     """What Hydra has to compose an arm or a row with: nothing where its file is plain values."""
     group = DELTAS[stage]
@@ -446,7 +452,7 @@ def test_every_arm_and_row_composes_at_every_scale(name: str, every: bool) -> No
     """
     folder = EXPERIMENTS_DIR / name
     arms = deltas(folder, "pretrain")
-    chosen = few(parts_of_deltas())
+    chosen = few_deltas()
     for stage in stages_of(folder):
         key = "arm" if stage == "pretrain" else "row"
         first, *_ = deltas(folder, stage)
@@ -594,7 +600,7 @@ def test_a_fraction_is_one_of_the_runs_own_steps(tmp_path: Path) -> None:
     run = sweep.compose("sweep_pretrain", [*words, "phases.0.steps=1000", "arm=mlm"], folder=folder)
     run_dir = Path(run.get("run_dir"))
 
-    rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
+    rows = [f"mlm_{name}" for name in ("05", "50", "100")]
     composed = [
         sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows
     ]
@@ -605,7 +611,8 @@ def test_a_fraction_is_one_of_the_runs_own_steps(tmp_path: Path) -> None:
     def kept() -> list[str]:
         num_steps = total_steps(run.values["phases"])
         steps = kept_steps(run.values["keep_encoders"], num_steps)
-        return [*(f"encoders/step-{step}" for step in steps), "encoder"]
+        assert len(steps) == 5
+        return [*(f"encoders/step-{steps[place]}" for place in (0, 3)), "encoder"]
 
     assert encoders() != kept()  # nothing says yet that the run will be another than the scale's
     with Run.claim(run_dir, stage="pretrain", config=run):

@@ -193,7 +193,8 @@ def _encoder_of_recipe(root: DictConfig) -> Path | None:
 class _Reading:
     """What resolvers have found in configurations that are only read at present."""
 
-    encoders: dict[tuple[int, bool], Path | None] | None = None  # None: one may be changed
+    # (id of a root, `names_variables`) -> root and given encoder; None: one may be changed
+    encoders: dict[tuple[int, bool], tuple[DictConfig, Path | None]] | None = None
     names_variables: bool = False  # `_environment_of_names`
 
 
@@ -207,8 +208,8 @@ def _given_encoder(root: DictConfig) -> Path | None:
     # A dozen settings ask, and each time its name would be put together anew.
     key = (id(root), _reading.names_variables)
     if key not in _reading.encoders:
-        _reading.encoders[key] = _find_given_encoder(root)
-    return _reading.encoders[key]
+        _reading.encoders[key] = (root, _find_given_encoder(root))
+    return _reading.encoders[key][1]
 
 
 def _find_given_encoder(root: DictConfig) -> Path | None:

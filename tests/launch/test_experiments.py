@@ -175,7 +175,9 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
             ["objective.token.predict_prob=0.15,0.3", "seed=1,2"],
             ["predict_prob-0.15", "predict_prob-0.3"],
         ),
-        ("pretrain", ["objective=mlm,ltr", "seed=1,2"], ["mlm", "ltr"]),
+        pytest.param(
+            "pretrain", ["objective=mlm,ltr", "seed=1,2"], ["mlm", "ltr"], marks=pytest.mark.slow
+        ),
         (
             "pretrain",
             ["objective=mlm,ltr", "steps_factor=2,1"],
@@ -202,10 +204,14 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
                 "objective.token.weight-2.0+objective.pair.weight-4.0",
             ],
         ),
-        ("pretrain", ["scale=demo,laptop", "seed=1,2"], ["mlm_nsp"]),
+        pytest.param(
+            "pretrain", ["scale=demo,laptop", "seed=1,2"], ["mlm_nsp"], marks=pytest.mark.slow
+        ),
         ("finetune", ["head=linear,bilstm", "task=mrpc,rte"], ["head-linear", "head-bilstm"]),
         ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),
-        ("finetune", ["encoder_arm=a,b", "pretrain_seed=1,2"], ["a", "b"]),
+        pytest.param(
+            "finetune", ["encoder_arm=a,b", "pretrain_seed=1,2"], ["a", "b"], marks=pytest.mark.slow
+        ),
         (
             "finetune",
             ["encoder_arm=a,b", "epochs=1,2"],

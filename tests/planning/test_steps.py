@@ -127,7 +127,9 @@ def test_corpus_follows_the_users_choice() -> None:
     assert "corpus=text" in make_steps(TABLE5, ["corpus=text"])[0].overrides
 
 
-@pytest.mark.parametrize("name", ["table4_swag", "table7_feature_based_ner"])
+@pytest.mark.parametrize(
+    "name", ["table4_swag", pytest.param("table7_feature_based_ner", marks=pytest.mark.slow)]
+)
 def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     (step,) = make_steps(folder, ["encoder=/x", "scale=laptop", "runs_dir=R"])
@@ -151,9 +153,10 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
             "table2_squad_v1",
             ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"],
         ),
-        (
+        pytest.param(
             "table7_feature_based_ner",
             ["encoder=/x", "row=last,concat_last_four", "pretrain_seed=1", "seed=1"],
+            marks=pytest.mark.slow,
         ),
     ],
 )
