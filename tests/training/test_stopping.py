@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from clozelab.schema import seconds_of
 from clozelab.training import stopping
@@ -200,7 +201,7 @@ with watch.on(Path("log"), leave), taken_signals():
 
 def watched(folder: Path, what: str, **limits: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", f"LIMITS = {limits!r}\n{WATCHED}", what]
-    process = subprocess.Popen(
+    process = forked.Popen(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": SRC}, stderr=subprocess.PIPE
     )
     wait_for(folder / "up", process)
