@@ -81,9 +81,9 @@ class Beginning(ResultDefault):
 class CachedMergeLoader(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
-    Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
-    each gets a copy of what was merged before. Compositions of another choice have the files before
-    it in common: what three of them begin with is merged once, too.
+    Jobs mostly differ in overrides of single keys, which Hydra sets after merging: so each gets a
+    copy of what was merged before. Compositions of another choice have the files before it in
+    common: what three of them begin with is merged once, too.
     """
 
     _times_begun: ClassVar[Counter[tuple[object, ...]]] = Counter()
@@ -224,7 +224,7 @@ class JobComposer:
 
 
 class SweepPlugin(Plugin):
-    """The facts of a sweep that our launchers and sweepers get."""
+    """The facts of a sweep that our launchers and our sweeper get."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
