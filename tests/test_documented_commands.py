@@ -31,6 +31,7 @@ from clozelab.launch.sweep import Sweep
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.planning.sweeps import jobs_by_settings
+from clozelab.results.experiment import list_experiments
 from clozelab.stages import doctor
 from clozelab.text.paths import CONF_DIR
 
@@ -370,6 +371,21 @@ def test_every_choice_of_the_pages_is_a_file() -> None:
     assert {"objective/mlm", "task/mnli"} <= named
     own = {"task/intent", "task/mine"}
     assert {one for one in named - own if not (CONF_DIR / f"{one}.yaml").is_file()} == set()
+
+
+OF_EXPERIMENTS = ("doctor", "pack", "plan", "record", "register", "report", "reproduce", "status")
+
+
+def test_every_name_of_the_pages_is_known(place: Path) -> None:
+    """An experiment, a stage, or a file of somebody's own that a page shows."""
+    named = set()
+    for _, command in all_documented():
+        verb, *words = words_of(command)
+        if verb in OF_EXPERIMENTS and words and re.fullmatch(r"[\w.]+", words[0]):
+            named.add(words[0])
+    assert EXPERIMENT in named
+    unknown = named - {*list_experiments(), *VERBS_OF_STAGES}
+    assert {name for name in unknown if not (place / name).exists()} == set()
 
 
 def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) -> None:
