@@ -91,7 +91,7 @@ def bits(module: torch.nn.Module) -> list[torch.Tensor]:
     return [value.clone() for value in module.state_dict().values()]
 
 
-LONGER = ("ltr", "stsb", "swag", "ner_features_microworld")
+LONGER = ("ltr", "rtd", "stsb", "swag", "ner_microworld", "ner_features_microworld")
 NAMES = [
     pytest.param(one, marks=[pytest.mark.slow] * (one in LONGER))
     for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
@@ -230,7 +230,7 @@ def test_what_would_change_a_step_is_refused(
             trainer.fit(module, datamodule=data)
 
 
-@pytest.mark.parametrize("name", ["mlm", "sst2"])
+@pytest.mark.parametrize("name", [pytest.param("mlm", marks=pytest.mark.slow), "sst2"])
 def test_the_tuner_finds_a_learning_rate(
     name: str, compose: Callable[..., Any], tmp_path: Path
 ) -> None:

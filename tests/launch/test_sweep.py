@@ -60,12 +60,18 @@ def seen(job: Composed) -> tuple[Any, Any, str]:
             ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
         ),
         ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
-        (
+        pytest.param(
             "table7_feature_based_ner",
             "sweep_finetune",
             ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"],
+            marks=pytest.mark.slow,
         ),
-        ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
+        pytest.param(
+            "figure5_training_steps",
+            "sweep_finetune",
+            ["task=mrpc", "row=mlm_05,mlm_100"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> None:

@@ -285,6 +285,7 @@ def test_members_go_on_with_the_same_bits(
 TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
 
 
+@pytest.mark.slow
 def test_two_directions_go_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
@@ -305,6 +306,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.slow
 def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
