@@ -71,7 +71,7 @@ def look_at(composed: Composed) -> None:
     [
         ("prepare", "corpus"),
         ("prepare", "scale"),
-        ("pretrain", "corpus"),
+        pytest.param("pretrain", "corpus", marks=pytest.mark.slow),
         ("pretrain", "model"),
         ("pretrain", "architecture"),
         ("pretrain", "objective"),

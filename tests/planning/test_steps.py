@@ -146,22 +146,9 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
     assert [one.verb for one in make_steps(folder, [])] == ["prepare", "pretrain", "finetune"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (
-            "table2_squad_v1",
-            ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"],
-        ),
-        pytest.param(
-            "table7_feature_based_ner",
-            ["encoder=/x", "row=last,concat_last_four", "pretrain_seed=1", "seed=1"],
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_documented_commands_compose(name: str, words: list[str]) -> None:
-    folder = EXPERIMENTS_DIR / name
+def test_a_row_of_a_given_encoder_composes() -> None:
+    folder = EXPERIMENTS_DIR / "table2_squad_v1"
+    words = ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"]
     (step,) = make_steps(folder, words)
     assert list(planned_jobs(sweep.Sweep(step.config_name, step.overrides, folder=folder)))
 

@@ -137,7 +137,14 @@ sys.exit(cli.main(["reproduce"]))
 """
 
 
-@pytest.mark.parametrize(("name", "saved"), [("SIGKILL", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [
+        ("SIGKILL", 143),
+        ("SIGINT", 130),
+        pytest.param("SIGHUP", 129, marks=pytest.mark.slow),
+    ],
+)
 def test_the_steps_of_a_reproduction_end_with_it(tmp_path: Path, name: str, saved: int) -> None:
     """A signal to it alone, its step left to itself: that one stops, saves, and no other begins."""
     hooks = tmp_path / "hooks"
