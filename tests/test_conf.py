@@ -160,21 +160,13 @@ RELEASED = {
 }
 
 
-# The same ways with other scales, recipes and keys.
+# The same ways with other recipes.
 OTHER_FIDELITIES = [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
-        (["scale=gpu_day"], PAPER, None, False),
         (["scale=paper", "fidelity=ours"], PAPER, None, False),
         (["scale=paper", "recipe=roberta"], None, None, False),
-        (
-            ["fidelity=released", "objective.input.negative_scope=source"],
-            RELEASED | {"negative_scope": "source"},
-            10,
-            True,
-        ),
         (["scale=paper", "recipe=albert"], None, 10, True),
-        (["objective.input.cuts=released"], OURS | {"cuts": "released"}, None, False),
     )
 ]
 
