@@ -56,7 +56,7 @@ MISSING = (
     r"no run to pack below",
     r"runs/(adhoc/own|rates): (no run|there is no such folder)",
     r"runs/mine/laptop/pretrain/mlm/seed-\* is no run's folder",
-    r"no run of 'table5",
+    r"no run of 'table",
     r"until=decided needs a stopping rule",
     r"nothing is missing of the runs",
     r"monday\.zip",
