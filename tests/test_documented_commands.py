@@ -313,6 +313,7 @@ def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "jobs_by_settings", first_and_last_settings)
     monkeypatch.setattr("clozelab.planning.sweeps.analyse", stop)
     monkeypatch.setattr("uvicorn.run", stop)
+    monkeypatch.setattr("clozelab.modules.exporting.to_onnx", stop)
     monkeypatch.setattr(SweepLauncher, "launch", launch_first_and_last)
     monkeypatch.setattr(reproduction, "run_round", reproduce_first_and_last)
     monkeypatch.setattr(reproduction, "dry_run", reproduce_first_and_last)
