@@ -290,7 +290,6 @@ def test_a_head_of_an_is_decoder_model_reads_the_token_that_transformers_pools(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_onnx_pools_there_too(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", "BertForSequenceClassification", is_decoder=True)
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "format=onnx"]) == 0
