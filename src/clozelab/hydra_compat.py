@@ -14,10 +14,11 @@ import copy
 import functools
 import pickle
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import omegaconf
 from hydra._internal import config_loader_impl, defaults_list
@@ -71,21 +72,55 @@ class Files(list[ResultDefault]):
     merged: bytes | None = None
 
 
+class Beginning(ResultDefault):
+    """The first files of a composition, merged and pickled, in the place of a file."""
+
+    merged: bytes
+
+
 class CachedMergeLoader(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
-    Jobs mostly differ in overrides of single keys, which Hydra sets after merging: so
-    each gets a copy of what was merged before.
+    Jobs mostly differ in overrides of single keys, which Hydra sets after merging: so each gets a
+    copy of what was merged before. Compositions of another choice have the files before it in
+    common: what three of them begin with is merged once, too.
     """
+
+    _times_begun: ClassVar[Counter[tuple[object, ...]]] = Counter()
+    _beginnings: ClassVar[dict[tuple[object, ...], bytes]] = {}
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         assert isinstance(defaults, Files)
         if defaults.merged is None:
-            merged = super()._compose_config_from_defaults_list(defaults, repo)
-            defaults.merged = pickle.dumps(merged)
+            defaults.merged = pickle.dumps(self._merge(defaults, repo))
         return pickle.loads(defaults.merged)
+
+    def _merge(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        """Merge files in order, after what other lists begin with as well."""
+        merge = super()._compose_config_from_defaults_list
+        files: list[object] = [repr(repo.get_sources())]
+        lists = []
+        for default in defaults:
+            files.append(repr((default, _versions([str(default.config_path)], repo))))
+            lists.append(tuple(files))
+        number = sum(self._times_begun[beginning] > 1 for beginning in lists)
+        self._times_begun.update(lists)
+        if not number:
+            return merge(defaults, repo)
+        key = lists[number - 1]
+        if key not in self._beginnings:
+            self._beginnings[key] = pickle.dumps(merge(defaults[:number], repo))
+        beginning = Beginning(config_path="", primary=True)
+        beginning.merged = self._beginnings[key]
+        return merge([beginning, *defaults[number:]], repo)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        if isinstance(default, Beginning):
+            merged = pickle.loads(default.merged)
+            return ConfigResult(provider="", path="", config=merged, header={})
+        return super()._load_single_config(default, repo)
 
 
 class CheckingLoader(CachedMergeLoader):
@@ -304,6 +339,10 @@ def compose_quickly() -> None:
     metadata_class: Any = omegaconf.base.Metadata
     metadata_class.__deepcopy__ = _copy_of_metadata
 
+    # Each merge tells all nodes their parents, which nearly all have already.
+    box_class: Any = omegaconf.base.Box
+    box_class._re_parent = _parents_where_missing(box_class._re_parent)
+
 
 def _copy_of_node(node: Any, memo: dict[int, object]) -> object:
     """Copy a node as its own `__deepcopy__` does, which makes an empty node first and fills it.
@@ -333,6 +372,26 @@ def _copy_of_metadata(metadata: Any, memo: dict[int, object]) -> object:
     copied.flags = copy.copy(metadata.flags)
     copied.resolver_cache = copy.deepcopy(metadata.resolver_cache, memo)
     return copied
+
+
+def _parents_where_missing(tell_all: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return OmegaConf's `_re_parent`, which passes over nodes that have their parent."""
+
+    @functools.wraps(tell_all)
+    def re_parent(box: Any) -> None:
+        children = box.__dict__["_content"]
+        if isinstance(children, dict):
+            children = children.values()
+        elif not isinstance(children, list):
+            tell_all(box)
+            return
+        for child in children:
+            if child.__dict__["_parent"] is not box:
+                child._set_parent(box)
+            if isinstance(child, omegaconf.base.Box):
+                re_parent(child)
+
+    return re_parent
 
 
 def _cached_listing(make: Callable[..., DefaultsList]) -> Callable[..., DefaultsList]:

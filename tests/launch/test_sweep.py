@@ -60,12 +60,18 @@ def seen(job: Composed) -> tuple[Any, Any, str]:
             ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
         ),
         ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
-        (
+        pytest.param(
             "table7_feature_based_ner",
             "sweep_finetune",
             ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"],
+            marks=pytest.mark.slow,
         ),
-        ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
+        pytest.param(
+            "figure5_training_steps",
+            "sweep_finetune",
+            ["task=mrpc", "row=mlm_05,mlm_100"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> None:
@@ -119,7 +125,10 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """Defaults such as `corpus: scale_${scale}` still mean what was chosen."""
+    for scale in ("demo", "own", "paper"):  # files before the scale's are merged by now
+        compose(stage, [f"scale={scale}"])
     quick = compose(stage, ["scale=laptop"])
+    assert CachedMergeLoader._beginnings
     choices = cast("Any", defaults_list._create_interpolation_map)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
     monkeypatch.delattr(ConfigRepository, "__deepcopy__")
@@ -128,6 +137,7 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch.delattr(CachedMergeLoader, "_compose_config_from_defaults_list")
     slow = compose(stage, ["scale=laptop"])
     assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
+    assert slow.config == quick.config and [*slow.node] == [*quick.node]
     assert quick.hydra_value("runtime.choices")["corpus"] == "scale_laptop"
 
 

@@ -45,7 +45,7 @@ FILE.loader.exec_module(simulation)
 TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
-@pytest.mark.parametrize("tables", [80, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tables", [40, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("claims", "primary", "seeds", "rule"),
     [(4, 2, 4, None), (4, 0, 6, None), (1, 0, 5, {"first": 3, "most": 8})],
