@@ -23,6 +23,7 @@ from clozelab.planning.shapes import (
     Shape,
     adaptation_of,
     forward_request,
+    optimizer_kind,
     frozen_weights,
     rounded_length,
 )
@@ -239,7 +240,7 @@ class TaskJob(Shape):
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
             "hardware": hardware,
-            "optimizer": self.settings.optimizer,
+            "optimizer": optimizer_kind(self.settings.optimizer),
             "schedule": self.settings.schedule,
             **adaptation_of(self.settings),
         }
