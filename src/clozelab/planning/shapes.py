@@ -217,7 +217,7 @@ def adaptation_of(settings: TrainingConfig) -> Question:
 
 
 def optimizer_kind(optimizer: Component) -> Component:
-    """What decides an optimizer's speed: all but its learning rates, so that arms share a timing."""
+    """What decides an optimizer's speed, so that arms of other learning rates share a timing."""
     rates = [key for key in optimizer if key.endswith("learning_rate") and optimizer[key]]
     return optimizer | dict.fromkeys(rates, 1e-3)
 

@@ -23,8 +23,8 @@ from clozelab.planning.shapes import (
     Shape,
     adaptation_of,
     forward_request,
-    optimizer_kind,
     frozen_weights,
+    optimizer_kind,
     rounded_length,
 )
 from clozelab.schema import (
