@@ -75,7 +75,7 @@ class Files(list[ResultDefault]):
 class CachedMergeLoader(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
-    Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
+    Jobs mostly differ in overrides of single keys, which Hydra sets after merging: so
     each gets a copy of what was merged before.
     """
 
@@ -239,7 +239,7 @@ def _overlap(key: str, other: str) -> bool:
 
 
 class SweepPlugin(Plugin):
-    """The facts of a sweep that our launchers and sweepers get."""
+    """The facts of a sweep that our launchers and our sweeper get."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig

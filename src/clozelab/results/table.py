@@ -184,19 +184,16 @@ class ResultTable(ScoreTable):
             raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
         return rows[name]
 
-    def find_columns(self, name: str) -> list[DataColumn]:
-        """The data sets with results that a name means.
+    def find_column(self, name: str) -> DataColumn:
+        """The first data set with results that a name means; ValueError where there is none.
 
         It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
         """
         columns = self.with_results
         # A task's or a heading's own name comes first: a column of the paper may share it.
         exact = [column for column in columns if name in (column.key, column.task, column.heading)]
-        if exact:
-            return exact
-        of_paper = datasets_for_column(name, columns)
-        if of_paper:
-            return of_paper
+        for column in [*exact, *datasets_for_column(name, columns)]:
+            return column
         names = set()
         for column in columns:
             names |= {column.task, column.heading}

@@ -48,8 +48,7 @@ class Launch(BaseModel):
     words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
     started_in: str
     root: str  # where its runs were to lie
-    # None of a search, which chooses on its way; no job where the stage was not to be run
-    jobs: list[JobName] | None
+    jobs: list[JobName]  # none where the stage was not to be run
 
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
@@ -61,9 +60,7 @@ class Launch(BaseModel):
         return command_line(arguments, self.started_in)
 
 
-def write_launch(
-    root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]
-) -> None:
+def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName]]) -> None:
     """Note in the folder of its runs what `words` start: for each stage in `jobs`, these jobs."""
     launches = read_launches(root)
     for stage, names in jobs.items():
@@ -71,7 +68,7 @@ def write_launch(
             words=redact_argv(words),
             started_in=str(Path.cwd()),
             root=str(root.resolve()),
-            jobs=None if names is None else list(names),
+            jobs=list(names),
         )
     (root / LAUNCH_FILE).parent.mkdir(parents=True, exist_ok=True)
     _write_launches(root, launches)
@@ -101,17 +98,11 @@ def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
 
 
 def merge_launches(root: Path, added_root: Path) -> None:
-    """Add the jobs of another folder's launches to those of a folder.
-
-    A launch without end (None) stays so, and makes the merged one so.
-    """
+    """Add the jobs of another folder's launches to those of a folder."""
     launches = read_launches(root)
     for stage, added in read_launches(added_root).items():
         launch = launches.setdefault(stage, added)
-        if launch.jobs is None or added.jobs is None:
-            launch.jobs = None
-        else:
-            launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
+        launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
     _write_launches(root, launches)
 
 
