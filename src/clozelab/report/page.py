@@ -28,7 +28,6 @@ from clozelab.report.classes import ClassTable, class_tables
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
-    ArmsBelowBaseline,
     ArmSummary,
     Cost,
     arms_below_baseline,
