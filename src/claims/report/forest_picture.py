@@ -30,7 +30,7 @@ CLAIM_HEIGHT = 0.48
 CLAIM_CHARACTERS = 44
 BAND_ALPHA = 0.25
 # claims; the page has a line for every one
-MOST_LINES = 50
+MOST_LINES = 30
 # shape of a verdict's mark -> matplotlib's marker, and whether it is filled
 VERDICT_MARKERS = {
     "circle": ("o", True),

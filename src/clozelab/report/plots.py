@@ -50,7 +50,7 @@ MARKERS = "osv^DP"
 # data sets side by side
 PANELS_ACROSS = 3
 # of arms that a picture can tell apart at all
-MOST_ARMS = 50
+MOST_ARMS = 30
 # of the axis: how far intervals of two lines at one place are drawn from each other
 APART = 0.006
 # of the axis: what is left of zero, so that points there are whole
