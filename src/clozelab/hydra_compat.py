@@ -160,7 +160,7 @@ class JobComposer:
         OmegaConf.set_readonly(config.hydra, False)
         config.hydra.overrides.task = [override.input_line for override in of_task]
         for override in of_task:
-            if override.key_or_group in config.hydra.runtime.choices:
+            if override.package is None and override.key_or_group in config.hydra.runtime.choices:
                 config.hydra.runtime.choices[override.key_or_group] = override.value()
         config.hydra.job.override_dirname = get_overrides_dirname(
             of_task,

@@ -226,7 +226,7 @@ def test_arms_of_the_same_keys_are_composed_once(
     "defaults",
     [
         "[pretrain, arm: slow, _self_]",  # what is below comes last
-        "[pretrain, _self_, arm: slow, optional tokenizer: 'of_${arm}']",
+        "[pretrain, _self_, arm: slow, optional rates: 'of_${arm}']",
     ],
 )
 def test_an_arm_that_another_file_may_change_is_composed_by_itself(
