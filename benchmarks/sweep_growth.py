@@ -51,16 +51,14 @@ def main() -> None:
     template = folder / "template"
     if not template.is_dir():
         make_template(template)
-    print("| arms | " + " | ".join(options.verbs.split(",")) + " |", flush=True)
     for number in map(int, options.arms.split(",")):
         sweep = folder / f"arms-{number}"
         if not sweep.is_dir():
             make_sweep(sweep, template, number)
-        cells = []
         for verb in options.verbs.split(","):
             cost = measure(command_of(verb, template), sweep)
-            cells.append(f"{cost.seconds:.1f} s, {cost.megabytes:.0f} MB")
-        print(f"| {number} | " + " | ".join(cells) + " |", flush=True)
+            figures = f"{cost.seconds:.1f} s, {cost.megabytes:.0f} MB"
+            print(f"{number} arms, {verb}: {figures}", flush=True)
 
 
 def command_of(verb: str, template: Path) -> list[str]:
@@ -71,7 +69,7 @@ def command_of(verb: str, template: Path) -> list[str]:
     if verb == "report":
         return ["clozelab", "report", FILE, "scale=demo", "report_dir=report"]
     if verb == "judge":
-        return ["claims", "judge", "report/results.csv", "claims.yaml"]
+        return ["claims", "judge", "scores.csv", "claims.yaml"]
     return ["clozelab", verb]
 
 
@@ -133,6 +131,7 @@ def make_sweep(folder: Path, template: Path, num_arms: int) -> None:
     write_experiment(folder, num_arms)
     rows = [f"rate{number}" for number in range(num_arms)]
     jobs: dict[str, list[tuple[str, str, str]]] = {"pretrain": [], "finetune": []}
+    scores = ["arm,seed,task,score"]
     for arm, seed in product(rows, SEEDS):
         place = "pretrain/{}/seed-{}"
         copy_run(template, place.format("rate0", 1), folder, place.format(arm, seed), arm, seed)
@@ -140,8 +139,10 @@ def make_sweep(folder: Path, template: Path, num_arms: int) -> None:
     for row, seed in product([*rows, FLOOR], SEEDS):
         place = f"finetune/{{}}/pretrain-seed-{{}}/{TASK}/seed-1"
         made = FLOOR if row == FLOOR else "rate0"
-        copy_run(template, place.format(made, 1), folder, place.format(row, seed), row, seed)
+        run = copy_run(template, place.format(made, 1), folder, place.format(row, seed), row, seed)
         jobs["finetune"].append((row, TASK, f"{seed}/1"))
+        scores.append(f"{row},{seed},{TASK},{run['scores'][run['metric']]['value']}")
+    (folder / "scores.csv").write_text("\n".join(scores) + "\n")
 
     # The note of the launch names the jobs of all arms.
     launches = json.loads((template / ROOT / "launcher/launch.json").read_text())
@@ -153,8 +154,11 @@ def make_sweep(folder: Path, template: Path, num_arms: int) -> None:
 
 def copy_run(
     template: Path, place: str, folder: Path, new_place: str, name: str, seed: int
-) -> None:
-    """Link every file of a run but its record, which says another arm or row, seed and score."""
+) -> dict[str, Any]:
+    """Link every file of a run but its record, which says another arm or row, seed and score.
+
+    Returns that record.
+    """
     source = template / ROOT / place
     target = folder / ROOT / new_place
     without = shutil.ignore_patterns("run.json", "checkpoints")
@@ -170,6 +174,7 @@ def copy_run(
         record["facts"]["collapsed"] = False
         record["scores"][record["metric"]]["value"] = 75 + shift
     (target / "run.json").write_text(json.dumps(record, indent=2))
+    return dict(record)
 
 
 def rename(record: dict[str, Any], name: str, seed: int) -> None:
