@@ -251,6 +251,8 @@ def _outdated(
     table: ResultTable, rows: Collection[str], arms: Collection[str], tasks: Collection[str]
 ) -> str:
     """Why an arm or a row has no run that may be compared, though it has some."""
+    if not table.outdated:
+        return ""
     runs = [run for run in table.runs.pretrain if run.name in arms]
     for run in (*table.runs.finetune, *table.runs.evaluate):
         if run.name in rows and run.task in tasks:
@@ -392,13 +394,11 @@ class _TableBuilder:
             origin,
             scale=scale_of(column, column.metric, self._figure_of_pretraining(column.metric)),
         )
+        by_arm = group_by(self.runs.pretrain, lambda run: run.name)
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
             is_at_end = float(row.delta.get(POINT, 1.0)) == 1.0
-            runs = []
-            for run in self.runs.pretrain:
-                if run.name == row.arm and is_at_end:
-                    runs.append(run)
+            runs = by_arm.get(str(row.arm), []) if is_at_end else []
             complete = [run for run in runs if run.is_complete]
             expected = [seeds_of(run) for run in runs]
             self.cells[row.name, ours.key] = _cell(complete, column.metric, expected)

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from claims.analysis.grouping import group_by
 from clozelab.runs.record import (
     DAMAGED,
     KILLED,
@@ -266,22 +268,23 @@ def _forecasts(
     its own speed says.
     """
     finished = [run for run in runs_of_stage if run.is_complete and run.seconds]
+    by_task = group_by(finished, lambda run: run.task)
+    by_name = group_by(finished, lambda run: (run.name, run.task))
+
+    @cache
+    def typical_seconds(name: str, task: str) -> float | None:
+        """The median of the finished runs most like a job: of its name, of its task, any."""
+        most_like = by_name.get((name, task), by_task.get(task, finished))
+        if not most_like:
+            return None
+        return statistics.median(run.seconds for run in most_like)
+
     forecasts = []
     for run in runs:
         if run.status not in ("complete", DAMAGED):
-            expected = _typical_seconds(run.job_name, finished)
+            expected = typical_seconds(run.name, run.task)
             measured = read_progress(run).seconds_left
             forecasts.append(JobForecast(expected, measured_seconds_left=measured))
     for job in not_begun.elements():
-        forecasts.append(JobForecast(_typical_seconds(job, finished)))
+        forecasts.append(JobForecast(typical_seconds(job.name, job.task)))
     return forecasts
-
-
-def _typical_seconds(job: JobName, finished: Sequence[Record]) -> float | None:
-    """Return the median seconds of the finished runs most like a job: its name, its task, any."""
-    same_task = [run for run in finished if run.task == job.task]
-    same_name = [run for run in same_task if run.name == job.name]
-    most_like = same_name or same_task or finished
-    if not most_like:
-        return None
-    return statistics.median(run.seconds for run in most_like)
