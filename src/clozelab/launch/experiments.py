@@ -272,7 +272,6 @@ SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\
 would be more.
 """
 DOWNLOAD_KEY = re.compile(r"(^|\.)[+~]*hub$")
-SWEEPER_CHOICE = re.compile(r"\{'override /?hydra/sweeper': '\w+'\}")
 # an escaped one, or one without a brace
 LONE_DOLLAR = re.compile(r"\\\$|\$(?!{)")
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
@@ -297,12 +296,8 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
 
 
 def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[object]) -> bool:
-    """Whether a file lies below Hydra's own keys, or lays others over them.
-
-    The choice of a sweeper is free.
-    """
-    laid = [config_path, f"@{package}"]
-    laid += [str(entry) for entry in defaults if not SWEEPER_CHOICE.fullmatch(str(entry))]
+    """Whether a file lies below Hydra's own keys, or lays others over them."""
+    laid = [config_path, f"@{package}", *map(str, defaults)]
     return any(re.search(r"\bhydra\b", entry) for entry in laid)
 
 
