@@ -71,7 +71,7 @@ class Quality(CorpusStep):
         filters = []
         for make in filter_classes():
             limits = {name: self.limits[name] for name in _defaults(make)}
-            filters.append(make(language=Words(), **limits))
+            filters.append(make(language=WhitespaceWords(), **limits))
         for document in documents:
             reason = reason_against("\n".join(document.lines), filters)
             if reason is None:
@@ -80,7 +80,7 @@ class Quality(CorpusStep):
                 report.drop(document, reason)
 
 
-class Words:
+class WhitespaceWords:
     """The words of a text as blanks part them, in any language, for datatrove's filters."""
 
     word_tokenize = staticmethod(str.split)
@@ -89,7 +89,7 @@ class Words:
 def filter_classes() -> list[Filter]:
     """The classes of FILTERS."""
     # Its own tokenizers of words need spaCy, and a model for each language.
-    import_module("datatrove.utils.word_tokenizers").WordTokenizer.register(Words)
+    import_module("datatrove.utils.word_tokenizers").WordTokenizer.register(WhitespaceWords)
     filters = import_module("datatrove.pipeline.filters")
     return [getattr(filters, name) for name in FILTERS]
 
