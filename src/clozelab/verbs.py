@@ -31,7 +31,7 @@ JUDGE_VERBS = {
     "judge": "claims against a CSV of scores that were made anywhere",
     "register": "claims, arms and seeds, frozen with a date before the first run",
     "curves": "is a pre-training's loss usual? its band of published runs",
-    "compare": "what differs between runs, and a paired test of two",
+    "compare": "what differs between two runs, and what they score",
     "record": "is a row the best yet for one text, budget and kind of machine?",
     "verify": "part of a run trained again and compared; a pack checked",
 }

@@ -16,7 +16,6 @@ from tests.runs.test_pretrain_run import command, environment, workplace  # noqa
 
 from clozelab.cli import main
 from clozelab.results import rerun
-from clozelab.results.answers import unnamed_positive_label
 from clozelab.runs.record import read_record
 from clozelab.runs.store import fingerprint_of
 
@@ -240,15 +239,15 @@ def test_the_class_that_an_older_f1_is_of(place: Path, tmp_path: Path) -> None:
             state["config"]["task"]["data"]["labels"] = labels
 
         record = read_record(edited(place, tmp_path / name, change))
-        assert record is not None and unnamed_positive_label(record) == expected
+        assert record is not None and rerun.unnamed_positive_label(record) == expected
     # A run of this version says it, and 0 and 1 need no name.
     record = read_record(place / "tuned")
-    assert record is not None and unnamed_positive_label(record) is None
+    assert record is not None and rerun.unnamed_positive_label(record) is None
     numbers = edited(place, tmp_path / "numbers", before_classes)
     answers = numbers / "predictions.jsonl"
     answers.write_text(answers.read_text().replace('"ok"', '"1"').replace('"fraud"', '"0"'))
     record = read_record(numbers)
-    assert record is not None and unnamed_positive_label(record) is None
+    assert record is not None and rerun.unnamed_positive_label(record) is None
     # A pack may come without predictions.
     answers.unlink()
-    assert unnamed_positive_label(record) is None
+    assert rerun.unnamed_positive_label(record) is None

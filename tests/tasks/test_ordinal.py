@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from tests.tasks.labelled_files import (
 from tests.tasks.test_targets import split_of
 
 from clozelab.modules.predictor import load
-from clozelab.results.answers import RunAnswers, pair_runs
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.ordinal import FREQUENT, MEDIAN, OrdinalTarget, rank_probabilities
@@ -125,15 +123,6 @@ def test_a_label_that_is_not_listed_is_refused(tmp_path: Path) -> None:
     for train, validation in ((ROWS, [("a", "great")]), ([("a", "great")], ROWS)):
         with pytest.raises(ValueError, match=r":1: label 'great' is not one of the known labels"):
             read_task(tmp_path, OrdinalTarget, train, validation, labels=RANKS)
-
-
-def test_compare_measures_ranks_in_points() -> None:
-    ids = [str(number) for number in range(5)]
-    first = RunAnswers(ids, ["low"] * 5, list(TEXTS.values()))
-    second = RunAnswers(ids, ["best"] * 5, list(TEXTS.values()))
-    run: Any = SimpleNamespace(config={"task": {"data": {"labels": RANKS}}}, scores={}, facts={})
-    test = pair_runs(run, first, second, "rank_mae")
-    assert test.bootstrap.difference == pytest.approx((0 + 1 + 2 + 3 + 3) / 5 - (3 + 2 + 1) / 5)
 
 
 TASK = """\

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from tests.tasks.test_targets import split_of
 from torch.nn import functional as F
 
 from clozelab.modules.predictor import load
-from clozelab.results.answers import RunAnswers, pair_runs
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.batches import make_batch
 from clozelab.tasks.several_classes import FREQUENT_SET, PREVALENCE, SeveralClassesTarget
@@ -196,52 +194,6 @@ def test_the_simple_rules(tmp_path: Path) -> None:
     # each set is there six times, and the empty one is the first
     assert found[FREQUENT_SET]["micro_f1"] == 0.0
     assert found[BAG]["micro_f1"] == 1.0
-
-
-def test_compare_resamples_sets_of_labels() -> None:
-    """Differences of micro F1 in points; a score of probabilities is refused."""
-    logits, labels = random_outputs(1)
-    ids = [str(number) for number in range(40)]
-    answers = []
-    for threshold in (0.5, 0.9):
-        outcome = target(threshold=threshold).evaluate(logits, split_of(labels))
-        predictions = [record["prediction"] for record in outcome.records]
-        golds = [record["label"] for record in outcome.records]
-        answers.append(
-            (RunAnswers(ids, predictions, golds, [*NAMES, "boat"]), outcome.scores["micro_f1"])
-        )
-    (first, first_score), (second, second_score) = answers
-    run: Any = SimpleNamespace(facts={"answers": SeveralClassesTarget.answers})
-    test = pair_runs(run, first, second, "micro_f1")
-    difference = 100 * (first_score - second_score)
-    assert test.bootstrap.difference == pytest.approx(difference)
-    with pytest.raises(ValueError, match="mean_average_precision is no score of predictions"):
-        pair_runs(run, first, second, "mean_average_precision")
-    run.facts["answers"] = "rankings"
-    with pytest.raises(ValueError, match="their answers are rankings, which nothing here"):
-        pair_runs(run, first, second, "micro_f1")
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "metric", "message"),
-    [
-        ([["car"], []], NAMES, "accuracy", "sets of labels those are micro_f1, macro_f1$"),
-        ([["car"], []], NAMES, "f1", "sets of labels those are micro_f1, macro_f1$"),
-        ([[None, 1.5], [2]], [], "accuracy", "words' numbers those are .*mae"),
-        ([["O", "B-X"], ["O"]], [], "mae", "tags those are f1, precision, recall, accuracy$"),
-        ([["O", "B-X"], ["O"]], [], "own", "tags those are f1, precision, recall, accuracy$"),
-    ],
-)
-def test_compare_refuses_a_score_of_another_kind(
-    labels: Any, names: Any, metric: str, message: str
-) -> None:
-    """What is no score of such answers is never counted as another kind's."""
-    answers = RunAnswers(["1", "2"], labels, labels, names)
-    older: Any = SimpleNamespace(facts={})
-    with pytest.raises(
-        ValueError, match=rf"{metric} is no score of predictions alone, .*{message}"
-    ):
-        pair_runs(older, answers, answers, metric)
 
 
 TASK = """\

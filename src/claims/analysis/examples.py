@@ -1,13 +1,13 @@
 """Tests over single examples, and intervals by resampling runs and examples.
 
-McNemar's test and a bootstrap over the examples of two runs say nothing about other seeds. The
+McNemar's test of the examples of two runs says nothing about other seeds. The
 multi-bootstrap resamples seeds, too (Sellam et al. 2022, The MultiBERTs, section 3); with few seeds
 it is too narrow. So no verdict rests on any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,30 +55,6 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
         return McNemar(0, 0, 1.0)
     p_value = float(stats.binomtest(only_first, count, 0.5).pvalue)
     return McNemar(only_first, only_second, p_value)
-
-
-def bootstrap(score: Callable[[NDArray[np.int64], int], float], num_examples: int) -> Bootstrap:
-    """Of any score of a set of examples: a mean, a correlation, an entity F1.
-
-    Args:
-        score: (indices of a resample, below `num_examples`; system 0 or 1) -> score.
-        num_examples: that both systems answered.
-    """
-
-    def difference(index: NDArray[np.int64]) -> float:
-        return score(index, 0) - score(index, 1)
-
-    every_example = np.arange(num_examples)
-    interval = stats.bootstrap(
-        (every_example,),
-        difference,
-        vectorized=False,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        batch=max(1, RESAMPLED_AT_ONCE // num_examples),
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Bootstrap(difference(every_example), float(interval.low), float(interval.high))
 
 
 def paired_differences(contrast: Contrast, table: ScoreTable) -> list[NDArray[np.float64]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claims.text.phrases import duration
-from clozelab.results.answers import unnamed_positive_label
+from clozelab.readers.tables import open_table
 from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.record import Record, changes, read_record, write_record
 from clozelab.runs.store import fingerprint_of
@@ -98,6 +98,28 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
         accuracy = "to the bit"
     differences = list(run_differences(in_current_notation(record, new_record, label), new_record))
     return Comparison(f"{stretch} and compared {accuracy}", differences)
+
+
+def unnamed_positive_label(run: Record) -> str | None:
+    """The class that an older fine-tuning's F1 is of, where its record does not name one.
+
+    It is the second of two labels. None for 0 and 1 and the like, whose F1 needs no name.
+    """
+    from clozelab.tasks.classes import DEFAULT_POSITIVE_LABELS
+
+    answers = run.folder / "predictions.jsonl"
+    score = run.scores.get("validation/f1")
+    if run.stage != "finetune" or score is None or not answers.is_file():
+        return None
+    labels = [row.get("label") for row in open_table(answers).whole_rows()]
+    if score.positive_label is not None or not labels or not isinstance(labels[0], str):
+        return None
+    listed = run.config["task"].get("data", {}).get("labels") or ()
+    names = list(dict.fromkeys([*map(str, listed), *sorted(labels)]))
+    # A text with $ would mean something to Hydra.
+    if len(names) != 2 or frozenset(names) in DEFAULT_POSITIVE_LABELS or "$" in names[1]:
+        return None
+    return names[1]
 
 
 def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:

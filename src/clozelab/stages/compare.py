@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from claims.text.phrases import format_count, signed
 from claims.text.terminal import Heading
 from clozelab.metrics.metric import PERCENT
-from clozelab.results.answers import describe, paired_test
 from clozelab.results.comparison import (
     COMPARED_FIELDS,
     NONE,
@@ -23,21 +22,16 @@ from clozelab.runs.outcome import score_in_context
 from clozelab.runs.record import Record
 from clozelab.terminal import ParsedArgs, print_table, say, verb
 
-HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
+HELP = """clozelab compare RUN RUN
 
 Two run folders: the configuration and inputs that differ, held-out figures at
-the last evaluation and at equal tokens, scores (of the best evaluation), and,
-for two fine-tuning runs on one task, a paired test on their common examples:
-McNemar's exact test of right and wrong answers, a paired bootstrap for other
-scores. It is about these two runs: another seed may differ more than they do.
-
-  data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's
-                    right answers)
+the last evaluation and at equal tokens, and scores (of the best evaluation).
+It is about these two runs: another seed may differ more than they do.
 
 `clozelab report FOLDER` draws the curves of all runs below a folder."""
 
 
-@verb("compare", HELP, names=(2, 2), keys=("data_dir",))
+@verb("compare", HELP, names=(2, 2))
 def main(args: ParsedArgs) -> int:
     """Print the comparison; returns the exit status."""
     records = [open_run(name) for name in args.names]
@@ -50,12 +44,6 @@ def main(args: ParsedArgs) -> int:
         for caution in cautions_of(records):
             say(caution, style="yellow")
     print_final_scores(first, second)
-    if first.stage == second.stage == "finetune":
-        try:
-            for line in describe(paired_test(first, second, args.values.get("data_dir"))):
-                say(line)
-        except ValueError as error:
-            say(f"no paired test: {error}", style="yellow")
     return 0
 
 

@@ -111,7 +111,7 @@ def reason_against(text: str, filters: Sequence[Filter]) -> str | None:
 
 def _defaults(make: Filter) -> dict[str, Limit]:
     """The limits that a filter's class takes: its arguments that are numbers or lists of them."""
-    defaults = {}
+    defaults: dict[str, Limit] = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if isinstance(parameter.default, int | float | tuple):
             defaults[name] = parameter.default
