@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,hf,public,export,serve,slurm,optuna,optimizers,tensorboard]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,hf,public,export,serve,slurm,optimizers,tensorboard]"
 	touch $(STAMP)
 
 install: $(STAMP)

@@ -386,7 +386,7 @@ def try_change(name: str, key: str, value: Any, place: Path, every_class: bool) 
     sentence = refusal_of_config(subject, key, value, place / "config")
     if sentence:
         return Outcome(name, key, value, "refused", sentence)
-    if not every_class and not is_compared_in(name, key):
+    if not every_class and not is_compared_in(name, key, value):
         config_class = transformers.CONFIG_MAPPING[subject.model_type]
         config_class(**subject.settings).save_pretrained(place / "unchanged")
         if read_config(place / "config") != read_config(place / "unchanged"):
@@ -416,10 +416,14 @@ def classes_to_try(subject: Subject, key: str, value: Any) -> tuple[str, ...]:
     """The classes that a change could matter to, each way once."""
     if any(part in key for part in KEYS_OF_LABELS):
         return ("ForSequenceClassification",)
-    is_further_value = key in ENCODER_ACTIVATIONS and value != CHANGES[key][0]
-    if is_of_heads(key) and not is_further_value:
+    if is_of_heads(key) and not is_further_activation(key, value):
         return subject.classes
     return subject.classes[:1]
+
+
+def is_further_activation(key: str, value: Any) -> bool:
+    """Whether the encoder's activation is another than the first that is tried with all heads."""
+    return key in ENCODER_ACTIVATIONS and value != CHANGES[key][0]
 
 
 @cache
@@ -432,9 +436,11 @@ def families_of_keys() -> dict[str, list[str]]:
     return families
 
 
-def is_compared_in(name: str, key: str) -> bool:
-    """Whether a family is the first, fourth, ... that has a key: there its numbers are compared."""
-    return is_of_heads(key) or families_of_keys()[key].index(name) % 3 == 0
+def is_compared_in(name: str, key: str, value: Any) -> bool:
+    """Whether a family is the first, sixth, ... that has a key: there its numbers are compared."""
+    if is_of_heads(key) and not is_further_activation(key, value):
+        return True
+    return families_of_keys()[key].index(name) % 5 == 0
 
 
 def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:

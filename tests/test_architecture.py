@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, function_of
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS
 
 MOST_LINES_OF_A_VERB = 150
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +87,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 def test_a_verb_is_a_table_of_contents() -> None:
     """Every file of stages/ is a verb of the command line, short, and imports no other one."""
     files = {path.stem: path for path in (PACKAGE / "stages").glob("[a-z]*.py")}
-    verbs = {function_of(verb)[0] for verb in PLAIN_VERBS} | HYDRA_VERBS.keys()
+    verbs = PLAIN_VERBS.keys() | HYDRA_VERBS.keys()
     assert files.keys() == verbs
     for name, path in files.items():
         assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_A_VERB, name

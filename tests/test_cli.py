@@ -233,11 +233,6 @@ OF_PROGRAMMERS = (
             "budget=soon: give a time above zero, such as 2h",
         ),
         (
-            ["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"],
-            1,
-            "no run below",
-        ),
-        (
             ["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"],
             1,
             "choose one of steps, tokens",

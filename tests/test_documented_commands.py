@@ -31,6 +31,7 @@ from clozelab.launch.sweep import Sweep
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.planning.sweeps import jobs_by_settings
+from clozelab.results.experiment import list_experiments
 from clozelab.stages import doctor
 from clozelab.text.paths import CONF_DIR
 
@@ -55,7 +56,7 @@ MISSING = (
     r"no run to pack below",
     r"runs/(adhoc/own|rates): (no run|there is no such folder)",
     r"runs/mine/laptop/pretrain/mlm/seed-\* is no run's folder",
-    r"no run of 'table5",
+    r"no run of 'table[58]",
     r"until=decided needs a stopping rule",
     r"nothing is missing of the runs",
     r"monday\.zip",
@@ -66,7 +67,7 @@ MISSING = (
     r"RUN has no adapter/",
     r"there is no sbatch here",
     r"--watch needs a terminal",
-    r"'ray', which is not installed",
+    r"'(ray|datatrove)', which is not installed",
     r"no model here, expected config\.json",
     r"runs/\S*/encoders?(/step-240)?: no encoder here",
     r"benchmark file not found: (data|/?my)/",
@@ -110,17 +111,29 @@ def choices_of(word: str) -> list[str]:
     return [f"{group}/{choice}" for choice in value.split(",")]
 
 
+# Keys whose values are names or files of the reader's own: any other is as good.
+FREE = ("row", "arm", "experiment", "measure.name", "task.name", "encoder", "encoder_arm")
+FREE += ("text", "in", "query", "text_column", "label_column", "out", "runs_dir")
+VERBS_OF_STAGES = ("prepare", "pretrain", "finetune", "evaluate")
+
+
 def parts_of(command: str) -> set[tuple[str, str]]:
     """What can be wrong in a command: its verb with each key, option and word for a value.
 
-    Files, folders and numbers are as good as any others, and `choices_of` has those of groups.
+    Names, files, folders and numbers are as good as any others; `choices_of` has those of groups,
+    and `test_every_name_of_the_pages_is_known` has experiments.
     """
     verb, *words = words_of(command)
     parts = {(verb, "")}
     for word in words:
-        key, _, value = word.partition("=")
+        key, is_setting, value = word.partition("=")
         is_word = re.fullmatch(r"[a-z_-]+", value) and not choices_of(word)
-        parts.add((verb, word if is_word or word.startswith("-") else re.sub(r"\d+", "N", key)))
+        if is_word and key not in FREE and not key.endswith((".text_field", ".project")):
+            parts.add((verb, word))
+        elif is_setting or word.startswith("-") or word in VERBS_OF_STAGES:
+            parts.add((verb, re.sub(r"\d+", "N", key)))
+        else:
+            parts.add((verb, "NAME"))
     return parts
 
 
@@ -300,6 +313,7 @@ def stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "jobs_by_settings", first_and_last_settings)
     monkeypatch.setattr("clozelab.planning.sweeps.analyse", stop)
     monkeypatch.setattr("uvicorn.run", stop)
+    monkeypatch.setattr("clozelab.modules.exporting.to_onnx", stop)
     monkeypatch.setattr(SweepLauncher, "launch", launch_first_and_last)
     monkeypatch.setattr(reproduction, "run_round", reproduce_first_and_last)
     monkeypatch.setattr(reproduction, "dry_run", reproduce_first_and_last)
@@ -358,6 +372,21 @@ def test_every_choice_of_the_pages_is_a_file() -> None:
     assert {"objective/mlm", "task/mnli"} <= named
     own = {"task/intent", "task/mine"}
     assert {one for one in named - own if not (CONF_DIR / f"{one}.yaml").is_file()} == set()
+
+
+OF_EXPERIMENTS = ("doctor", "pack", "plan", "record", "register", "report", "reproduce", "status")
+
+
+def test_every_name_of_the_pages_is_known(place: Path) -> None:
+    """An experiment, a stage, or a file of somebody's own that a page shows."""
+    named = set()
+    for _, command in all_documented():
+        verb, *words = words_of(command)
+        if verb in OF_EXPERIMENTS and words and re.fullmatch(r"[\w.]+", words[0]):
+            named.add(words[0])
+    assert EXPERIMENT in named
+    unknown = named - {*list_experiments(), *VERBS_OF_STAGES}
+    assert {name for name in unknown if not (place / name).exists()} == set()
 
 
 def test_all_but_the_last_two_layers(place: Path, stopped: None, caplog: Any) -> None:

@@ -390,7 +390,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-EVERYWHERE = {"an optimizer", "callbacks", "a logging factory", "oc.create"}
+EVERYWHERE = {"an optimizer", "callbacks", "oc.create"}
 """By every verb; the others where all verbs compose, since a verb takes a second."""
 
 

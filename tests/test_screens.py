@@ -20,7 +20,8 @@ from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.runs.find import find
 from clozelab.runs.outcome import ending
 from clozelab.runs.record import Record
-from clozelab.stages import compare, list_experiments, plan, runs, status
+from clozelab.stages import compare, plan, runs, status
+from clozelab.stages import list as list_verb
 from clozelab.stages.report import main as report
 from clozelab.terminal import make_console
 
@@ -94,8 +95,8 @@ def screens(
     words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
     monkeypatch.chdir(tmp_path)
     return {
-        "list": lambda: list_experiments.main([]),
-        "architectures": lambda: list_experiments.main(["architectures"]),
+        "list": lambda: list_verb.main([]),
+        "architectures": lambda: list_verb.main(["architectures"]),
         "status": lambda: status.main([runs_dir]),
         "runs": lambda: runs.main([runs_dir]),
         "compare": lambda: compare.main(folders),

@@ -30,7 +30,6 @@ from clozelab.verbs import (
     HYDRA_VERBS,
     PLAIN_VERBS,
     VERBS_OF_EXPERIMENTS,
-    function_of,
     help_of,
     help_of_all,
 )
@@ -119,9 +118,8 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
         from clozelab.planning.inputs import fill
 
         arguments = fill(verb, arguments)
-    module, function = function_of(verb)
-    stage = importlib.import_module(f"clozelab.stages.{module}")
-    return int(getattr(stage, function)(arguments) or 0)
+    stage = importlib.import_module(f"clozelab.stages.{verb}")
+    return int(stage.main(arguments) or 0)
 
 
 def _hydra_verb(verb: str, arguments: list[str]) -> int:

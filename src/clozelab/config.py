@@ -189,8 +189,30 @@ def _encoder_of_recipe(root: DictConfig) -> Path | None:
     return Path(encoder_folder(root.recipe_for))
 
 
+@dataclass
+class _Reading:
+    """What resolvers have found in configurations that are only read at present."""
+
+    # (id of a root, `names_variables`) -> root and given encoder; None: one may be changed
+    encoders: dict[tuple[int, bool], tuple[DictConfig, Path | None]] | None = None
+    names_variables: bool = False  # `_environment_of_names`
+
+
+_reading = _Reading()
+
+
 def _given_encoder(root: DictConfig) -> Path | None:
     """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
+    if _reading.encoders is None:
+        return _find_given_encoder(root)
+    # A dozen settings ask, and each time its name would be put together anew.
+    key = (id(root), _reading.names_variables)
+    if key not in _reading.encoders:
+        _reading.encoders[key] = (root, _find_given_encoder(root))
+    return _reading.encoders[key][1]
+
+
+def _find_given_encoder(root: DictConfig) -> Path | None:
     if root.encoder is None or root.get("fresh_weights"):
         return None
     # `_environment_of_names` may have put a variable's name in the place of its value.
@@ -550,12 +572,12 @@ class Composed:
 
         # Hydra has one global place for it, which may hold another one at the time.
         holder: Any = HydraConfig.instance()
-        before = holder.cfg
-        holder.cfg = self._hydra_alone
+        before = (holder.cfg, _reading.encoders)
+        holder.cfg, _reading.encoders = self._hydra_alone, {}
         try:
             yield
         finally:
-            holder.cfg = before
+            holder.cfg, _reading.encoders = before
 
     @cached_property
     def _hydra_alone(self) -> DictConfig | None:
@@ -670,10 +692,12 @@ def _environment_of_names() -> Iterator[None]:
         return f"(env {name})"
 
     OmegaConf.register_new_resolver("oc.env", name_of_variable, replace=True)
+    _reading.names_variables = True
     try:
         yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        _reading.names_variables = False
 
 
 def missing_value_message(key: str) -> str:

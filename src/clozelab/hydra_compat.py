@@ -14,10 +14,11 @@ import copy
 import functools
 import pickle
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import omegaconf
 from hydra._internal import config_loader_impl, defaults_list
@@ -48,8 +49,9 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf, ValueNode, grammar_parser
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import RESOLVERS, Composed
+from clozelab.config import RESOLVERS, Composed, to_plain
 from clozelab.schema import SCHEMAS
+from clozelab.text.plain import flatten
 
 __all__ = ["ConfigRepository", "SourcesRegistry", "create_config_search_path"]
 
@@ -71,21 +73,55 @@ class Files(list[ResultDefault]):
     merged: bytes | None = None
 
 
+class Beginning(ResultDefault):
+    """The first files of a composition, merged and pickled, in the place of a file."""
+
+    merged: bytes
+
+
 class CachedMergeLoader(ConfigLoaderImpl):
     """Hydra's loader, which merges the same files once in a process.
 
-    Jobs and trials mostly differ in overrides of single keys, which Hydra sets after merging: so
-    each gets a copy of what was merged before.
+    Jobs mostly differ in overrides of single keys, which Hydra sets after merging: so each gets a
+    copy of what was merged before. Compositions of another choice have the files before it in
+    common: what three of them begin with is merged once, too.
     """
+
+    _times_begun: ClassVar[Counter[tuple[object, ...]]] = Counter()
+    _beginnings: ClassVar[dict[tuple[object, ...], bytes]] = {}
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         assert isinstance(defaults, Files)
         if defaults.merged is None:
-            merged = super()._compose_config_from_defaults_list(defaults, repo)
-            defaults.merged = pickle.dumps(merged)
+            defaults.merged = pickle.dumps(self._merge(defaults, repo))
         return pickle.loads(defaults.merged)
+
+    def _merge(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        """Merge files in order, after what other lists begin with as well."""
+        merge = super()._compose_config_from_defaults_list
+        files: list[object] = [repr(repo.get_sources())]
+        lists = []
+        for default in defaults:
+            files.append(repr((default, _versions([str(default.config_path)], repo))))
+            lists.append(tuple(files))
+        number = sum(self._times_begun[beginning] > 1 for beginning in lists)
+        self._times_begun.update(lists)
+        if not number:
+            return merge(defaults, repo)
+        key = lists[number - 1]
+        if key not in self._beginnings:
+            self._beginnings[key] = pickle.dumps(merge(defaults[:number], repo))
+        beginning = Beginning(config_path="", primary=True)
+        beginning.merged = self._beginnings[key]
+        return merge([beginning, *defaults[number:]], repo)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        if isinstance(default, Beginning):
+            merged = pickle.loads(default.merged)
+            return ConfigResult(provider="", path="", config=merged, header={})
+        return super()._load_single_config(default, repo)
 
 
 class CheckingLoader(CachedMergeLoader):
@@ -104,7 +140,8 @@ class CheckingLoader(CachedMergeLoader):
 class JobComposer:
     """Composes a sweep's jobs as Hydra does.
 
-    It does so once for all that differ in plain values: `seed=2` is set on a copy.
+    It does so once for all that differ in plain values: `seed=2` is set on a copy, and so are the
+    values of `arm=b` where `arm=a` gives values to the same keys.
     """
 
     def __init__(self, loader: ConfigLoader, master: Composed) -> None:
@@ -128,19 +165,20 @@ class JobComposer:
         plain = []
         signature = []
         for text, override in zip(overrides, parsed, strict=True):
-            if self._is_plain(override, parsed):
-                plain.append(override)
-                signature.append(override.key_or_group)
-            else:
+            settings = self._plain_settings(override, parsed)
+            if settings is None:
                 signature.append(text)
+            else:
+                plain += settings.items()
+                signature.append(" ".join([override.key_or_group, *settings]))
         template = tuple(signature)
         if template not in self._templates:
             loaded = self.loader.load_sweep_config(self.master, list(overrides))
             self._templates[template] = pickle.dumps(loaded)
         config: DictConfig = pickle.loads(self._templates[template])
         try:
-            for override in plain:
-                OmegaConf.update(config, override.key_or_group, override.value())
+            for key, value in plain:
+                OmegaConf.update(config, key, value)
         except OmegaConfBaseException:
             # Hydra says what is wrong, as anywhere
             return self.loader.load_sweep_config(self.master, list(overrides))
@@ -156,6 +194,9 @@ class JobComposer:
         dirname = config.hydra.job.config.override_dirname
         OmegaConf.set_readonly(config.hydra, False)
         config.hydra.overrides.task = [override.input_line for override in of_task]
+        for override in of_task:
+            if override.package is None and override.key_or_group in config.hydra.runtime.choices:
+                config.hydra.runtime.choices[override.key_or_group] = override.value()
         config.hydra.job.override_dirname = get_overrides_dirname(
             of_task,
             kv_sep=dirname.kv_sep,
@@ -163,33 +204,77 @@ class JobComposer:
             exclude_keys=dirname.exclude_keys,
         )
 
-    def _is_plain(self, override: Override, all_of_job: Sequence[Override]) -> bool:
-        """Say whether an override may be set on a copy.
+    def _plain_settings(
+        self, override: Override, all_of_job: Sequence[Override]
+    ) -> dict[str, Any] | None:
+        """Return key -> value of what an override does, if that may be done to a copy; else None.
 
-        It gives one existing key a number or a text, chooses nothing, and overlaps no other
-        override.
+        It gives existing keys a number or a text, and overlaps no other override.
         """
         if self.master.hydra.searchpath:  # more groups than the loader knows of
-            return False
+            return None
         if override.type != OverrideType.CHANGE or override.package is not None:
-            return False
-        if not isinstance(override.value(), int | float | str):
-            return False
-        if "_target_" in override.key_or_group:  # for the gate to see
-            return False
-        if override.is_hydra_override() or self._names_group(override.key_or_group):
-            return False
-        key = f"{override.key_or_group}."
-        for other in all_of_job:
-            other_key = f"{other.key_or_group}."
-            overlaps = key.startswith(other_key) or other_key.startswith(key)
-            if overlaps and other is not override:
-                return False
-        return True
+            return None
+        if not isinstance(override.value(), int | float | str) or override.is_hydra_override():
+            return None
+        settings = {override.key_or_group: override.value()}
+        if self._names_group(override.key_or_group):
+            # `+group=name` would be merged after the choice.
+            if any(other.type != OverrideType.CHANGE for other in all_of_job):
+                return None
+            settings = self._settings_of_choice(override)
+        for key in settings:
+            if "_target_" in key:  # for the gate to see
+                return None
+            for other in all_of_job:
+                if other is not override and _overlap(key, other.key_or_group):
+                    return None
+        return settings or None
+
+    def _settings_of_choice(self, choice: Override) -> dict[str, Any]:
+        """Return the keys and values of a choice's file, which no other file may change.
+
+        Empty where it says more than numbers and texts, or is not merged last.
+        """
+        group = choice.key_or_group
+        result = self.loader.repository.load_config(f"{group}/{choice.value()}")
+        if group != self._last_group or result is None or result.header["package"] != "_global_":
+            return {}
+        settings = flatten(to_plain(result.config, resolve=False))
+        has_others = not all(default.is_self() for default in result.defaults_list)
+        if has_others or not all(map(_is_literal, settings.values())):
+            return {}
+        return settings
+
+    @functools.cached_property
+    def _last_group(self) -> str:
+        """The group whose file is merged after all others.
+
+        Empty where some file's defaults are called as its choice is: `rates: ${arm}`.
+        """
+        overrides = list(self.master.hydra.overrides.task)
+        name = self.master.hydra.job.config_name
+        listed = self.loader.compute_defaults_list(name, overrides, RunMode.MULTIRUN)
+        group = str(listed.defaults[-1].config_path).rpartition("/")[0]
+        for file in listed.defaults:
+            result = self.loader.repository.load_config(file.config_path)
+            if result is not None and f"${{{group}}}" in str(result.defaults_list):
+                return ""
+        return group
+
+
+def _is_literal(value: object) -> bool:
+    """Say whether a value of a file is a number, or a text that calls nothing."""
+    return isinstance(value, int | float | str) and "${" not in str(value)
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Say whether one of two keys is the other, or a node that holds it."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 class SweepPlugin(Plugin):
-    """The facts of a sweep that our launchers and sweepers get."""
+    """The facts of a sweep that our launchers and our sweeper get."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -304,6 +389,10 @@ def compose_quickly() -> None:
     metadata_class: Any = omegaconf.base.Metadata
     metadata_class.__deepcopy__ = _copy_of_metadata
 
+    # Each merge tells all nodes their parents, which nearly all have already.
+    box_class: Any = omegaconf.base.Box
+    box_class._re_parent = _parents_where_missing(box_class._re_parent)
+
 
 def _copy_of_node(node: Any, memo: dict[int, object]) -> object:
     """Copy a node as its own `__deepcopy__` does, which makes an empty node first and fills it.
@@ -333,6 +422,26 @@ def _copy_of_metadata(metadata: Any, memo: dict[int, object]) -> object:
     copied.flags = copy.copy(metadata.flags)
     copied.resolver_cache = copy.deepcopy(metadata.resolver_cache, memo)
     return copied
+
+
+def _parents_where_missing(tell_all: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return OmegaConf's `_re_parent`, which passes over nodes that have their parent."""
+
+    @functools.wraps(tell_all)
+    def re_parent(box: Any) -> None:
+        children = box.__dict__["_content"]
+        if isinstance(children, dict):
+            children = children.values()
+        elif not isinstance(children, list):
+            tell_all(box)
+            return
+        for child in children:
+            if child.__dict__["_parent"] is not box:
+                child._set_parent(box)
+            if isinstance(child, omegaconf.base.Box):
+                re_parent(child)
+
+    return re_parent
 
 
 def _cached_listing(make: Callable[..., DefaultsList]) -> Callable[..., DefaultsList]:

@@ -32,7 +32,6 @@ JUDGE_VERBS = {
     "register": "claims, arms and seeds, frozen with a date before the first run",
     "curves": "is a pre-training's loss usual? its band of published runs",
     "compare": "what differs between runs, and a paired test of two",
-    "explain-cell": "the runs behind a cell of a table, and their commands",
     "record": "is a row the best yet for one text, budget and kind of machine?",
     "verify": "part of a run trained again and compared; a pack checked",
 }
@@ -62,12 +61,11 @@ VERBS_OF_EXPERIMENTS = (
     "doctor",
     "plan",
     "pack",
-    "explain-cell",
     "submit",
 )
 """Those that open an experiment by its name, which may have inputs."""
 PLAIN_VERBS = MAKE_VERBS | JUDGE_VERBS | USE_VERBS | UPKEEP_VERBS
-"""Those that compose no configuration."""
+"""Those that compose no configuration; each is `main` in the module of its name in stages/."""
 HEADINGS = {
     "Make": HYDRA_VERBS | MAKE_VERBS,
     "Judge": JUDGE_VERBS,
@@ -75,13 +73,6 @@ HEADINGS = {
     "Look after runs": UPKEEP_VERBS,
 }
 """Of the help: the verbs that a newcomer needs stand first."""
-FUNCTIONS = {
-    "list": "list_experiments.main",
-    "explain-cell": "explain_cell.main",
-}
-"""Module and function below clozelab.stages of a plain verb; any other is `main` in the module of
-its name.
-"""
 HYDRA_HELP = {
     "prepare": (
         """\
@@ -166,12 +157,6 @@ HELP_COLUMNS = 79
 NAME_COLUMNS = 21  # of a group or key, beside what it means
 
 
-def function_of(verb: str) -> tuple[str, str]:
-    """Return the module below clozelab.stages, and its function, of a plain verb."""
-    module, _, function = FUNCTIONS.get(verb, f"{verb}.main").partition(".")
-    return module, function
-
-
 def help_of_all() -> str:
     """Return what `clozelab --help` prints."""
     lines = []
@@ -192,8 +177,7 @@ def help_of(verb: str, argv: Sequence[str]) -> str:
 
 def _plain_help(verb: str) -> str:
     """Return the text constant of the verb's module that begins with its name."""
-    module, _ = function_of(verb)
-    file = Path(__file__).parent / "stages" / f"{module}.py"
+    file = Path(__file__).parent / "stages" / f"{verb}.py"
     # Read, not imported: a stage may import torch, which takes seconds.
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):

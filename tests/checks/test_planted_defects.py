@@ -121,7 +121,10 @@ def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make
     "node",
     [
         {"_target_": "clozelab.models.attention.LongAttention", "window": [1, 2]},
-        {"_target_": "clozelab.models.attention.LocalAttention", "window": 1},
+        pytest.param(
+            {"_target_": "clozelab.models.attention.LocalAttention", "window": 1},
+            marks=pytest.mark.slow,
+        ),
         {
             "_target_": "clozelab.models.attention.BlockAttention",
             "block_size": 1,
@@ -266,7 +269,14 @@ def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) ->
     assert caught(subject) == {"own label", "masks"}
 
 
-@pytest.mark.parametrize("fractions", [(1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.6, 0.2, 0.2)])
+@pytest.mark.parametrize(
+    "fractions",
+    [
+        (0.8, 0.2, 0.0),
+        pytest.param((1.0, 0.0, 0.0), marks=pytest.mark.slow),
+        pytest.param((0.6, 0.2, 0.2), marks=pytest.mark.slow),
+    ],
+)
 def test_another_split_than_the_configured_one(
     subject: Subject,
     corpus: Corpus,

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests import forked
 from tests.corpus.test_prepare import files_of
 from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, facts, prepare
 
@@ -42,7 +43,7 @@ def start(name: str, folder: Path, workers: int) -> subprocess.Popen[bytes]:
     if not data.exists():  # before any kill
         data.mkdir()
         CORPORA[name].write(data)
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-c", PROGRAM, name, str(folder), str(workers)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

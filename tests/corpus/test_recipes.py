@@ -22,7 +22,7 @@ from clozelab.assembly.corpora import find_corpus, prepared_corpus, require_sour
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import DatasetSource, make_source
-from clozelab.stages import list_experiments
+from clozelab.stages import list as list_verb
 from clozelab.text.paths import CONF_DIR
 
 PAGE = Path(__file__).parents[2] / "docs/corpus-recipes.md"
@@ -150,7 +150,7 @@ def test_the_streamed_recipe_asks_for_the_commit_of_the_other(tmp_path: Path) ->
 
 
 def test_the_list_of_corpora(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list_experiments.main(["corpora"]) == 0
+    assert list_verb.main(["corpora"]) == 0
     out = capsys.readouterr().out
     shows(out, "c4 source: https://huggingface.co/datasets/allenai/c4 licence: ODC-By, and")
     shows(out, "--include 'sample/10BT/*' --local-dir DATA_DIR/fineweb_edu")

@@ -294,7 +294,7 @@ def test_the_sample_names_the_corpus_only_where_it_is_another() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "characters", "whitespace"])
-@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_word_by_word_as_the_library_reads_the_whole(kind: str, lowercase: bool) -> None:
     """Of every character that normalisation may change: inside a word, alone, and at either end."""
     tokenizer = learnt(kind, lowercase=lowercase)

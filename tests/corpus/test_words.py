@@ -62,7 +62,7 @@ PIECES = [
 TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
 # The first call opens a tokenizer, and may be slow.
 many = tries(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -175,7 +175,6 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
             ["objective.token.predict_prob=0.15,0.3", "seed=1,2"],
             ["predict_prob-0.15", "predict_prob-0.3"],
         ),
-        ("pretrain", ["objective=mlm,ltr", "seed=1,2"], ["mlm", "ltr"]),
         (
             "pretrain",
             ["objective=mlm,ltr", "steps_factor=2,1"],
@@ -205,7 +204,6 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
         ("pretrain", ["scale=demo,laptop", "seed=1,2"], ["mlm_nsp"]),
         ("finetune", ["head=linear,bilstm", "task=mrpc,rte"], ["head-linear", "head-bilstm"]),
         ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),
-        ("finetune", ["encoder_arm=a,b", "pretrain_seed=1,2"], ["a", "b"]),
         (
             "finetune",
             ["encoder_arm=a,b", "epochs=1,2"],

@@ -19,8 +19,6 @@ from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
 from clozelab.text.paths import EXPERIMENTS_DIR
 
-JOB = ("objective=mlm", "seed=1")
-
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -49,7 +47,7 @@ def test_a_long_sweep_is_looked_at_with_its_own_words(
     asked: list[list[str]], tmp_path: Path
 ) -> None:
     run_preflight(
-        "pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), JOB, 4
+        "pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), 4
     )
     place = f"hydra.searchpath=[{tmp_path}]"
     assert asked == [
@@ -59,22 +57,16 @@ def test_a_long_sweep_is_looked_at_with_its_own_words(
 
 def test_an_experiments_sweep_says_where_it_is(asked: list[list[str]]) -> None:
     folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
-    run_preflight("pretrain", sweep("scale=laptop", folder=folder), JOB, 6)
+    run_preflight("pretrain", sweep("scale=laptop", folder=folder), 6)
     where = ["--config-dir", str(folder), "--config-name", "sweep_pretrain"]
     assert asked == [["pretrain", *where, "scale=laptop"]]
-
-
-def test_of_a_search_the_first_job_is_looked_at(asked: list[list[str]]) -> None:
-    config = sweep("hydra/sweeper=search", "hydra.sweeper.params={seed: 'range(1,9)'}")
-    run_preflight("pretrain", config, JOB, 1)
-    assert asked == [["pretrain", "--config-name", "pretrain", *JOB, "hydra.sweeper.params=null"]]
 
 
 def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) -> None:
     folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
     words = ["hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]
     run_preflight(
-        "pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), JOB, 12
+        "pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), 12
     )
     assert asked == [
         [
@@ -93,14 +85,13 @@ def test_only_trainings_are_looked_at(asked: list[list[str]]) -> None:
     run_preflight(
         "prepare",
         compose("prepare", ["tokenizer.vocab_size=1000,2000,3000,4000"], sweep=True),
-        JOB,
         4,
     )
     assert not asked
 
 
 def test_few_jobs_are_sooner_run(asked: list[list[str]]) -> None:
-    run_preflight("pretrain", sweep("seed=1,2,3"), JOB, 3)
+    run_preflight("pretrain", sweep("seed=1,2,3"), 3)
     assert not asked
 
 
@@ -109,7 +100,7 @@ def test_who_wants_none_gets_none(
     asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, said: str, times: int
 ) -> None:
     monkeypatch.setenv(SKIP_DOCTOR, said)
-    run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+    run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
     assert len(asked) == times
 
 
@@ -117,7 +108,7 @@ def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, 1)
     with refuses("the pre-flight has found an error, nothing was started; mend"):
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
 
 
 @pytest.mark.parametrize("status", [129, 130, 138, 140, 143])
@@ -125,7 +116,7 @@ def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, status)
     with pytest.raises(SystemExit) as caught:
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
     assert caught.value.code == status
 
 
@@ -133,7 +124,7 @@ def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, 137)
     with refuses("the pre-flight was killed by signal 9 (9: out of memory, as a"):
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
 
 
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:

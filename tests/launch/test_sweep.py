@@ -60,12 +60,18 @@ def seen(job: Composed) -> tuple[Any, Any, str]:
             ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
         ),
         ("table6_model_size", "sweep_pretrain", ["arm=glob(depth*)", "seed=1"]),
-        (
+        pytest.param(
             "table7_feature_based_ner",
             "sweep_finetune",
             ["row=mlm_nsp,last", "learning_rate=1e-3,2e-3"],
+            marks=pytest.mark.slow,
         ),
-        ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
+        pytest.param(
+            "figure5_training_steps",
+            "sweep_finetune",
+            ["task=mrpc", "row=mlm_05,mlm_100"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> None:
@@ -119,7 +125,10 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """Defaults such as `corpus: scale_${scale}` still mean what was chosen."""
+    for scale in ("demo", "own", "paper"):  # files before the scale's are merged by now
+        compose(stage, [f"scale={scale}"])
     quick = compose(stage, ["scale=laptop"])
+    assert CachedMergeLoader._beginnings
     choices = cast("Any", defaults_list._create_interpolation_map)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", choices.__wrapped__)
     monkeypatch.delattr(ConfigRepository, "__deepcopy__")
@@ -128,6 +137,7 @@ def test_work_that_hydra_is_spared_changes_no_configuration(
     monkeypatch.delattr(CachedMergeLoader, "_compose_config_from_defaults_list")
     slow = compose(stage, ["scale=laptop"])
     assert OmegaConf.to_container(slow.node) == OmegaConf.to_container(quick.node)
+    assert slow.config == quick.config and [*slow.node] == [*quick.node]
     assert quick.hydra_value("runtime.choices")["corpus"] == "scale_laptop"
 
 
@@ -171,6 +181,75 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
     first.node.seed = 77
     assert [composer.compose(job).get("seed") for job in jobs].count(77) == 0
     assert len(jobs) == 8 and len(calls) == 2
+
+
+ARMS = """\
+columns: [mnli]
+arms:
+  slow: {optimizer.learning_rate: 0.001, gradient_clip_norm: 1.0}
+  fast: {optimizer.learning_rate: 0.002, gradient_clip_norm: 2}
+  late: {gradient_clip_norm: 0.5, optimizer.learning_rate: 3e-3}
+  other: {objective: ltr, optimizer.learning_rate: 0.004}
+  called: {optimizer.learning_rate: "${scale.pretrain.learning_rate}"}
+"""
+
+
+def count_loads(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that grows by one whenever a job of a sweep is composed by Hydra."""
+    calls: list[object] = []
+    original = sweep.composer.loader.load_sweep_config
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(sweep.composer.loader, "load_sweep_config", counted)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("words", "loads"),
+    [
+        (["arm=slow,fast"], 1),
+        # Another order of keys, another choice, and a value that is looked up.
+        (["arm=slow,fast,late,other,called"], 4),
+        # A word about what the arm says counts, wherever it stands.
+        (["arm=slow,fast", "gradient_clip_norm=3"], 2),
+        (["arm=slow,fast", "++optimizer.learning_rate=1"], 2),
+        # This file is merged behind the arm's.
+        (["arm=slow,fast", "+debug@_global_=fast"], 2),
+    ],
+)
+def test_arms_of_the_same_keys_are_composed_once(
+    words: list[str], loads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paper.yaml").write_text(ARMS)
+    sweep = Sweep("sweep_pretrain", ["scale=demo", "seed=1,2", *words], folder=tmp_path)
+    expected = {job: seen(as_hydra_does(sweep, job)) for job in sweep.jobs}
+    calls = count_loads(sweep, monkeypatch)
+    for job in sweep.jobs:
+        assert seen(sweep.composer.compose(job)) == expected[job], job
+    assert len(calls) == loads
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "[pretrain, arm: slow, _self_]",  # what is below comes last
+        "[pretrain, _self_, arm: slow, optional rates: 'of_${arm}']",
+    ],
+)
+def test_an_arm_that_another_file_may_change_is_composed_by_itself(
+    defaults: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paper.yaml").write_text(ARMS)
+    text = f"defaults: {defaults}\ngradient_clip_norm: 7\nexperiment: rates\n"
+    (tmp_path / "sweep_pretrain.yaml").write_text(text)
+    sweep = Sweep("sweep_pretrain", ["scale=demo", "arm=slow,fast", "seed=1"], folder=tmp_path)
+    calls = count_loads(sweep, monkeypatch)
+    for job in sweep.jobs:
+        assert seen(sweep.composer.compose(job)) == seen(as_hydra_does(sweep, job))
+    assert len(calls) == 2
 
 
 def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

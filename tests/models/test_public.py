@@ -14,7 +14,7 @@ from clozelab.files.public import PUBLIC_ENCODERS, PublicEncoder, encoder_folder
 from clozelab.launch import sweep
 from clozelab.models.locate import find_model
 from clozelab.runs.inputs import watched_files
-from clozelab.stages.list_experiments import main as list_verb
+from clozelab.stages.list import main as list_verb
 
 
 @pytest.fixture(autouse=True)

@@ -242,7 +242,7 @@ def test_a_rate_on_the_device_is_the_same_rate(name: str, settings: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "settings"), list(optimizers()))
-@pytest.mark.parametrize("spikes", [[1], [3], [1, 2, 5]])
+@pytest.mark.parametrize("spikes", [[1, 2, 5], pytest.param([3], marks=pytest.mark.slow)])
 def test_an_update_beyond_the_limit_is_taken_back_to_the_bit(
     name: str, settings: dict[str, Any], spikes: list[int]
 ) -> None:

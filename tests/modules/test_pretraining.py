@@ -330,7 +330,9 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path)
     assert not torch.equal(weights(first)[0], weights(third)[0])
 
 
-@pytest.mark.parametrize("stop", [1, 3, 4, 7])
+@pytest.mark.parametrize(
+    "stop", [3, 7, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> None:
     """Log interval 3 and validation interval 4: the stop falls between, on, and just before
     them.

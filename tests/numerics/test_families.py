@@ -28,8 +28,34 @@ from clozelab.modules.model import read_model, write_model
 
 transformers = pytest.importorskip("transformers")
 
-EVERY_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+# Members that have BERT's attention and norms; their other shapes are slow.
+LIKE_BERT = ("roberta", "electra", "ernie", "distilbert")
+# More than 27 tokens are read in blocks (21 with one random block).
+BLOCKS_AT_ONCE = ("big_bird, 27 tokens", "big_bird, 28 tokens", "big_bird, 80 tokens")
+BLOCKS_AT_ONCE += ("big_bird, one random block, 29 tokens",)
+
+
+def is_slow(name: str) -> bool:
+    """Whether a case goes the ways of other cases of its member, or of BERT."""
+    member, _, change = name.partition(", ")
+    is_shape = member in LIKE_BERT and change in members.SHAPES
+    return is_shape or (CASES[name].is_in_blocks and name not in BLOCKS_AT_ONCE)
+
+
+def slow_if(condition: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if condition else []
+
+
+EVERY_CASE = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=slow_if(is_slow(name))) for name, case in CASES.items()],
+)
 EVERY_MEMBER = pytest.mark.parametrize("name", list(MEMBERS))
+# One of each kind of attention; the others' layers are read by the same code.
+OF_EVERY_KIND = ("bert", "albert", "deberta-v2", "modernbert", "xlnet")
+ONE_OF_A_KIND = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=slow_if(name not in OF_EVERY_KIND)) for name in MEMBERS]
+)
 LAYOUTS = ("ragged", "rectangle")
 
 
@@ -60,8 +86,8 @@ for case_name, case in CASES.items():
         OF_HEADS[case_name] = case
 # One of each way to name a decoder that is not tied; the others are slow.
 UNTIED = ("bert", "distilbert", "modernbert")
-# Written and read with every head; another member with its language model and one other head, since
-# `test_every_head_and_its_gradient` compares the names and values of all.
+# With every head; another member with its language model, its classifier and one other head, each
+# another one: tags, spans and choices are the same code in all. The others are slow.
 WITH_EVERY_FILE = ("bert", "modernbert", "xlnet")
 EVERY_HEAD = []
 EVERY_FILE = []
@@ -70,16 +96,20 @@ for number, (case_name, case) in enumerate(OF_HEADS.items()):
     others = {*tasks} - {tasks[number % len(tasks)]}
     for suffix, kinds in {"Model": (), **case.member.heads}.items():
         # Under a causal mask theirs pools a token that has seen itself alone.
+        is_fast = case_name in WITH_EVERY_FILE or suffix not in others
+        marks = slow_if(not is_fast)
         if kinds and not (case.is_causal and POOLED & set(kinds)):
-            EVERY_HEAD.append(pytest.param(case, suffix, id=f"{case_name}-{suffix}"))
+            is_pooling = suffix == "ForSequenceClassification"  # each member's own
+            param = pytest.param(
+                case, suffix, id=f"{case_name}-{suffix}", marks=slow_if(not (is_fast or is_pooling))
+            )
+            EVERY_HEAD.append(param)
         if not case.is_in_blocks and not case.is_causal:
-            is_fast = case_name in WITH_EVERY_FILE or suffix not in others
-            marks = [] if is_fast else [pytest.mark.slow]
             EVERY_FILE.append(pytest.param(case, suffix, id=f"{case_name}-{suffix}", marks=marks))
             if "lm" in kinds and case.member.pooling != "none":
                 untied = case.having(tie_word_embeddings=False)
                 name = f"{case_name}-{suffix}-untied"
-                marks = [] if case_name in UNTIED else [pytest.mark.slow]
+                marks = slow_if(case_name not in UNTIED)
                 EVERY_FILE.append(pytest.param(untied, suffix, id=name, marks=marks))
 next_sentence = "ForNextSentencePrediction"
 EVERY_FILE.append(pytest.param(case_of("bert"), next_sentence, id=f"bert-{next_sentence}"))
@@ -196,7 +226,7 @@ def test_automodel_finds_every_tensor_and_no_other(name: str, tmp_path: Path) ->
     assert sum(x.numel() for x in parameters.values()) == loaded.num_parameters()
 
 
-@EVERY_MEMBER
+@ONE_OF_A_KIND
 def test_a_permuted_layer_is_seen(name: str, tmp_path: Path) -> None:
     """The comparison notices: the first two layers (ALBERT's groups) change places in the file."""
     case = case_of(name)

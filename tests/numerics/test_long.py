@@ -69,8 +69,17 @@ def slots_of(is_global: Tensor) -> list[list[int]]:
 
 @BOTH_LAYOUTS
 @BOTH_FORMS
-@pytest.mark.parametrize("choice", ["none", "first", "some"])
-@pytest.mark.parametrize("windows_of", [WINDOW, [4, 8, 16, 32]])
+@pytest.mark.parametrize(
+    ("choice", "windows_of"),
+    [
+        ("none", WINDOW),
+        ("first", WINDOW),
+        ("some", [4, 8, 16, 32]),
+        pytest.param("some", WINDOW, marks=pytest.mark.slow),
+        pytest.param("none", [4, 8, 16, 32], marks=pytest.mark.slow),
+        pytest.param("first", [4, 8, 16, 32], marks=pytest.mark.slow),
+    ],
+)
 def test_longformers_layers_and_their_gradients(
     kind: str, form: str, choice: str, windows_of: Any, take: Any, tmp_path: Path
 ) -> None:

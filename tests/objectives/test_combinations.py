@@ -151,8 +151,17 @@ def outputs(encoder: Encoder, heads: Any) -> dict[str, Tensor]:
     return results
 
 
-@pytest.mark.parametrize("member", MEMBERS)
-@pytest.mark.parametrize("name", TOKENS)
+# Their positions, attention or layers are of their own; the others have BERT's.
+OF_OWN_PARTS = ("bert", "albert", "deberta-v2", "modernbert", "mpnet", "xlnet", "longformer")
+STEPS = []
+for token_name in TOKENS:
+    for member_name in MEMBERS:
+        is_fast = member_name in OF_OWN_PARTS or token_name in ("mlm", "rtd")
+        marks = [] if is_fast else [pytest.mark.slow]
+        STEPS.append(pytest.param(token_name, member_name, marks=marks))
+
+
+@pytest.mark.parametrize(("name", "member"), STEPS)
 def test_a_step_and_a_folder(
     shards: Any,
     ids: Any,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.results.words import read_claim
 from tests.screens import refuses, shows
 
 from claims.analysis.power import simulate_decided
@@ -23,6 +24,7 @@ from clozelab.planning.choice import (
     Effect,
     PowerQuestion,
     StdDevs,
+    _effect_of,
     allocations,
     power_study,
     std_devs_of,
@@ -43,7 +45,7 @@ FILE.loader.exec_module(simulation)
 TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
-@pytest.mark.parametrize("tables", [80, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tables", [40, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("claims", "primary", "seeds", "rule"),
     [(4, 2, 4, None), (4, 0, 6, None), (1, 0, 5, {"first": 3, "most": 8})],
@@ -155,6 +157,15 @@ def test_primary_claims_together_are_one_family() -> None:
         for one in (in_order, together)
     ]
     assert found[0][:, 1].mean() < 0.1 and found[1][:, 1].mean() > 0.8
+
+
+@pytest.mark.parametrize("side", ["higher", "lower"])
+def test_a_margin_lies_on_the_side_that_is_claimed(side: str) -> None:
+    """A true difference of 3 is 2 points beyond a margin of 1, upwards and downwards."""
+    entry = {"text": "t", "compare": ["a", "b", "MRPC"], "direction": side, "points": 1}
+    effect = _effect_of(read_claim(entry), "task", 3.0)
+    (boundary,) = effect.boundaries
+    assert abs(effect.difference - boundary) == 2.0
 
 
 def test_limits() -> None:

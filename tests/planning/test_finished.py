@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from tests.screens import shows
 
-from clozelab.config import canonical
+from clozelab.config import Composed, canonical
 from clozelab.planning.cost import Costing
+from clozelab.planning.finished import done_jobs
 from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import Corpora, analyse
 from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
+from clozelab.runs.code import code_hash
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.record import read_record, write_record
 from clozelab.training.host import host_facts
 
 FOLDER = find_experiment("table5_pretraining_tasks")
@@ -101,3 +104,40 @@ def test_a_run_of_other_settings_is_not_done(steps: dict[str, Step], tmp_path: P
     for words in jobs(steps["finetune"], "row=mlm"):
         finish(steps["finetune"], words, gradient_clip_norm=9.0)
     assert plan(steps, tmp_path).left("finetune") == 4
+
+
+def test_jobs_that_differ_in_seeds_are_composed_once(
+    steps: dict[str, Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = steps["pretrain"]
+    for words in step.sweep.jobs:
+        finish(step, words)
+    finish(steps["finetune"], jobs(steps["finetune"], "row=mlm")[0], gradient_clip_norm=9.0)
+    composed = []
+    compose = step.sweep.composer.compose
+
+    def counted(words: tuple[str, ...]) -> Composed:
+        composed.append(words)
+        return compose(words)
+
+    monkeypatch.setattr(step.sweep.composer, "compose", counted)
+    runs = find(tmp_path / FOLDER.name / "demo")
+    assert done_jobs(step, runs) == set(step.sweep.jobs)
+    assert len(step.sweep.jobs) == 6 and len(composed) == 3
+    assert not done_jobs(steps["finetune"], runs)
+
+
+def test_what_another_experiment_trained_is_shared(steps: dict[str, Step], tmp_path: Path) -> None:
+    step = steps["pretrain"]
+    words = jobs(step, "arm=mlm", "seed=1")[0]
+    there = tmp_path / "another/demo/pretrain/mine/seed-1"
+    finish(step, words, experiment="another", run_dir=str(there))
+    runs = find(tmp_path / FOLDER.name / "demo")
+    assert not done_jobs(step, runs)  # it has lost its encoder
+    (there / "encoder").mkdir()
+    (there / "encoder/model.safetensors").touch()
+    record = read_record(there)
+    assert record is not None
+    record.code = code_hash("pretrain", record.config)
+    write_record(record)
+    assert done_jobs(step, runs) == {words}

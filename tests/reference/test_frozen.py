@@ -48,8 +48,12 @@ LONGER = {
     "finetune pair_held_out": "pair and batches",
     "finetune choices": "choices_predicted",
     "finetune spans_or_none": "spans_predicted",
+    "finetune spans": "spans_predicted and spans_causal_bilstm",
+    "finetune siamese_numbers": "siamese and regression",
+    "finetune tags_conllu": "tags and formats",
     "finetune contrastive_pairs": "contrastive and contrastive_triples",
     "evaluate similarity_cls": "similarity",
+    "evaluate probe_of_texts": "probe",
 }
 """Longer evidence (`pytest -m slow`), and the cases that go the same ways in every run of the
 suite.

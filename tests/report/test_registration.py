@@ -136,6 +136,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "stopping": {"first": 2, "most": 5},
     }
     (mine / "paper.yaml").write_text(json.dumps(other))
+    text = said(mine)
     for change in (
         "claim b is better changed",
         "claim new added",
@@ -144,7 +145,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "arm c added",
         "stopping rule changed",
     ):
-        assert change in said(mine)
+        assert change in text
     with refuses("of 2026-11-22 differs (claim b is better changed, claim"):
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")

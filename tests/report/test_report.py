@@ -119,23 +119,25 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0})
     before = texts(written(root))["report.html"]
-    monkeypatch.setitem(verdict_styles.LABELS, Verdict.HOLDS, "stands")
+    monkeypatch.setitem(verdict_styles.LABELS, Verdict.HOLDS, "supported")
     report = written(root)
     after = texts(report)["report.html"]
 
     # The only difference is the label: classes, colours and marks are those of the code.
     assert '<span class="badge holds">holds</span>' in before
-    assert '<span class="badge holds">stands</span>' in after
+    assert '<span class="badge holds">supported</span>' in after
     for rule in (".holds { color: var(--holds); }", "--holds: #00694d;", "--holds: #4cc9a0;"):
         assert rule in before and rule in after
     judgement = next(one for one in report.judgements if one.verdict is Verdict.HOLDS)
     terminal = verdict_table(report.page.judged.claims, report.page.judged.forest, 80)
     labels = {cell.plain.partition("\n")[0]: cell.style for cell in terminal.columns[0].cells}
-    assert labels["stands"] == "green" and "holds" not in labels
-    assert "A claim stands (is contradicted) if" in after
-    assert "A filled circle: the claim stands." in after
-    assert "claim holds" in before and "claim holds" not in after
-    assert summarise([judgement] * 2) == "2 stand" and summarise([judgement]) == "1 stands"
+    assert labels["supported"] == "green" and "holds" not in labels
+    assert "The verdict is “supported” (“contradicted”) if" in after
+    assert "A filled circle: supported." in after
+    assert "“holds”" in before and "“holds”" not in after
+    assert summarise([judgement] * 2) == "2 supported" and summarise([judgement]) == "1 supported"
+    monkeypatch.undo()
+    assert summarise([judgement] * 2) == "2 hold" and summarise([judgement]) == "1 holds"
     with (report.folder / "claims.csv").open(newline="") as file:
         assert judgement.verdict in {line["verdict"] for line in csv.DictReader(file)}
 

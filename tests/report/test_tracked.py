@@ -5,6 +5,7 @@ offline.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import subprocess
 import sys
@@ -264,6 +265,15 @@ def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(
     (mean,) = [value for key, value in scores.items() if key.endswith("MRPC/mean")]
     assert cell.estimate is not None and float(mean) == pytest.approx(cell.estimate.mean)
     assert {key.rpartition("/")[2] for key in scores if "MRPC" in key} == {"mean", "low", "high"}
+    # The report's own run has a panel of the curve, in which the arms are beside each other.
+    tables = (tmp_path / "report/wandb").rglob("loss over seeds_table*.json")
+    (panel,) = {path.read_text() for path in tables}
+    lines: dict[str, dict[int, float]] = {}
+    for step, label, value in json.loads(panel)["data"]:
+        lines.setdefault(label, {})[step] = value
+    arms = {label.rpartition(" ")[0] for label in lines}
+    assert {"mlm", "ltr"} <= arms and len(lines) == 3 * len(arms)
+    assert [lines[f"mlm {end}"][30] for end in ("low", "mean", "high")] == of_loss
     # Of more seeds it is another run; a tracker keeps the points of this one.
     path.write_text("\n".join([*kept, last]) + "\n")
     again = build_table(table.experiment, find(root))

@@ -165,7 +165,7 @@ def test_what_nothing_was_measured_for_stops_no_other(experiments: dict[int, Exp
     assert [one.verdict for one in found] == [Verdict.NOT_COMPARABLE, *[Verdict.HOLDS] * 4]
 
 
-@pytest.mark.parametrize("tables", [60, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tables", [30, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("primary", [True, "together"])
 def test_one_table_in_twenty_is_false_at_most(
     tmp_path: Path, tables: int, primary: bool | str

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.results.words import cell_note, incomparability_of, judgement_note, role_of
+from tests.screens import refuses
 
 from claims.analysis.scores import Cell
 from claims.analysis.verdict_codes import Verdict
@@ -473,3 +474,18 @@ def test_a_teacher_is_asked_for_the_same_tokens() -> None:
         predicts("ltr"),
     ]
     assert masked not in others and len(set(others)) == 4
+
+
+def test_names_of_rows_and_columns() -> None:
+    scores = {"validation/accuracy": 70.0, "validation/f1": 80.0}
+    runs = [run("mlm", task, "validation/accuracy", scores) for task in ("mrpc", "snli_95k")]
+    table = table_of("table5_pretraining_tasks", *runs)
+    assert table.find_row("No NSP") == table.find_row("mlm") == "mlm"
+    for name in ("MNLI-m", "snli_95k", "SNLI_95K"):
+        assert table.find_column(name).task == "snli_95k"
+    with refuses("no column 'QNLI' with a run; did you mean 'MNLI-m'?"):
+        table.find_column("QNLI")
+    with refuses("no column 'mrcp' with a run; did you mean 'mrpc'?"):
+        table.find_column("mrcp")
+    with refuses("no row 'mlm-nsp'; did you mean 'mlm_nsp'?"):
+        table.find_row("mlm-nsp")

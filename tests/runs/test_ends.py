@@ -23,7 +23,7 @@ from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context
 from clozelab.stages.compare import main as compare
-from clozelab.stages.list_experiments import main as list_all
+from clozelab.stages.list import main as list_all
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 from clozelab.text.paths import EXPERIMENTS_DIR

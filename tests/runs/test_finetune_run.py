@@ -269,10 +269,10 @@ def everything(folder: Path) -> list[Any]:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (1, ()),
         (7, ()),
         (10, ()),
         (5, ("task=squad_v1",)),
+        pytest.param(1, (), marks=pytest.mark.slow),
         pytest.param(1, ("keep_model=false",), marks=pytest.mark.slow),
         pytest.param(25, ("head=bilstm",), marks=pytest.mark.slow),
     ],

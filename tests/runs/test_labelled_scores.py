@@ -54,7 +54,7 @@ def train(finetune: Callable[..., Path]) -> Callable[..., Path]:
             "test_id_column": "null",
         }
         settings = [f"task.data.{key}={value}" for key, value in task.items()]
-        checked = ["row=mine", "epochs=8", "allow_validation_in_training=false"]
+        checked = ["row=mine", "epochs=2", "allow_validation_in_training=false"]
         return finetune("task=sst2", *settings, *checked, *words, name=name)
 
     return run

@@ -242,5 +242,5 @@ def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert reproduce.main(words) == 130
     launches = read_launches(root)
     assert launches["pretrain"].words == launches["finetune"].words == ["reproduce", *words]
-    assert {job.seeds for job in launches["pretrain"].jobs or ()} == {"5"}
-    assert {job.task for job in launches["finetune"].jobs or ()} == {"mrpc"}
+    assert {job.seeds for job in launches["pretrain"].jobs} == {"5"}
+    assert {job.task for job in launches["finetune"].jobs} == {"mrpc"}

@@ -160,7 +160,7 @@ def test_another_kind_has_no_band(
 ) -> None:
     run = make_run(**change)
     assert match_of(run) is None
-    (near,) = nearest(run)
+    (near,) = nearest(run, [band])
     assert near.differing and near.is_comparable == is_comparable
 
 
@@ -168,7 +168,7 @@ def test_another_text_has_no_band(band: Band, make_run: Callable[..., Record]) -
     run = make_run()
     run.inputs["corpus"] = "0" * 64
     assert match_of(run) is None
-    assert not nearest(run)[0].is_comparable
+    assert not nearest(run, [band])[0].is_comparable
 
 
 def test_before_the_first_evaluation_and_beyond_the_band_nothing_is_said(
@@ -187,7 +187,7 @@ def test_the_band_that_is_trained_alike_comes_first(
         losses = [[5.0, 5.1, 5.2]] * 2
         bands.append(Band(f"{rate}", [], settings, 7.0, 1e6, [200_000, 400_000], losses))
     monkeypatch.setattr(loss_bands, "load_bands", lambda: bands)
-    assert [match.band.name for match in nearest(make_run())] == ["0.005", "0.1"]
+    assert [match.band.name for match in nearest(make_run(), bands)] == ["0.005", "0.1"]
 
 
 def test_lengths_within_a_quarter_are_equal() -> None:

@@ -242,8 +242,8 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     ("objective", "architecture"),
     [
         ("mlm", "ernie"),
-        ("mlm_sop", "albert"),
         ("rtd_gdes", "deberta"),
+        pytest.param("mlm_sop", "albert", marks=pytest.mark.slow),
         pytest.param("spans", "bert", marks=pytest.mark.slow),
         pytest.param("mlm", "roberta", marks=pytest.mark.slow),
         pytest.param("mlm_emd", "deberta", marks=pytest.mark.slow),
@@ -259,8 +259,8 @@ def test_members_go_on_with_the_same_bits(
 ) -> None:
     """Stopped after step 3 of 4; layers that ALBERT shares are two.
 
-    The fast three have what no other run here has: units of text, shared layers, and a generator
-    beside disentangled attention. The slow ones are other encoders below the same loop.
+    The fast two have what no other run here has: units of text, and a generator beside disentangled
+    attention. The slow ones are other encoders below the same loop.
     """
     changes = {"objective": objective, "architecture": architecture, "phases": f"[{ONE}}}]"}
     changes |= {"model.num_hidden_layers": 2}
@@ -285,6 +285,7 @@ def test_members_go_on_with_the_same_bits(
 TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
 
 
+@pytest.mark.slow
 def test_two_directions_go_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,
@@ -305,6 +306,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.slow
 def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
     workplace: Path,  # noqa: F811
     tmp_path: Path,

@@ -68,7 +68,7 @@ FAMILIES = {
     [
         ("bert", "wordpiece"),
         ("modernbert", "byte_bpe"),
-        ("xlnet", "byte_bpe"),
+        pytest.param("xlnet", "byte_bpe", marks=pytest.mark.slow),
         pytest.param("roberta", "byte_bpe", marks=pytest.mark.slow),
         pytest.param("albert", "wordpiece", marks=pytest.mark.slow),
         pytest.param("electra", "byte_bpe", marks=pytest.mark.slow),

@@ -783,6 +783,7 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow  # of two ranks above
 def test_one_rank_logs_without_advice(workplace: Path, tmp_path: Path) -> None:
     """trainer=ddp on one device: Lightning asked for sync_dist, once for each figure."""
     words = {"trainer": "ddp", "trainer.accelerator": "cpu", "trainer.devices": 1}
@@ -924,11 +925,11 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()
 
 
-def test_an_encoder_is_written_in_half_precision(workplace: Path, tmp_path: Path) -> None:
-    folders = {}
-    for dtype in ("float32", "float16"):
-        run_here(workplace, tmp_path / dtype, encoder_dtype=dtype)
-        folders[dtype] = tmp_path / dtype / "encoder"
+def test_an_encoder_is_written_in_half_precision(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    run_here(workplace, tmp_path / "half", encoder_dtype="float16")
+    folders = {"float32": whole_run / "encoder", "float16": tmp_path / "half" / "encoder"}
     whole, rounded = (load_file(folder / "model.safetensors") for folder in folders.values())
     assert {value.dtype for value in whole.values()} == {torch.float32}
     assert {value.dtype for value in rounded.values()} == {torch.float16}

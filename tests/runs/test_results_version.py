@@ -172,7 +172,7 @@ def test_an_older_contrastive_run_is_of_another_version() -> None:
             started="",
             folder=Path("there"),
         )
-        assert is_record_of(record, stage="finetune", config=config) == is_current
+        assert is_record_of(record, stage="finetune", recorded=config.recorded) == is_current
         if is_current:
             refuse_other_version(record)
         else:

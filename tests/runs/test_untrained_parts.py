@@ -47,7 +47,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("objective", ["mlm", "ltr", "permuted", "mpnet", "spans", "ltr_rtl"])
+OTHERS = ("ltr", "permuted", "mpnet", "spans")
+
+
+@pytest.mark.parametrize(
+    "objective",
+    ["mlm", "ltr_rtl", *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)],
+)
 def test_a_pooler_that_no_loss_reads_is_named(run_of: Any, objective: str) -> None:
     folder = run_of(objective, **OTHERS.get(objective, {})) / "encoder"
     assert marked(folder) == ["pooler"] and read_model(folder).untrained == ("pooler",)

@@ -412,9 +412,9 @@ def test_wrong_words(words: list[str], message: str) -> None:
     ("statuses", "option", "ran"),
     [
         ({"doctor": 1}, [], ["prepare", "plan", "doctor"]),
-        ({}, [], ["prepare", "plan", "doctor", "pretrain"]),
         ({"doctor": 1}, ["--skip-doctor"], ["prepare", "plan", "pretrain"]),
-        ({"plan": 2}, [], ["prepare", "plan"]),
+        pytest.param({}, [], ["prepare", "plan", "doctor", "pretrain"], marks=pytest.mark.slow),
+        pytest.param({"plan": 2}, [], ["prepare", "plan"], marks=pytest.mark.slow),
     ],
 )
 def test_reproduce_stops_at_an_error(

@@ -239,7 +239,7 @@ SHAPES = {
 }
 
 
-QUICK = ("bert", "causal bert, in windows, with rotary positions")
+QUICK = ("bert",)
 
 
 @pytest.mark.parametrize(

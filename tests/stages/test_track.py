@@ -1,4 +1,4 @@
-"""`clozelab track`: what a tracker is missing is read from metrics.csv, and only that is sent."""
+"""`clozelab track`: a tracker that lacks something is sent all that metrics.csv has."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from clozelab.assembly import factory, sending
 from clozelab.runs.record import Record
 from clozelab.stages import track
 from clozelab.text.plain import hydra_text
-from clozelab.training.catching_up import MetricCall, Recorded, note_unsent, unsent
+from clozelab.training.catching_up import MetricCall, note_unsent, unsent
 from clozelab.training.tracking import MetricsCsv
 
 
 class Tracker(Logger):
-    """Has step 1 of the loss already."""
+    """Notes what it is sent."""
 
     name, version = "mine", ""
 
@@ -33,8 +33,8 @@ class Tracker(Logger):
         self.parameters: dict[str, Any] = {}
         self.ends: list[int] = []
 
-    def recorded_values(self) -> Recorded:
-        return {("train/loss", 1): [1.0]}
+    def begin_anew(self) -> None:
+        assert not self.calls
 
     def log_many(self, calls: Sequence[MetricCall]) -> None:
         self.calls += calls
@@ -91,11 +91,11 @@ def tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tracker:
     return made
 
 
-def test_what_is_missing_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
+def test_all_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
     sending.send(record, "mine")
     began = 1767225600.0  # 2026-01-01
     assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
-        (1, 2.0, {"train/tokens": 100.0, "train/seconds": 2.0}),
+        (1, 2.0, {"train/loss": 1.0, "train/tokens": 100.0, "train/seconds": 2.0}),
         (
             2,
             4.0,
@@ -183,6 +183,7 @@ def test_a_table_killed_behind_any_validation_is_filled(
         started_in=str(tmp_path),
         overrides=[f"run_dir={hydra_text(str(old))}", "logger=csv"],
     )
+    note_unsent(folder, "csv", None)  # as the kill leaves it
     lacking = expected.keys() - values_of(folder / "csv/metrics.csv").keys()
     assert len(lacking) == 8, "the control: the figures of the last validation"
     sending.send(record, "")

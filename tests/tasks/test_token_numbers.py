@@ -23,6 +23,7 @@ from clozelab.datamodules.finetuning import (
     TrainingBatches,
     TrainingPlan,
 )
+from clozelab.metrics.glue import OF_NUMBERS
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumberTarget
 from clozelab.tasks.words import WordUnit, count_targets
@@ -65,6 +66,20 @@ def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
         return data
 
     return build
+
+
+def test_another_cell_for_no_number_is_another_reading_of_the_file() -> None:
+    """The labels of the usual one are not taken from the cache, and older runs stay known."""
+    assert TokenNumberTarget(missing="0").reading() == {"missing": "0"}
+    assert TokenNumberTarget().reading() == {}
+
+
+def test_a_target_may_have_other_scores() -> None:
+    class Errors(TokenNumberTarget):
+        metrics = (OF_NUMBERS["mae"].metric,)
+
+    numbers = np.array([1.0, 2.0])
+    assert Errors()._score(numbers, numbers + 1) == {"mae": 1.0}
 
 
 def test_numbers_come_from_the_column_and_a_word_may_have_none(make: Any) -> None:

@@ -206,35 +206,64 @@ def test_missing_values_add_up_over_the_sessions_of_a_run(tmp_path: Path) -> Non
     assert unsent(tmp_path) == {} and not (tmp_path / UNSENT_FILE).exists()
 
 
-def test_a_kill_leaves_a_note_that_the_next_start_keeps_or_takes_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_after_a_kill_all_is_sent_again_and_the_note_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_refused: bool
 ) -> None:
-    """It takes it away where the tracker can say what it has."""
+    """It stays where the tracker does not take it."""
 
-    class Knowing(Tracker):
-        def recorded_values(self) -> Any:
-            return {("loss", 1): [1.0], ("loss", 3): [1.0 / 3], ("accuracy", 3): [0.25]}
+    class Anew(Tracker):
+        def begin_anew(self) -> None:
+            if is_refused:
+                raise TypeError("no such run")
+            self.steps.append("anew")
 
     csv = MetricsCsv(tmp_path)
-    log_steps(csv, range(1, 3))
+    clock = {"train/tokens": 64.0, "train/seconds": 0.12345}
+    csv.log_metrics({"loss": 1.0, "accuracy": 0.5, **clock}, 1)
+    csv.log_metrics({"loss": 0.5, **clock}, 2)
+    csv.log_metrics({"validation/loss": 0.25, **clock, "train/seconds": 1.5}, 2)
     note_unsent(tmp_path, "mine", None)  # as a start that was killed leaves it
-    for tracker in (Tracker(), Knowing()):
-        logger = BackgroundLogger(tracker, "mine", tmp_path)
-        logger.go_on_after(2)
-        log_steps(logger, range(3, 5))
-        logger.close(0)
-        command = f"clozelab track {tmp_path} logger=mine"
-        is_knowing = isinstance(tracker, Knowing)
-        assert (unsent(tmp_path) == {"mine": None}) is not is_knowing
-        assert (command in caplog.text) is not is_knowing
-        caplog.clear()
-    clock = {"train/tokens": 0.0, "train/seconds": 0.0}
-    assert tracker.steps == [
-        (1, {"accuracy": 0.5, **clock}),
-        (2, {"loss": 0.5, "accuracy": 0.5, **clock}),
-        (3, {"accuracy": 0.5}),  # of the repeated step only the value that is another now
-        (4, {"loss": 0.25, "accuracy": 0.5}),
+    tracker = Anew()
+    logger = BackgroundLogger(tracker, "mine", tmp_path)
+    logger.go_on_after(2)
+    log_steps(logger, range(3, 4))
+    logger.close(0)
+    clock["train/seconds"] = 0.123
+    before = [
+        "anew",
+        (1, {"loss": 1.0, "accuracy": 0.5, **clock}),
+        (2, {"loss": 0.5, **clock}),
+        (2, {"validation/loss": 0.25, **clock, "train/seconds": 1.5}),
     ]
+    after = [(3, {"loss": 1.0 / 3, "accuracy": 0.5})]
+    assert tracker.steps == (after if is_refused else before + after)
+    assert unsent(tmp_path) == ({"mine": None} if is_refused else {})
+    assert (f"clozelab track {tmp_path} logger=mine" in caplog.text) is is_refused
+
+
+def test_a_call_that_is_sent_again_is_the_same_to_the_millisecond(tmp_path: Path) -> None:
+    """MLflow takes two points for one only where their times are equal, too."""
+
+    class Timed(Tracker):
+        def log_many(self, calls: Any) -> None:
+            self.steps += calls
+
+    began = 1767225600.25
+    csv = MetricsCsv(tmp_path)
+    first = Timed()
+    logger = BackgroundLogger(first, "mine", tmp_path, began)
+    for step in range(1, 201):
+        metrics = {"loss": 1.0 / step, "train/tokens": 64.0 * step, "train/seconds": step / 7}
+        csv.log_metrics(metrics, step)
+        logger.log_metrics(metrics, step)
+    logger.close(1)
+    note_unsent(tmp_path, "mine", None)
+    second = Timed()
+    logger = BackgroundLogger(second, "mine", tmp_path, began)
+    logger.go_on_after(200)
+    logger.close(0)
+    assert len(first.steps) == 200 and second.steps == first.steps
 
 
 def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:

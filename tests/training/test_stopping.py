@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from clozelab.schema import seconds_of
 from clozelab.training import stopping
@@ -136,7 +137,14 @@ sys.exit(cli.main(["reproduce"]))
 """
 
 
-@pytest.mark.parametrize(("name", "saved"), [("SIGKILL", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [
+        ("SIGKILL", 143),
+        ("SIGINT", 130),
+        pytest.param("SIGHUP", 129, marks=pytest.mark.slow),
+    ],
+)
 def test_the_steps_of_a_reproduction_end_with_it(tmp_path: Path, name: str, saved: int) -> None:
     """A signal to it alone, its step left to itself: that one stops, saves, and no other begins."""
     hooks = tmp_path / "hooks"
@@ -200,7 +208,7 @@ with watch.on(Path("log"), leave), taken_signals():
 
 def watched(folder: Path, what: str, **limits: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", f"LIMITS = {limits!r}\n{WATCHED}", what]
-    process = subprocess.Popen(
+    process = forked.Popen(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": SRC}, stderr=subprocess.PIPE
     )
     wait_for(folder / "up", process)

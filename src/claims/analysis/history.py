@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from claims.analysis.schema import BaseClaim, SequentialDesign
@@ -197,15 +198,23 @@ def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
     together), and whether there are others. Of any other claim they are all claims, and which of
     them are primary. `claim` is among `claims`.
     """
-    entries = [json.loads(text) for text in claims]
+    texts = tuple(claims)
     own = json.loads(claim)
+    if not own.get("primary"):
+        return _secondary_allowance(texts)
+    entries = [json.loads(text) for text in texts]
     primary = [entry for entry in entries if entry.get("primary")]
-    if own.get("primary"):
-        end = None if own["primary"] == "together" else primary.index(own)
-        before = {_name_of(entry) for entry in primary[:end]}
-        return before | {"others"} if len(primary) < len(entries) else before
+    end = None if own["primary"] == "together" else primary.index(own)
+    before = {_name_of(entry) for entry in primary[:end]}
+    return before | {"others"} if len(primary) < len(entries) else before
+
+
+@cache
+def _secondary_allowance(claims: tuple[str, ...]) -> set[str]:
+    """What every claim that is not primary allows for: one answer for all of a table's."""
+    entries = [json.loads(text) for text in claims]
     names = {_name_of(entry) for entry in entries}
-    return names | {f"first {_name_of(entry)}" for entry in primary}
+    return names | {f"first {_name_of(entry)}" for entry in entries if entry.get("primary")}
 
 
 def _name_of(entry: Mapping[str, object]) -> str:

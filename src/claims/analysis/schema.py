@@ -14,7 +14,7 @@ are seven kinds; which one an entry is follows from `direction`, `points` and `a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from itertools import chain, combinations, pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -232,6 +232,8 @@ class BaseClaim(Entry):
     `direction` is of the number: a perplexity that gets better is lower, or decreasing.
     """
 
+    directions: ClassVar[tuple[str, ...]] = ()
+    """those that its `direction` may be"""
     has_margin: ClassVar[bool] = False
     """whether it takes `points`"""
     expects_equality: ClassVar[bool] = False
@@ -303,6 +305,8 @@ class BaseClaim(Entry):
             raise ValueError(
                 f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
             )
+        if self.direction not in self.directions:
+            raise ValueError(f"no kind of claim with these keys has direction: {self.direction}")
         # Keys that belong to another kind say so, instead of "has no such key".
         if self.has_margin != (self.points > 0):
             raise ValueError(
@@ -382,9 +386,13 @@ class BaseClaim(Entry):
 class OrderClaim(BaseClaim):
     """The first row is higher (or lower) than each of the others."""
 
+    directions = ("lower", "higher")
+
 
 class TrendClaim(BaseClaim):
     """Each row is higher (or lower) than the row before it."""
+
+    directions = ("increasing", "decreasing")
 
     @property
     def pairs(self) -> list[RowPair]:
@@ -398,6 +406,7 @@ class EquivalenceClaim(BaseClaim):
     take 90 % and 5 %; a claim may be contradicted here, too, so both sides count.
     """
 
+    directions = ("within",)
     has_margin = True
     expects_equality = True
 
@@ -420,6 +429,7 @@ class NoninferiorityClaim(BaseClaim):
     at 2.5 %. It is contradicted where the whole interval lies beyond the margin.
     """
 
+    directions = ("not_lower", "not_higher")
     has_margin = True
     expects_equality = True
     limits_a_loss = True
@@ -439,6 +449,7 @@ class SuperiorityClaim(NoninferiorityClaim):
     Tested as a noninferiority claim, at the other side of zero.
     """
 
+    directions = ("lower", "higher")
     expects_equality = False
     limits_a_loss = False
 
@@ -454,6 +465,8 @@ class SuperiorityClaim(NoninferiorityClaim):
 class CrossingClaim(BaseClaim):
     """The first row's line is behind the second's at the beginning, and ahead at the end."""
 
+    directions = ("crosses",)
+
     def hypotheses(self, column: str) -> list[Hashable]:
         at_start = frozenset(("at the first common point", *self.rows))
         return [*super().hypotheses(column), (at_start, column, self.boundaries, self.against)]
@@ -462,6 +475,8 @@ class CrossingClaim(BaseClaim):
 class ContrastClaim(BaseClaim):
     """A difference of differences: `compare` less `against`."""
 
+    directions = ("lower", "higher")
+
     @property
     def weighted_cells(self) -> list[tuple[float, str, str]]:
         assert self.against is not None
@@ -469,14 +484,10 @@ class ContrastClaim(BaseClaim):
         return [*super().weighted_cells, (-1.0, first, column), (1.0, second, column)]
 
 
-DIRECTIONS: Mapping[str, type[BaseClaim]] = {
-    "within": EquivalenceClaim,
-    "not_lower": NoninferiorityClaim,
-    "not_higher": NoninferiorityClaim,
-    "crosses": CrossingClaim,
-    "increasing": TrendClaim,
-    "decreasing": TrendClaim,
-}
+# directions that only one kind of claim has
+CLASS_OF_DIRECTION: dict[str, type[BaseClaim]] = {}
+for _kind in (EquivalenceClaim, NoninferiorityClaim, CrossingClaim, TrendClaim):
+    CLASS_OF_DIRECTION |= dict.fromkeys(_kind.directions, _kind)
 
 
 def _claim_class(entry: object) -> str:
@@ -489,7 +500,7 @@ def _claim_class(entry: object) -> str:
         otherwise = ContrastClaim
     elif fields.get("points"):
         otherwise = SuperiorityClaim
-    return DIRECTIONS.get(str(fields.get("direction")), otherwise).__name__
+    return CLASS_OF_DIRECTION.get(str(fields.get("direction")), otherwise).__name__
 
 
 _MarginClaim = (

@@ -160,7 +160,7 @@ def _claimed_size(judgement: Judgement) -> str:
     claim = judgement.claim
     if isinstance(claim, EquivalenceClaim):
         return f"within {claim.points:g}"
-    if isinstance(claim, NoninferiorityClaim):
+    if claim.has_margin:
         return f"{DIRECTIONS.get(claim.direction, claim.direction)} by {claim.points:g} or more"
     return DIRECTIONS.get(claim.direction, claim.direction)
 

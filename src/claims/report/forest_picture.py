@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import fill
 
 import matplotlib
@@ -28,6 +29,8 @@ from claims.text.phrases import count_noun
 CLAIM_HEIGHT = 0.48
 CLAIM_CHARACTERS = 44
 BAND_ALPHA = 0.25
+# claims; the page has a line for every one
+MOST_LINES = 30
 # shape of a verdict's mark -> matplotlib's marker, and whether it is filled
 VERDICT_MARKERS = {
     "circle": ("o", True),
@@ -53,7 +56,14 @@ def forest_files(forest: Forest) -> dict[str, bytes]:
 
 
 def _forest_figure(forest: Forest) -> tuple[Figure, list[Line2D]]:
-    """The forest plot as a figure, and the entries of its legend."""
+    """The first claims' forest plot as a figure, and the entries of its legend."""
+    num_hidden = len(forest.lines) - MOST_LINES
+    groups = []
+    num_left = MOST_LINES
+    for group in forest.groups:
+        groups.append(replace(group, lines=group.lines[:num_left]))
+        num_left -= len(groups[-1].lines)
+    forest = replace(forest, groups=[group for group in groups if group.lines])
     heights = [len(group.lines) for group in forest.groups]
     size = (WIDTH, 0.7 + CLAIM_HEIGHT * sum(heights) + 0.6 * len(heights))
     figure, grid = plt.subplots(
@@ -71,6 +81,9 @@ def _forest_figure(forest: Forest) -> tuple[Figure, list[Line2D]]:
     if forest.has_margins:
         shade = plt.rcParams[FAINT]
         entries.append(entry(label="within the margin", color=shade, linewidth=8, alpha=BAND_ALPHA))
+    if num_hidden > 0:
+        more = f"and {count_noun(num_hidden, 'claim')} more, on the page"
+        entries.append(entry(label=more, linestyle=""))
     return figure, entries
 
 

@@ -37,6 +37,8 @@ LABELS: Mapping[Verdict, str] = {
     Verdict.BELOW_FLOOR: "inconclusive (below its baseline)",
     Verdict.NOT_COMPARABLE: "not comparable",
 }
+# labels that change with the number of claims
+PLURALS = {"holds": "hold"}
 
 _OPEN = VerdictColours(
     light="#7a5b00", dark="#e0bd55", terminal="yellow", mark="?", shape="ring", character="\u25cb"
@@ -78,7 +80,6 @@ COLOURS: Mapping[Verdict, VerdictColours] = {
 def label_of(verdict: Verdict, *, is_exploratory: bool = False, count: int = 1) -> str:
     """The verdict as a reader sees it: "holds (exploratory)"; of several claims "hold"."""
     label = LABELS[verdict]
-    # The only label that is a verb.
-    if verdict is Verdict.HOLDS and count > 1:
-        label = label.removesuffix("s")
+    if count > 1:
+        label = PLURALS.get(label, label)
     return f"{label}{EXPLORATORY}" if is_exploratory else label

@@ -38,7 +38,7 @@ def predict_task(
     scores_path = (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()
     with factory.recompose_config(record) as composed:
-        if not is_record_of(record, stage="finetune", config=composed):
+        if not is_record_of(record, stage="finetune", recorded=composed.recorded):
             raise ValueError(
                 f"{run}: its command gives another configuration now than when it was trained"
             )

@@ -27,7 +27,6 @@ def send(record: Record, logger: str) -> None:
     from clozelab.runs.tracked import job_of_record
     from clozelab.training.background import reason
     from clozelab.training.catching_up import note_unsent, unsent
-    from clozelab.training.tracking import WandbTracker
 
     folder = record.folder
     # Of a run that was moved or copied: a table in run_dir would be that of the old place.
@@ -42,12 +41,13 @@ def send(record: Record, logger: str) -> None:
     if not trackers:
         raise ValueError(f"{folder} had no tracker to send to; say logger=mlflow or logger=wandb")
     for label, tracker in trackers.items():
-        is_noted = label in unsent(folder)
+        # A run notes what its trackers lack; one that is named may be new to it.
+        if not logger and label not in unsent(folder):
+            say(f"{label} has all values of {folder}")
+            continue
         try:
-            num_values = send_missing(tracker, record, dict(job.config))
-            # W&B would begin another folder for scores that it has.
-            if num_values or is_noted or not isinstance(tracker, WandbTracker):
-                end_run(tracker, record)
+            num_values = send_all(tracker, record, dict(job.config))
+            end_run(tracker, record)
         except Exception as error:  # whatever a tracker's package raises
             raise ValueError(
                 f"{label} did not take the numbers of {folder}"
@@ -71,17 +71,10 @@ def final_scores(record: Record) -> PlainDict:
     return scores
 
 
-def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
-    """Send the values that the tracker does not have yet; returns how many were sent."""
+def send_all(tracker: Logger, record: Record, config: PlainDict) -> int:
+    """Send all values of a run, in place of what the tracker had; returns how many."""
     from clozelab.training.background import final_numbers
-    from clozelab.training.catching_up import (
-        MetricCall,
-        catch_up,
-        give,
-        recorded_by,
-        recorded_calls,
-        unrecorded,
-    )
+    from clozelab.training.catching_up import MetricCall, recorded_calls, send_again
     from clozelab.training.tracking import TensorBoardTracker, WandbTracker
 
     if hasattr(tracker, "load_package"):
@@ -89,20 +82,13 @@ def send_missing(tracker: Logger, record: Record, config: PlainDict) -> int:
     # W&B has the configuration from its job, and TensorBoard never gets it.
     if not isinstance(tracker, WandbTracker | TensorBoardTracker):
         tracker.log_hyperparams(config)
-    recorded = recorded_by(tracker)
-    if recorded is None:
-        recorded = {}
     began = datetime.fromisoformat(record.started).timestamp()
     calls = recorded_calls(record.folder / "metrics.csv", began)
-    num_values, beside = catch_up(tracker, calls, recorded)
     # Another tracker than W&B has no place of its own for the final scores.
     if not hasattr(tracker, "summarise"):
         end = calls[-1].time if calls else began
-        finals = [MetricCall(final_numbers(final_scores(record)), 0, end)]
-        missing = unrecorded(finals, beside)
-        give(tracker, missing)
-        num_values += sum(call.size for call in missing)
-    return num_values
+        calls.append(MetricCall(final_numbers(final_scores(record)), 0, end))
+    return send_again(tracker, calls)
 
 
 def end_run(tracker: Logger, record: Record) -> None:

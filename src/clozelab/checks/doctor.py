@@ -33,14 +33,6 @@ from clozelab.checks.tasks import (
     sample_texts,
 )
 from clozelab.checks.visibility import check_visibility
-from clozelab.models.attention import (
-    FULL,
-    AttentionInputs,
-    attention,
-    has_varlen_kernel,
-    reference_attention,
-)
-from clozelab.models.layout import Layout
 from clozelab.planning.arms import Arm, Corpus
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import make_console, print_table
@@ -52,8 +44,6 @@ from clozelab.training.runtime import (
     onednn_fp32_error,
 )
 
-# of the GPU's ragged kernel; bf16 rounds each number to within 2^-8 = 0.004 of itself
-MAX_BF16_ERROR = 0.02
 # of each matrix product whose ceiling is measured
 MEASURE_SECONDS = 0.5
 
@@ -235,10 +225,10 @@ class Fact:
     note: str = ""
 
 
-def machine_facts(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+def machine_facts(cores: int) -> Iterator[Fact]:
     """Facts in the order in which they are shown."""
     yield from _ceilings()
-    yield from automatic_choices(cores, allocator_tuned)
+    yield from automatic_choices(cores)
     yield from gpu_facts()
 
 
@@ -259,7 +249,7 @@ def _ceilings() -> Iterator[Fact]:
         yield Fact("ceilings", "matmul bf16", "emulated", note)
 
 
-def automatic_choices(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+def automatic_choices(cores: int) -> Iterator[Fact]:
     """The settings that `auto` selects on this CPU."""
     yield Fact(
         "path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto"
@@ -282,21 +272,10 @@ def automatic_choices(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
         str(torch.get_num_threads()),
         f"{cores} usable cores; trainer.threads sets them",
     )
-    if allocator_tuned:
-        yield Fact("path", "allocator", "tuned", "glibc keeps freed memory")
-    else:
-        note = "no glibc here: freed memory goes back to the system"
-        yield Fact("path", "allocator", "the system's", note)
-    yield Fact(
-        "path",
-        "attention on the CPU",
-        "matmul and softmax",
-        "ragged batches: sorted groups, padded inside",
-    )
 
 
 def gpu_facts() -> Iterator[Fact]:
-    """Name, ceiling, precision and kernels of each GPU; one line where there is none."""
+    """Name, ceiling and precision of each GPU; one line where there is none."""
     if not torch.cuda.is_available():
         build = "a CPU-only build"
         if torch.version.cuda:
@@ -311,50 +290,6 @@ def gpu_facts() -> Iterator[Fact]:
     yield Fact("GPU", "matmul bf16", rate)
     precision = choose_precision("auto", "gpu")
     yield Fact("GPU", "precision", precision, "trainer=gpu with precision auto")
-    yield _varlen_fact()
-
-
-def _varlen_fact() -> Fact:
-    """Whether the ragged kernel of the GPU is there, and right."""
-    name = "variable-length attention"
-    advice = "do not fine-tune on this GPU in bf16"
-    try:
-        error = varlen_error()
-    except (RuntimeError, NotImplementedError) as problem:
-        reason = " ".join(str(problem).split())[:200]
-        return Fact("GPU", name, "fails", f"{reason}: {advice}")
-    if error is None:
-        note = "torch has it from 2.10 on, for Ampere or newer; ragged batches: sorted groups"
-        return Fact("GPU", name, "not available", note)
-    difference = f"differs from one sequence at a time by {error:.1e}"
-    if not error <= MAX_BF16_ERROR:  # nor NaN
-        return Fact("GPU", name, "wrong", f"{difference}: {advice}")
-    return Fact("GPU", name, "works", difference)
-
-
-@torch.no_grad()
-def varlen_error() -> float | None:
-    """Largest difference of the ragged CUDA kernel from one call a sequence.
-
-    It is None where there is no such kernel.
-    """
-    # Three lengths of 102 tokens: very short, a power of two, and one above a power of two.
-    layout = Layout.ragged([5, 64, 33]).to("cuda")
-    generator = torch.Generator().manual_seed(0)
-
-    def random_heads() -> torch.Tensor:
-        """[T, N, D] for 102 tokens, two heads of 64."""
-        return torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16)
-
-    q = random_heads()
-    k = random_heads()
-    v = random_heads()
-    if not has_varlen_kernel(q, FULL):
-        return None
-    actual = attention(q, k, v, AttentionInputs(layout, FULL), dropout_prob=0.0, training=False)
-    # In fp32, so that the difference is the rounding of the kernel alone.
-    expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
-    return float((actual.float() - expected).abs().max())
 
 
 def flops(rate: float) -> str:

@@ -23,10 +23,9 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 import numpy as np
-import pandas
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -50,6 +49,9 @@ from clozelab.tasks.sequences import (
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import PlainDict
+
+if TYPE_CHECKING:
+    import pandas
 
 log = logging.getLogger(__name__)
 SHORTEST = 3  # [CLS], a token and [SEP]
@@ -322,6 +324,8 @@ class MinimalPairs(ScoringDataModule):
         self, rows: Sequence[tuple[str, ...]], groups: Sequence[str]
     ) -> pandas.DataFrame:
         """The group and the field of each pair, and whether both sentences have the same words."""
+        import pandas
+
         table = pandas.DataFrame({"group": groups})
         field_names = []
         is_permuted = []

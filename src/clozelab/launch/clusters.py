@@ -13,10 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from clozelab.launch.launcher import THREAD_VARIABLES
 from clozelab.launch.processes import Job
+from clozelab.text.plain import PlainMapping
+from clozelab.text.redaction import redact_argv
 from clozelab.training.host import process_rank
 from clozelab.training.stopping import die_with_parent
 
@@ -24,6 +27,20 @@ POLL_SECONDS = 0.2
 KILL_SECONDS = 10.0  # that a killed child may need to end
 # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
 NO_RESULT = 75
+
+
+def refuse_secrets(jobs: Sequence[Job], parameters: PlainMapping) -> None:
+    """ValueError for a word that looks like a secret, where a launcher's scripts would hold it."""
+    texts: list[str] = []
+    for job in jobs:
+        texts += job.words or ()
+    texts += [f"{key}={value}" for key, value in parameters.items()]
+    for text, redacted in zip(texts, redact_argv(texts), strict=True):
+        if text != redacted:
+            raise ValueError(
+                f"{redacted} looks like a secret, which files for the cluster would hold;"
+                " export it, say '${oc.env:NAME}'"
+            )
 
 
 class RemoteJob:

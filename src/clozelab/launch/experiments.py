@@ -85,8 +85,8 @@ class Paper(TypedDict, total=False):
 def inline_configs(experiment: Path) -> dict[str, PlainDict]:
     """What files an experiment's paper.yaml, or its one file, stands for.
 
-    Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say. Another folder
-    of YAML files has nothing inline.
+    Name ("arm/rate30", "sweep_pretrain") -> what is said of an arm or a row, as it is spelt there,
+    or what the file of a sweep would say. Another folder of YAML files has nothing inline.
     """
     paper = _read_paper(experiment)
     if paper is None:
@@ -99,7 +99,7 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         # What a row's encoder is measured for is filed under the row, too.
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
-            configs[f"{group}/{name}"] = _config({name_key: name} | delta, experiment)
+            configs[f"{group}/{name}"] = {name_key: name} | delta
     for stage, group in GROUPS.items():
         names = list(deltas[group])
         if group == MEASURED:
@@ -272,7 +272,6 @@ SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\
 would be more.
 """
 DOWNLOAD_KEY = re.compile(r"(^|\.)[+~]*hub$")
-SWEEPER_CHOICE = re.compile(r"\{'override /?hydra/sweeper': '\w+'\}")
 # an escaped one, or one without a brace
 LONE_DOLLAR = re.compile(r"\\\$|\$(?!{)")
 ONLY_DATA = "an experiment is data: leave that out, or say it on the command line"
@@ -297,12 +296,8 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
 
 
 def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[object]) -> bool:
-    """Whether a file lies below Hydra's own keys, or lays others over them.
-
-    The choice of a sweeper is free.
-    """
-    laid = [config_path, f"@{package}"]
-    laid += [str(entry) for entry in defaults if not SWEEPER_CHOICE.fullmatch(str(entry))]
+    """Whether a file lies below Hydra's own keys, or lays others over them."""
+    laid = [config_path, f"@{package}", *map(str, defaults)]
     return any(re.search(r"\bhydra\b", entry) for entry in laid)
 
 
@@ -380,6 +375,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
         self.inline = inline_configs(Path(self.path))
+        self.inline_groups = {name.rpartition("/")[0] for name in self.inline if "/" in name}
         # the user's own search path
         self.is_trusted = Path(self.path) == CONF_DIR or provider.startswith("hydra.")
 
@@ -389,7 +385,7 @@ class ExperimentSource(hydra_compat.VersionedSource):
     def is_group(self, config_path: str) -> bool:
         if super().is_group(config_path):
             return True
-        return any(name.startswith(f"{config_path}/") for name in self.inline)
+        return config_path in self.inline_groups
 
     def is_config(self, config_path: str) -> bool:
         return self._is_file(config_path) or config_path in self.inline
@@ -440,10 +436,12 @@ class ExperimentSource(hydra_compat.VersionedSource):
         return Path(self.path) / self._normalize_file_name(config_path)
 
     def _inline(self, config_path: str) -> ConfigResult:
+        said = self.inline[config_path]
         package = None
         if "/" in config_path:
             package = "_global_"
-        config = OmegaConf.create(self.inline[config_path])
+            said = _config(said, Path(self.path))
+        config = OmegaConf.create(said)
         return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
 
 

@@ -97,7 +97,7 @@ def job_status(job: Composed, run_dir: str) -> tuple[str, str]:
     if is_done(run_dir, stage=job.stage, config=job):
         return "complete", source
     with suppress(ValueError):  # a value is missing: the job itself says which
-        if not is_record_of(record, stage=job.stage, config=job):
+        if not is_record_of(record, stage=job.stage, recorded=job.recorded):
             return "conflict", source
     # Complete, and yet not done: something that it was made from may have changed.
     if record.is_complete:

@@ -18,23 +18,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
-from typing import Any
 
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from rich.console import Console
 
 from claims.analysis.grouping import group_by
 from claims.text.terminal import Heading
 from clozelab import hydra_compat
-from clozelab.addresses import build_parts
 from clozelab.config import Composed
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
-from clozelab.metrics.metric import metric_of
 from clozelab.runs.outcome import (
     ending,
     ignores_context,
@@ -107,15 +104,13 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         self.estimate = SweepEstimate()
         # what its jobs' tracker shows of the sweep so far
         self.rows: list[dict[str, object]] = []
-        # How many jobs a search, which launches several times, has gone on without.
-        self.failed = 0
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run a sweep's jobs, or a batch of a search's; returns what Hydra's sweeper gets of each.
+        """Run a sweep's jobs, or a batch of them; returns nothing that Hydra's sweeper would read.
 
-        Raises SystemExit where jobs of a grid have failed, or where the sweep was stopped.
+        Raises SystemExit where jobs have failed, or where the sweep was stopped.
         """
         # Hydra has just written this file with all words as they were said, secrets too.
         # launch.json and the runs' records have them without.
@@ -123,9 +118,6 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         console = Console(stderr=True)
         composed, planned = self._compose_jobs(job_overrides, console)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
-        if not is_grid(self.master) and self.verb == "finetune":
-            for config in composed:
-                check_direction(str(self.master.hydra_value("sweeper.direction")), config)
         wait_for_inputs(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
         self._read_estimate(jobs)
@@ -141,15 +133,13 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         scores = {name: record.score for name, record in records.items()}
         if composed:
             self._track(composed[0], jobs, scores)
-        if is_grid(self.master):
-            self._print_scores(list(records.values()), console)
-        else:
-            _print_trials(jobs, scores, console)
+        self._print_scores(list(records.values()), console)
         command = sync_command([self.sweep_dir, *(Path(job.folder) for job in jobs)])
         if command:
             say(f"W&B offline; to upload all: {command}", console=console)
-        self._count_failed(jobs)
-        return [_job_return(job, scores.get(job.name)) for job in jobs]
+        if any(job.state == JobState.FAILED for job in jobs):
+            raise SystemExit(1)
+        return []
 
     def _compose_jobs(
         self, job_overrides: Sequence[Sequence[str]], console: Console
@@ -221,14 +211,12 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)
         if not is_first or not planned:
             return
-        # For `clozelab status`, which then knows how many jobs there are to be. A search does not.
+        # For `clozelab status`, which then knows how many jobs there are to be.
         if self.verb in TRAININGS and not _is_part_of_reproduction():
-            names = None
-            if is_grid(self.master):
-                names = names_of(composed)
+            names = names_of(composed)
             write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
         num_left = sum(plan.status != "complete" for plan in planned)
-        run_preflight(self.verb, self.master, planned[0].overrides, num_left, self.sweep_dir)
+        run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
     def _read_estimate(self, jobs: Sequence[Job]) -> None:
         """Take the planned seconds of each job from the pre-flight's plan."""
@@ -263,7 +251,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         track(config, self.verb, self.sweep_dir, self.rows)
 
     def _print_scores(self, records: Sequence[Record], console: Console) -> None:
-        """Print a grid's table of scores and the next command."""
+        """Print the table of scores and the next command."""
         if not records:
             return
         headings = [
@@ -298,25 +286,16 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             lines += _best_pretraining(records)
         return lines
 
-    def _count_failed(self, jobs: Sequence[Job]) -> None:
-        """Raise SystemExit for a grid with failed jobs; a search gets them as failed trials."""
-        num_failed = sum(job.state == JobState.FAILED for job in jobs)
-        if num_failed and is_grid(self.master):
-            raise SystemExit(1)
-        self.failed += num_failed
-
 
 def run_preflight(
     verb: str,
     config: Composed,
-    first_job: Sequence[str],
     num_left: int,
     plan_folder: Path | None = None,
 ) -> None:
     """Run `clozelab doctor` on a sweep of trainings, unless few jobs are left or nobody wants it.
 
     Args:
-        first_job: its overrides; all that the pre-flight sees of a search.
         num_left: how many jobs are not complete yet.
         plan_folder: where it leaves the sizes of the jobs.
 
@@ -324,10 +303,8 @@ def run_preflight(
         ValueError: it has found an error, or was killed.
         SystemExit: it was stopped.
     """
-    # A search says at first only how its first job looks; there are more to come.
-    is_long = num_left > FEW_JOBS or not is_grid(config)
     is_unwanted = os.environ.get(SKIP_DOCTOR, "0") not in ("", "0")
-    if verb not in TRAININGS or not is_long or is_unwanted:
+    if verb not in TRAININGS or num_left <= FEW_JOBS or is_unwanted:
         return
     heartbeat = Heartbeat(
         Console(stderr=True),
@@ -336,7 +313,7 @@ def run_preflight(
     environment = {}
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
-    arguments = [*configuration_options(config), *_preflight_overrides(config, first_job)]
+    arguments = [*configuration_options(config), *_preflight_overrides(config)]
     with heartbeat.in_background():
         status = run_verb(["doctor", verb, *arguments], environment=environment)
     if status in STOPPED:
@@ -351,17 +328,13 @@ def run_preflight(
         )
 
 
-def _preflight_overrides(config: Composed, first_job: Sequence[str]) -> list[str]:
-    """Return the overrides of a grid as they were said; of a search those of its first job."""
+def _preflight_overrides(config: Composed) -> list[str]:
+    """Return the overrides of a sweep as they were said."""
     passed_on = []
     for word in config.hydra_value("overrides.hydra"):
         if key_of(word).startswith(PASSED_ON):
             passed_on.append(word)
-    if is_grid(config):
-        return [*config.unresolved_hydra["hydra"]["overrides"]["task"], *passed_on]
-    # The overrides of its first job, without the sweeper's, are one whole configuration.
-    without_sweeper = [word for word in passed_on if "sweeper" not in key_of(word)]
-    return [*first_job, *without_sweeper, "hydra.sweeper.params=null"]
+    return [*config.unresolved_hydra["hydra"]["overrides"]["task"], *passed_on]
 
 
 def configuration_options(config: Composed) -> list[str]:
@@ -371,28 +344,6 @@ def configuration_options(config: Composed) -> list[str]:
         if source["provider"] == "command-line":
             options += ["--config-dir", str(source["path"])]
     return [*options, "--config-name", str(config.hydra_value("job.config_name"))]
-
-
-def is_grid(config: Composed) -> bool:
-    """Say whether all jobs are known beforehand."""
-    return str(config.hydra_value("sweeper._target_")).endswith(".GridSweeper")
-
-
-def check_direction(direction: str, config: Composed) -> None:
-    """Raise ValueError where a search goes the other way than a fine-tuning's metric."""
-    task: Any = config.get("task")
-    from clozelab.tasks.target import metrics_of  # torch, which starting jobs does not need
-
-    _, target = build_parts(task)
-    metrics = metrics_of(target, task["data"].get("extra_validation_files") or ())
-    rises = metric_of(task["metric"], metrics).higher_is_better
-    right = "maximize" if rises else "minimize"
-    if direction != right:
-        better = "higher" if rises else "lower"
-        raise ValueError(
-            f"hydra.sweeper.direction={direction}: of {task['metric']} a {better} value is better;"
-            f" say hydra.sweeper.direction={right}"
-        )
 
 
 def require_positive(name: str, value: object, *, instead: str = "") -> None:
@@ -461,17 +412,6 @@ def read_records(jobs: Iterable[Job]) -> dict[str, Record]:
     return records
 
 
-def _print_trials(
-    jobs: Iterable[Job], scores: Mapping[str, float | None], console: Console
-) -> None:
-    """Print a line a trial of a search."""
-    for job in jobs:
-        end = str(scores.get(job.name))
-        if job.state == JobState.FAILED:
-            end = f"failed ({job.message})"
-        say(f"trial {job.name}: {end} with {' '.join(job.overrides)}", console=console)
-
-
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:
     """Print how many jobs ended in which way, and each reason for a failure once."""
     counts = Counter(job.state for job in jobs)
@@ -526,16 +466,3 @@ def sync_command(folders: Sequence[Path]) -> str | None:
     common = shlex.quote(os.path.commonpath(offline))
     # A resumed run has a folder for each start, whose name has the time: they are sent in order.
     return f"find {common} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"
-
-
-def _job_return(job: Job, score: float | None) -> JobReturn:
-    """Return a job as Hydra sees it; a sweeper optimises its record's headline.
-
-    That is the best score in percent, or the validation loss.
-    """
-    result = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
-    result.return_value = score
-    if job.state == JobState.FAILED:
-        result.status = JobStatus.FAILED
-        result.return_value = RuntimeError(job.message)
-    return result

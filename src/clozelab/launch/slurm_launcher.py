@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from clozelab.config import Composed, to_plain
-from clozelab.launch.clusters import NO_RESULT, RemoteJob
+from clozelab.launch.clusters import NO_RESULT, RemoteJob, refuse_secrets
 from clozelab.launch.handed_over import NOTES_FILE
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
@@ -34,7 +34,6 @@ from clozelab.runs.record import write_json
 from clozelab.terminal import say
 from clozelab.text.packages import require_package
 from clozelab.text.plain import Json, JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
-from clozelab.text.redaction import redact_argv
 from clozelab.training.stopping import TERMINATED
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class SlurmLauncher(SweepLauncher):
         self.queue: SlurmQueue | None = None  # of the real Slurm
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[Composed], console: Console) -> None:
-        self._refuse_secrets(jobs)
+        refuse_secrets(jobs, self.parameters)
         # on a file system that the nodes share
         self.folder = self.sweep_dir.resolve() / self.cluster
         threads = self.parameters.get("cpus_per_task")
@@ -115,19 +114,6 @@ class SlurmLauncher(SweepLauncher):
             asking = self.queue
         with asking:
             self.run_pool(jobs, console, self.jobs_at_once)
-
-    def _refuse_secrets(self, jobs: Sequence[Job]) -> None:
-        """ValueError for a word that looks like a secret: the scripts for the cluster hold it."""
-        texts: list[str] = []
-        for job in jobs:
-            texts += job.words or ()
-        texts += [f"{key}={value}" for key, value in self.parameters.items()]
-        for text, redacted in zip(texts, redact_argv(texts), strict=True):
-            if text != redacted:
-                raise ValueError(
-                    f"{redacted} looks like a secret, which files for the cluster would hold;"
-                    " export it, say '${oc.env:NAME}'"
-                )
 
     def _hand_over(self, job: Job, remote: RemoteJob, resources: PlainMapping) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder.

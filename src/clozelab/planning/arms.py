@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from clozelab.planning.shapes import (
     adapt_encoder,
     adaptation_of,
     frozen_weights,
+    optimizer_kind,
 )
 from clozelab.schema import (
     PretrainConfig,
@@ -65,6 +66,7 @@ class Corpus:
     sampled: float | None = None
     sampled_held_out: int = 0
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
+    _lengths: dict[tuple[Objective, int], float] = field(default_factory=dict, repr=False)
 
     @property
     def held_out_sentences(self) -> int:
@@ -80,6 +82,18 @@ class Corpus:
             shards = _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
             self._instances[key] = objective.bind(shards, self.ids, seq_length)
         return self._instances[key]
+
+    def mean_length(self, objective: Objective, seq_length: int) -> float:
+        """Tokens of text in an instance, by a sample; arms that share an objective share it."""
+        key = (objective, seq_length)
+        if key not in self._lengths:
+            instances = self.instances(objective, seq_length)
+            index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
+            arrays = objective.arrays(instances, 0, 0, index)
+            # A row of the permuted objectives has queries behind its text, which the FLOPs a token
+            # of text count.
+            self._lengths[key] = float(np.mean(arrays.get("text_lengths", arrays["lengths"])))
+        return self._lengths[key]
 
 
 def _beginning_of(shards: TokenShards, most_tokens: int) -> TokenShards:
@@ -162,15 +176,7 @@ class Arm(Shape):
         for phase, objective in zip(self.phases, self.of_phases, strict=True):
             of_instance = float(phase["seq_length"])
             if self.corpus.folder is not None or self.corpus.sampled is not None:
-                instances = self.corpus.instances(objective, phase["seq_length"])
-                index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
-                arrays = objective.arrays(instances, 0, 0, index)
-                # Of the text: a row of the permuted objectives has queries behind it, which
-                # the FLOPs a token of text count.
-                lengths = arrays["lengths"]
-                if "text_lengths" in arrays:
-                    lengths = arrays["text_lengths"]
-                of_instance = float(np.mean(lengths))
+                of_instance = self.corpus.mean_length(objective, phase["seq_length"])
             tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
         return tokens
 
@@ -203,8 +209,7 @@ class Arm(Shape):
     @cached_property
     def kept_parameters(self) -> int:
         """Of all models with their heads, each counted once; built without memory."""
-        with torch.device("meta"):
-            return cost.trained_parameters(build_models(Encoder(self.config), self.of_phases))
+        return _kept_parameters(self.config, tuple(self.of_phases))
 
     @cached_property
     def trained_parameters(self) -> int:
@@ -299,7 +304,7 @@ class Arm(Shape):
                 "phase": shape,
                 "objective": node,
                 "hardware": self.hardware(),
-                "optimizer": self.settings.optimizer,
+                "optimizer": optimizer_kind(self.settings.optimizer),
                 "schedule": self.settings.schedule,
                 **adaptation_of(self.settings),
             }
@@ -329,3 +334,9 @@ class Arm(Shape):
                     predicts_next=objective.predicts_next,
                 ),
             )
+
+
+@cache
+def _kept_parameters(config: EncoderConfig, objectives: tuple[Objective, ...]) -> int:
+    with torch.device("meta"):
+        return cost.trained_parameters(build_models(Encoder(config), objectives))

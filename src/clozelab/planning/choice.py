@@ -8,6 +8,7 @@ conf/spreads.yaml names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
@@ -202,6 +203,9 @@ def _effect_of(claim: BaseClaim, task: str, difference: float) -> Effect:
     if claim.against:
         cells = 4  # a difference of differences
     mean = 0.0 if claim.expects_equality else difference
+    # A margin below zero is claimed of a difference that is below it.
+    if claim.has_margin and not claim.is_supported_by(math.inf):
+        mean = -mean
     return Effect(mean, claim.boundaries, cells, task)
 
 

@@ -12,19 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pandas
-from scipy.optimize import brentq
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import duration
-from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import PlanPart, job_key
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.arms import Arm, Corpus
+from clozelab.planning.finished import done_jobs
 from clozelab.planning.measures import MeasureJob, measure_job
 from clozelab.planning.shapes import C, JobGroup, Request, Shape, Speed, TaskPlace, Words
 from clozelab.planning.starts import constants, start_seconds
@@ -46,10 +43,11 @@ from clozelab.schema import EncoderStageConfig, EvaluateConfig, FinetuneConfig, 
 from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
 
+if TYPE_CHECKING:  # a second, for a budget alone
+    import pandas
+
 # settings in which a fine-tuning has to be equal to take as long
 ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
-# of a planned job; `check`: complete, most likely of the same inputs
-DONE = ("complete", "check", "shared", "shared?")
 NO_SPEED = (
     "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 )
@@ -250,17 +248,6 @@ def assemble(
         ]
     pools = {verb: Pool.from_step(step) for verb, step in sweeps.items()}
     return Costing(shapes["pretrain"], shapes["finetune"], pools, measures=shapes["evaluate"])
-
-
-def done_jobs(step: Step, runs: Runs | None) -> set[Words]:
-    """The jobs of one step that need not run again, by the runs so far."""
-    # To ask takes time. Runs of other experiments are shared in pre-training alone.
-    if runs is None:
-        return set()
-    has_complete = any(run.is_complete for run in getattr(runs, step.verb))
-    if not has_complete and step.verb != "pretrain":
-        return set()
-    return {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE}
 
 
 @dataclass(frozen=True)
@@ -506,6 +493,8 @@ def divide(
         A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the
         `steps_factor` that its configuration has to say for it.
     """
+    from scipy.optimize import brentq
+
     start = max(arm.start for arm in arms)
     planned = _planned_runs(arms, start)
     counts = [arm.count for arm in arms]
@@ -536,6 +525,8 @@ def divide(
 
 def _planned_runs(arms: Iterable[Arm], start: float) -> pandas.DataFrame:
     """One run of each arm as it is planned; its time is without the start."""
+    import pandas
+
     lines = []
     for arm in arms:
         lines.append(

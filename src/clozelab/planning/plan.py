@@ -18,6 +18,7 @@ from clozelab.planning.steps import Step, make_steps, step_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs, say
+from clozelab.training.host import import_torchmetrics_quickly
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     from clozelab.planning.cost import Costing
@@ -63,6 +64,7 @@ def make_plan(args: ParsedArgs) -> Plan:
 
     ValueError: a value is wrong, or goes with another that is missing.
     """
+    import_torchmetrics_quickly()  # the planner imports Lightning
     from clozelab.planning.cost import parts_of, with_speeds
     from clozelab.planning.sweeps import Corpora, analyse
 

@@ -216,6 +216,12 @@ def adaptation_of(settings: TrainingConfig) -> Question:
     return adaptation
 
 
+def optimizer_kind(optimizer: Component) -> Component:
+    """What decides an optimizer's speed, so that arms of other learning rates share a timing."""
+    rates = [key for key in optimizer if key.endswith("learning_rate") and optimizer[key]]
+    return optimizer | dict.fromkeys(rates, 1e-3)
+
+
 def adapt_encoder(encoder: Encoder, settings: PlainMapping) -> None:
     """Adapt an encoder as settings say; its pooler counts as one of given weights."""
     encoder.has_trained_pooler = True

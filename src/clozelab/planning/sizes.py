@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from claims.analysis.comparability import is_within
-from clozelab.runs.loss_bands import PLANNED_TOKENS, Band, nearest
+from clozelab.runs.loss_bands import PLANNED_TOKENS, Band, load_bands, nearest
 from clozelab.runs.record import Record
 
 SIZE_KEYS = ("model.num_*", "model.*_size", PLANNED_TOKENS)
@@ -36,7 +36,7 @@ class SizeForecast(NamedTuple):
 def bands_of_sizes(run: Record) -> list[Band]:
     """The bands that differ from a pre-training in nothing but size and length."""
     bands = []
-    for match in nearest(run):
+    for match in nearest(run, load_bands()):
         if all(is_within(key, SIZE_KEYS) for key in match.differing):
             bands.append(match.band)
     return bands

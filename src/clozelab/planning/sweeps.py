@@ -23,6 +23,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
+from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
 from clozelab.planning.cost import Costing, TaskFiles, assemble
 from clozelab.planning.shapes import JobGroup, TaskPlace, Words
@@ -33,6 +34,7 @@ from clozelab.runs.identity import SEED_KEYS
 from clozelab.schema import Component, EvaluateConfig, PretrainConfig, StageConfig
 from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SAMPLED_DOCUMENTS = {"num_documents": 1000, "entropy_documents": 10}
@@ -81,6 +83,7 @@ class Corpora:
     sampling: float = 0.0
     unprepared: list[str] = field(default_factory=list)
     _opened: dict[str, Corpus] = field(default_factory=dict)
+    _built: dict[str, tuple[list[PlainDict], list[Objective]]] = field(default_factory=dict)
 
     def __call__(self, cfg: PretrainConfig) -> Corpus:
         key = repr((cfg.corpus, cfg.tokenizer))
@@ -91,6 +94,14 @@ class Corpora:
             self.awaits_world |= cfg.corpus.generator is not None
             self.unprepared.append(cfg.corpus.name)
         return corpus
+
+    def objectives(self, cfg: PretrainConfig) -> tuple[list[PlainDict], list[Objective]]:
+        """The objective of each phase, configured and built; arms of equal settings share them."""
+        settings = (cfg.objective, cfg.phases, cfg.scale, cfg.fidelity, cfg.fidelities)
+        key = repr(settings)
+        if key not in self._built:
+            self._built[key] = (phase_objectives(cfg), encoders.build_objectives(cfg))
+        return self._built[key]
 
     def _open(self, cfg: PretrainConfig) -> Corpus:
         try:
@@ -179,7 +190,7 @@ def text_bytes(cfg: PretrainConfig) -> int:
 
 def open_arm(cfg: PretrainConfig, jobs: Sequence[Words], corpora: Corpora) -> Arm:
     """The arm of a composed pre-training configuration."""
-    objectives = encoders.build_objectives(cfg)
+    nodes, objectives = corpora.objectives(cfg)
     last_objective = objectives[-1]
     corpus = corpora(cfg)
     if cfg.encoder is None:
@@ -198,7 +209,7 @@ def open_arm(cfg: PretrainConfig, jobs: Sequence[Words], corpora: Corpora) -> Ar
         phases=phases,
         corpus=corpus,
         objectives=objectives,
-        nodes=phase_objectives(cfg),
+        nodes=nodes,
         settings=cfg,
         jobs=jobs,
         source_weights=source_weights(cfg),

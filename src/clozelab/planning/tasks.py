@@ -24,6 +24,7 @@ from clozelab.planning.shapes import (
     adaptation_of,
     forward_request,
     frozen_weights,
+    optimizer_kind,
     rounded_length,
 )
 from clozelab.schema import (
@@ -239,7 +240,7 @@ class TaskJob(Shape):
             "model": self.encoder.to_dict(),
             "batch_size": batch_size,
             "hardware": hardware,
-            "optimizer": self.settings.optimizer,
+            "optimizer": optimizer_kind(self.settings.optimizer),
             "schedule": self.settings.schedule,
             **adaptation_of(self.settings),
         }

@@ -28,7 +28,6 @@ from clozelab.report.classes import ClassTable, class_tables
 from clozelab.report.problems import problems
 from clozelab.report.provenance import provenance
 from clozelab.report.summaries import (
-    ArmsBelowBaseline,
     ArmSummary,
     Cost,
     arms_below_baseline,
@@ -186,23 +185,19 @@ def answer(
 def _arms_below_baseline(
     table: ResultTable, judgements: Sequence[Judgement]
 ) -> list[ArmsBelowBaselineView]:
+    arm_of = {row.name: row.arm for row in table.experiment.rows}
+    arms_of_claims = []
+    for one in judgements:
+        arms_of_claims.append((one.claim.text, {arm_of[row] for row in one.rows}))
     lacks = []
     for lack in arms_below_baseline(table):
+        # A claim rests on a lack that compares arms of all the groups that it keeps apart.
         claims = []
-        for one in judgements:
-            if _rests_on(one, lack, table):
-                claims.append(one.claim.text)
+        for text, arms in arms_of_claims:
+            if not any(arms.isdisjoint(group) for group in lack.groups):
+                claims.append(text)
         lacks.append(ArmsBelowBaselineView(lack.text, claims))
     return lacks
-
-
-def _rests_on(judgement: Judgement, lack: ArmsBelowBaseline, table: ResultTable) -> bool:
-    """Whether a claim compares arms of all the groups that a lack keeps apart."""
-    arms = set()
-    for row in table.experiment.rows:
-        if row.name in judgement.rows:
-            arms.add(row.arm)
-    return not any(arms.isdisjoint(group) for group in lack.groups)
 
 
 def _setup(table: ResultTable) -> str:

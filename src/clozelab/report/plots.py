@@ -49,6 +49,8 @@ DASHED = (0, (4, 3))
 MARKERS = "osv^DP"
 # data sets side by side
 PANELS_ACROSS = 3
+# of arms that a picture can tell apart at all
+MOST_ARMS = 30
 # of the axis: how far intervals of two lines at one place are drawn from each other
 APART = 0.006
 # of the axis: what is left of zero, so that points there are whole
@@ -164,25 +166,31 @@ def _common_entries(
 
 
 def draw_curves(table: ResultTable) -> Picture | None:
-    """Draw the held-out loss of each pre-training run against tokens; None without a curve."""
+    """Draw the held-out loss of each pre-training run against tokens; None without a curve.
+
+    Of many arms the first ones are drawn.
+    """
+    labels = arm_labels(table)
+    arms = list(labels)[:MOST_ARMS]
     runs = []
     for run in table.runs.pretrain:
-        if run.curves.get("validation/loss"):
+        if run.name in arms and run.curves.get("validation/loss"):
             runs.append(run)
     if not runs:
         return None
-    labels = arm_labels(table)
-    arms = list(dict.fromkeys([*labels, *(run.name for run in runs)]))
     figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
     axes.set(xlabel="tokens seen", ylabel="held-out loss (nats a predicted token)")
     axes.xaxis.set_major_formatter(EngFormatter())
     entries = []
+    by_arm = group_by(runs, lambda run: run.name)
     for index, arm in enumerate(arms):
-        colour = _colour_of(index)
-        of_arm = [run for run in runs if run.name == arm]
-        _draw_losses(axes, of_arm, colour)
-        if of_arm:
-            entries.append(entry(label=labels.get(arm, arm), color=colour))
+        if arm in by_arm:
+            colour = _colour_of(index)
+            _draw_losses(axes, by_arm[arm], colour)
+            entries.append(entry(label=labels[arm], color=colour))
+    if len(labels) > len(arms):
+        more = f"and {len(labels) - len(arms)} arms more, not drawn"
+        entries.append(entry(label=more, linestyle=""))
     entries += _draw_reference_losses(axes, runs)
     axes.set_xlim(0.0, axes.get_xlim()[1])
     entries += _draw_bands(axes, runs)

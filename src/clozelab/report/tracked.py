@@ -60,17 +60,19 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMap
 def track_report(job: Composed, report: Report, *, experiment: str, scale: str) -> None:
     """Send the report as an artifact of a W&B run of its own, where `logger` has W&B.
 
-    The verdicts are in its summary. Means over seeds are a run in the group of each arm and row,
-    for W&B and for MLflow.
+    The verdicts are in its summary, and a panel of each curve has the arms beside each other. Means
+    over seeds are a run in the group of each arm and row, for W&B and for MLflow.
     """
     labels = _chosen_trackers(job)
     if not labels:
         return
-    if WANDB in labels:
-        _send_report(job, report, experiment, scale)
     arms = [run.name for run in report.table.current.pretrain]
+    points_by_arm = {}
     for arm in dict.fromkeys([*arms, *report.table.rows]):
-        points = points_over_seeds(arm, report.table)
+        points_by_arm[arm] = points_over_seeds(arm, report.table)
+    if WANDB in labels:
+        _send_report(job, report, experiment, scale, lines_by_curve(points_by_arm))
+    for arm, points in points_by_arm.items():
         # A tracker keeps the points that it has: those of other seeds are another run.
         version = hashlib.sha256(repr(points).encode()).hexdigest()[:8]
         folder = report.folder / "seeds" / f"{arm}-{version}"
@@ -86,11 +88,19 @@ def track_report(job: Composed, report: Report, *, experiment: str, scale: str) 
                     mark.touch()
 
 
-def _send_report(job: Composed, report: Report, experiment: str, scale: str) -> None:
+def _send_report(
+    job: Composed,
+    report: Report,
+    experiment: str,
+    scale: str,
+    lines_of_curves: Mapping[str, Mapping[str, Mapping[int, float]]],
+) -> None:
     tracker = _open(WANDB, job, "report", report.folder, f"{scale}/report", experiment, "report")
     paths = list(chain.from_iterable(sorted(report.folder.glob(each)) for each in REPORT_FILES))
     artifact = f"{experiment}-{scale}-report".replace("/", "-")
     tracker.call("log_report", artifact, paths)
+    for curve, lines in lines_of_curves.items():
+        tracker.call("log_lines", f"{curve} over seeds", lines)
     tracker.summarise(_verdicts_by_claim(report.judgements))
     tracker.close()
 
@@ -120,6 +130,25 @@ def points_over_seeds(arm: str, table: ResultTable) -> dict[tuple[str, int], Est
         if cell and cell.estimate and cell.estimate.count > 1:
             points[column.heading, 0] = cell.estimate
     return points
+
+
+def lines_by_curve(
+    points_by_arm: Mapping[str, Mapping[tuple[str, int], Estimate]],
+) -> dict[str, dict[str, dict[int, float]]]:
+    """Return curve -> label of a line -> step -> value, from each arm's means over seeds.
+
+    For example "validation/loss" has the lines "mlm mean", "mlm low" and "mlm high", and those of
+    the other arms. Scores have one step, and are no curve.
+    """
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for arm, points in points_by_arm.items():
+        for (key, step), mean in points.items():
+            if step == 0:
+                continue
+            lines = curves.setdefault(key, {})
+            for end in INTERVAL:
+                lines.setdefault(f"{arm} {end}", {})[step] = getattr(mean, end)
+    return curves
 
 
 def _held_out_figures(runs: Iterable[Record]) -> dict[tuple[str, int], dict[Seeds, float]]:

@@ -32,7 +32,7 @@ from clozelab.training.stopping import Interrupted
 REFRESH_SECONDS = 5.0
 # Nothing runs for a while where a corpus is prepared, between two stages and after a failure.
 IDLE_SECONDS = 600.0
-GAP_SECONDS = 30.0  # at most between two trials of a search
+GAP_SECONDS = 30.0  # at most between two launches
 
 
 class _Frame(StringIO):

@@ -125,7 +125,7 @@ def find_column(table: ResultTable, name: str) -> DataColumn:
 
     ValueError: there is none, or it is no score of tasks or measures that rises.
     """
-    column = table.find_columns(name)[0]
+    column = table.find_column(name)
     if not column.scale.higher_is_better or not column.tasks:
         raise ValueError(
             f"{column.heading}: a record is of a task's or a measure's score that rises"

@@ -8,7 +8,7 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -151,33 +151,43 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
     other_run = second[0]
     lines = delta_of(run)
     other_lines = delta_of(other_run)
-    references = dict(derived_settings())
     factors = set()
+    equal_lines = set()
     for key in lines.keys() | other_lines.keys():
         if lines.get(key, NO_LINE) == other_lines.get(key, NO_LINE):
-            references[key] = _references_in(key, lines.get(key, ""))
+            equal_lines.add((key, lines.get(key, "")))
         elif key.startswith("/"):
             factors |= _differing_choices(key.removeprefix("/"), run, other_run)
         else:
             factors.add(key)
 
-    factors = _with_referring_keys(factors, references)
-    if any(key.split(".")[0] == "tokenizer" for key in factors):
-        # The same text, as other tokens.
-        factors.add("input corpus")
-    return frozenset(factors)
+    return _with_referring_keys(frozenset(factors), frozenset(equal_lines))
 
 
-def _with_referring_keys(factors: set[str], references: Mapping[str, Sequence[str]]) -> set[str]:
-    """The factors, with every setting that refers to one of them, directly or through others."""
+@cache
+def _with_referring_keys(
+    factors: frozenset[str], equal_lines: frozenset[tuple[str, str]]
+) -> frozenset[str]:
+    """The factors, with every setting that refers to one of them, directly or through others.
+
+    Settings refer to others in conf/ and in the lines that are equal. The arms of a sweep mostly
+    set the same keys: one answer does for all pairs of them.
+    """
+    references = dict(derived_settings())
+    for key, text in equal_lines:
+        references[key] = _references_in(key, text)
     while True:
         referring: set[str] = set()
         for key, names in references.items():
             if any(is_within(name, factors) for name in names):
                 referring.add(key)
         if referring <= factors:
-            return factors
+            break
         factors = factors | referring
+    if any(key.split(".")[0] == "tokenizer" for key in factors):
+        # The same text, as other tokens.
+        return factors | {"input corpus"}
+    return factors
 
 
 def _differing_choices(group: str, run: Record, other: Record) -> set[str]:

@@ -184,19 +184,16 @@ class ResultTable(ScoreTable):
             raise ValueError(f"no row {name!r}; {hint(name, rows.values())}")
         return rows[name]
 
-    def find_columns(self, name: str) -> list[DataColumn]:
-        """The data sets with results that a name means.
+    def find_column(self, name: str) -> DataColumn:
+        """The first data set with results that a name means; ValueError where there is none.
 
         It may be that of a task, a heading, or a column of the paper, which has its stand-ins, too.
         """
         columns = self.with_results
         # A task's or a heading's own name comes first: a column of the paper may share it.
         exact = [column for column in columns if name in (column.key, column.task, column.heading)]
-        if exact:
-            return exact
-        of_paper = datasets_for_column(name, columns)
-        if of_paper:
-            return of_paper
+        for column in [*exact, *datasets_for_column(name, columns)]:
+            return column
         names = set()
         for column in columns:
             names |= {column.task, column.heading}
@@ -254,6 +251,8 @@ def _outdated(
     table: ResultTable, rows: Collection[str], arms: Collection[str], tasks: Collection[str]
 ) -> str:
     """Why an arm or a row has no run that may be compared, though it has some."""
+    if not table.outdated:
+        return ""
     runs = [run for run in table.runs.pretrain if run.name in arms]
     for run in (*table.runs.finetune, *table.runs.evaluate):
         if run.name in rows and run.task in tasks:
@@ -395,13 +394,11 @@ class _TableBuilder:
             origin,
             scale=scale_of(column, column.metric, self._figure_of_pretraining(column.metric)),
         )
+        by_arm = group_by(self.runs.pretrain, lambda run: run.name)
         for row in self.experiment.rows:
             # Of an encoder on the way no such figure is known.
             is_at_end = float(row.delta.get(POINT, 1.0)) == 1.0
-            runs = []
-            for run in self.runs.pretrain:
-                if run.name == row.arm and is_at_end:
-                    runs.append(run)
+            runs = by_arm.get(str(row.arm), []) if is_at_end else []
             complete = [run for run in runs if run.is_complete]
             expected = [seeds_of(run) for run in runs]
             self.cells[row.name, ours.key] = _cell(complete, column.metric, expected)

@@ -5,6 +5,7 @@ A folder whose record is damaged or missing is a record, too: it says why, and w
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -27,6 +28,8 @@ from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
 PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
 """Where conf/ puts a run: EXPERIMENT/SCALE/STAGE/..."""
+# a claim writes the lock first, then config.yaml, then run.json
+MARKS = frozenset({LOCK_FILE, CONFIG_FILE, RUN_FILE})
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,12 @@ def find(root: Path) -> Runs:
 
     A run folder has a record, or what a claim leaves before it. Hidden folders are left out.
     """
-    folders = set()
-    # a claim writes the lock first, then config.yaml, then run.json
-    for mark in (RUN_FILE, CONFIG_FILE, LOCK_FILE):
-        for path in root.rglob(mark):
-            names = path.parent.relative_to(root).parts
-            is_hidden = any(name.startswith(".") for name in names)
-            if path.is_file() and not is_hidden:
-                folders.add(path.parent)
+    folders = []
+    for place, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        folder = Path(place)
+        if any((folder / name).is_file() for name in MARKS.intersection(files)):
+            folders.append(folder)
     # asked once for all folders: the list of locks of a large machine is long
     held = holders()
     records = [open_folder(folder, root, held) for folder in sorted(folders)]

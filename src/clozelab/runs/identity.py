@@ -74,11 +74,12 @@ def as_before_units(leaves: PlainMapping) -> PlainDict:
 def delta_as_before_units(delta: PlainMapping, config: PlainMapping) -> PlainDict:
     """Return what an arm or a row changes as it was written before tasks had units and targets."""
     before = dict(delta)
-    leaves = flatten(dict(config))
     for task_key in TASK_KEYS:
         changed = [key for key in _unit_and_target_keys(task_key) if key in delta]
-        addresses = _addresses_before(leaves, task_key)
-        if changed and addresses:
+        if not changed:
+            continue
+        addresses = _addresses_before(flatten(dict(config)), task_key)
+        if addresses:
             for key in changed:
                 del before[key]
             before |= {f"{key}._target_": address for key, address in addresses.items()}

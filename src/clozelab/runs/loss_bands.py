@@ -6,7 +6,7 @@ conf/loss_bands.json has them, a band a kind; benchmarks/loss_bands.py makes it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from statistics import fmean, stdev
@@ -201,10 +201,10 @@ def _is_of_training(key: str) -> bool:
     return any(is_within(key, cause.keys) for name, cause in causes().items() if name != "masks")
 
 
-def nearest(run: Record) -> list[Match]:
-    """A pre-training beside every band, the nearest first."""
+def nearest(run: Record, bands: Iterable[Band]) -> list[Match]:
+    """A pre-training beside each of some bands, the nearest first."""
     own = settings_of(run)
-    matches = [Match(run, band, differences(own, band.settings)) for band in load_bands()]
+    matches = [Match(run, band, differences(own, band.settings)) for band in bands]
     return sorted(matches, key=lambda match: match.distance)
 
 
@@ -225,7 +225,8 @@ def match_of(run: Record) -> Match | None:
     # Most runs are on a text of their own: of those no file is read.
     if run.inputs.get("corpus") not in known_corpora() or "validation/loss" not in run.curves:
         return None
-    for match in nearest(run):
+    of_text = [band for band in load_bands() if band.settings["corpus"] == run.inputs["corpus"]]
+    for match in nearest(run, of_text):
         if all(map(_is_of_training, match.differing)) and match.readings:
             return match
     return None

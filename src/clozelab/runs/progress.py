@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from claims.analysis.grouping import group_by
 from clozelab.runs.record import (
     DAMAGED,
     KILLED,
@@ -46,8 +48,7 @@ class Launch(BaseModel):
     words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
     started_in: str
     root: str  # where its runs were to lie
-    # None of a search, which chooses on its way; no job where the stage was not to be run
-    jobs: list[JobName] | None
+    jobs: list[JobName]  # none where the stage was not to be run
 
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
@@ -59,9 +60,7 @@ class Launch(BaseModel):
         return command_line(arguments, self.started_in)
 
 
-def write_launch(
-    root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]
-) -> None:
+def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName]]) -> None:
     """Note in the folder of its runs what `words` start: for each stage in `jobs`, these jobs."""
     launches = read_launches(root)
     for stage, names in jobs.items():
@@ -69,7 +68,7 @@ def write_launch(
             words=redact_argv(words),
             started_in=str(Path.cwd()),
             root=str(root.resolve()),
-            jobs=None if names is None else list(names),
+            jobs=list(names),
         )
     (root / LAUNCH_FILE).parent.mkdir(parents=True, exist_ok=True)
     _write_launches(root, launches)
@@ -99,17 +98,11 @@ def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
 
 
 def merge_launches(root: Path, added_root: Path) -> None:
-    """Add the jobs of another folder's launches to those of a folder.
-
-    A launch without end (None) stays so, and makes the merged one so.
-    """
+    """Add the jobs of another folder's launches to those of a folder."""
     launches = read_launches(root)
     for stage, added in read_launches(added_root).items():
         launch = launches.setdefault(stage, added)
-        if launch.jobs is None or added.jobs is None:
-            launch.jobs = None
-        else:
-            launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
+        launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
     _write_launches(root, launches)
 
 
@@ -275,22 +268,23 @@ def _forecasts(
     its own speed says.
     """
     finished = [run for run in runs_of_stage if run.is_complete and run.seconds]
+    by_task = group_by(finished, lambda run: run.task)
+    by_name = group_by(finished, lambda run: (run.name, run.task))
+
+    @cache
+    def typical_seconds(name: str, task: str) -> float | None:
+        """The median of the finished runs most like a job: of its name, of its task, any."""
+        most_like = by_name.get((name, task), by_task.get(task, finished))
+        if not most_like:
+            return None
+        return statistics.median(run.seconds for run in most_like)
+
     forecasts = []
     for run in runs:
         if run.status not in ("complete", DAMAGED):
-            expected = _typical_seconds(run.job_name, finished)
+            expected = typical_seconds(run.name, run.task)
             measured = read_progress(run).seconds_left
             forecasts.append(JobForecast(expected, measured_seconds_left=measured))
     for job in not_begun.elements():
-        forecasts.append(JobForecast(_typical_seconds(job, finished)))
+        forecasts.append(JobForecast(typical_seconds(job.name, job.task)))
     return forecasts
-
-
-def _typical_seconds(job: JobName, finished: Sequence[Record]) -> float | None:
-    """Return the median seconds of the finished runs most like a job: its name, its task, any."""
-    same_task = [run for run in finished if run.task == job.task]
-    same_name = [run for run in same_task if run.name == job.name]
-    most_like = same_name or same_task or finished
-    if not most_like:
-        return None
-    return statistics.median(run.seconds for run in most_like)

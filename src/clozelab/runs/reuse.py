@@ -19,14 +19,12 @@ NAMES = frozenset({"experiment", "arm"})
 """Keys for what a run is called: nothing that was trained depends on it."""
 
 
-def is_record_of(record: Record, *, stage: str, config: Composed) -> bool:
-    """Whether a record is of this very configuration, whatever it read.
-
-    ValueError where the configuration lacks a value.
-    """
+def is_record_of(record: Record, *, stage: str, recorded: PlainMapping) -> bool:
+    """Whether a record is of this very configuration, as it would be recorded, whatever it read."""
     if record.stage != stage or record.results_version != results_version_of(stage, record.config):
         return False
-    return identity_of(record.config) == identity_of(config.recorded)
+    # A record of an older version may lack keys that mean nothing for it.
+    return record.config == recorded or identity_of(record.config) == identity_of(recorded)
 
 
 def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
@@ -39,7 +37,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
         record = read_record(folder)
         if record is None or config.get("reuse") == "never" or not record.is_complete:
             return False
-        if not is_record_of(record, stage=stage, config=config):
+        if not is_record_of(record, stage=stage, recorded=config.recorded):
             return False
         if not are_untouched(config, record.watched) and not _has_traveled(record, config):
             return False

@@ -67,7 +67,7 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
     stages_with_runs = {run.stage for run in runs}
     sweeps = []
     for stage in STAGE_NAMES:
-        # No job: the stage was not to be run. None: a search chooses its jobs on its way.
+        # No job: the stage was not to be run.
         if jobs.get(stage, []) != [] or stage in stages_with_runs:
             sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
     running = []
@@ -89,7 +89,7 @@ def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
     """
     planned_runs = set()
     for stage, launch in read_launches(root).items():
-        planned_runs |= {_default_folder(stage, job) for job in launch.jobs or ()}
+        planned_runs |= {_default_folder(stage, job) for job in launch.jobs}
     for log in sorted((root / LAUNCHER_FOLDER).glob("logs/*.log")):
         # pretrain-pretrain--mlm--seed-1.log is of the run pretrain/mlm/seed-1
         place = log.stem.partition("-")[2].replace("--", "/")
@@ -133,7 +133,7 @@ def _commands_to_go_on(
     single_runs = []
     for run in trouble:
         launch = unfinished.get(run.stage)
-        is_of_launch = launch is not None and (launch.jobs is None or run.job_name in launch.jobs)
+        is_of_launch = launch is not None and run.job_name in launch.jobs
         if not is_of_launch and run.command:
             single_runs.append(run.command)
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))

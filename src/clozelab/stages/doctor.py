@@ -21,7 +21,7 @@ clozelab doctor pretrain|finetune|evaluate [--config-dir FOLDER]
         [--config-name NAME] [name=value ...]
 
 Without an experiment: what this machine can do (matrix products), and which
-precision, kernels and threads are taken on it.
+precision and threads are taken on it.
 
 With one, the pre-flight: every arm and task of the experiment is looked at
 before anything is trained (docs/doctor.md lists the checks). It prints what is
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse("doctor", arguments, grammar)
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
-    is_tuned = tune_allocator()  # before torch and lightning are imported
+    tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
     if args.names:
         return _examine_subject(args)
@@ -55,16 +55,17 @@ def main(argv: Sequence[str]) -> int:
             f"{args.overrides[0]}: doctor without an experiment looks at the machine, and takes"
             " nothing"
         )
-    return _examine_machine(is_tuned)
+    return _examine_machine()
 
 
-def _examine_machine(is_allocator_tuned: bool) -> int:
+def _examine_machine() -> int:
     from clozelab.checks.doctor import machine_facts, print_facts
     from clozelab.training.host import host_facts, usable_cores
 
-    facts = list(machine_facts(cores=usable_cores(), allocator_tuned=is_allocator_tuned))
     host = host_facts()
-    print_facts(facts, {"processor": str(host["host"]["cpu"]), **host["versions"]})
+    print_facts(
+        machine_facts(usable_cores()), {"processor": str(host["host"]["cpu"]), **host["versions"]}
+    )
     return 0
 
 

@@ -23,8 +23,8 @@ kill, the same training sends them when it goes on.
   logger=   to which tracker (those that the run had); a run that had none can
             be sent too
 
-A tracker gets what it lacks: MLflow is asked, W&B's and TensorBoard's files are
-read. MLflow's server is the one that MLFLOW_TRACKING_URI names."""
+A tracker that lacks something is sent all of a run, in place of what it had.
+MLflow keeps equal values once. MLflow's server is the one that MLFLOW_TRACKING_URI names."""
 
 
 @verb("track", HELP, names=(1, None), keys=("logger",))

@@ -78,7 +78,10 @@ class Target(ABC):
         """ValueError for an encoder that would learn nothing from this target."""
 
     def reading(self) -> PlainDict:
-        """What it adds to how files are read, for fingerprints."""
+        """What it adds to how files are read, for fingerprints and the key of the data cache.
+
+        Every setting that `encode` uses: else the labels of another value come from the cache.
+        """
         return {}
 
     def config_to_save(self) -> PlainDict:

@@ -26,6 +26,7 @@ from clozelab.tasks.labels import NUMBERS
 from clozelab.tasks.numbers import are_one_number
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.words import Sentences, WordSplit
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SCORES = ("mae", "spearman")
@@ -51,6 +52,10 @@ class TokenNumberTarget(Target):
     def __init__(self, *, missing: str = "_") -> None:
         self.missing = missing
         self.listed = (missing,)
+
+    def reading(self) -> PlainDict:
+        """The cell of a word without a number, but for the usual one."""
+        return {} if self.missing == "_" else {"missing": self.missing}
 
     # Labels
 
@@ -97,7 +102,7 @@ class TokenNumberTarget(Target):
         predictions = split.by_sentence([round(float(number), 5) for number in outputs])
         golds = split.by_sentence(list(map(_shown, split.labels)))
         records = split.records(predictions, golds)
-        return Outcome(_score(predicted, labels), records, are_one_number(predicted, labels))
+        return Outcome(self._score(predicted, labels), records, are_one_number(predicted, labels))
 
     def baselines(self, train: Sentences, validation: Mapping[str, Sentences]) -> Scores:
         """The mean of all training words, and each word's own mean, whatever its case.
@@ -112,9 +117,13 @@ class TokenNumberTarget(Target):
         labels = np.array([number for _, number in pairs])
         own = np.array([np.mean(by_word.get(word, [mean])) for word, _ in pairs])
         return {
-            MEAN: _score(np.full(len(labels), mean), labels),
-            WORD_MEANS: _score(own, labels),
+            MEAN: self._score(np.full(len(labels), mean), labels),
+            WORD_MEANS: self._score(own, labels),
         }
+
+    def _score(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        names = [metric.name for metric in self.metrics]
+        return {name: OF_NUMBERS[name](predictions, labels) for name in names}
 
     def _known_words(self, examples: Sentences) -> list[tuple[str, float]]:
         """(word in lower case, number) of each word that has one."""
@@ -137,7 +146,3 @@ def _shown(label: float) -> float | None:
     if np.isnan(label):
         return None
     return float(label)
-
-
-def _score(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    return {name: OF_NUMBERS[name](predictions, labels) for name in SCORES}

@@ -28,15 +28,13 @@ from clozelab.text.plain import Json, PlainMapping
 from clozelab.training.catching_up import (
     CALLS_AT_ONCE,
     MetricCall,
-    Recorded,
-    catch_up,
     give,
     note_unsent,
-    recorded_by,
     recorded_calls,
-    unrecorded,
+    send_again,
     unsent,
 )
+from clozelab.training.measuring import SECONDS_KEY
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ WAITING_CALLS = 50_000  # kept for a tracker that is away or slow; later ones ar
 SILENT_SECONDS = 10.0  # of one call, after which the tracker is said not to answer
 RETRY_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 1.0  # of a connection that broke, where nothing is said yet
-CATCH_UP = "catch_up"  # the one call that is not a method of the target
+SEND_AGAIN = "send_again"  # the one call that is not a method of the target
 REFUSALS = 3  # calls in a row that fail for another reason than an outage; then the tracker is off
 CLOSE_SECONDS = 10.0  # at the end of a run, without anything being taken
 LONGEST_CLOSE_SECONDS = 60.0  # at the end of a run, for a tracker that takes things, but slowly
@@ -80,30 +78,30 @@ class BackgroundLogger(Logger):
 
     Args:
         target: the logger. It may have `log_many(list of MetricCall)`, which takes several calls at
-            once, `summarise(scores)`, `close(exit_code)`, and `is_outage(error)`, which tells an
-            outage (tried again) from a refusal (left out). Without that method an OSError is an
-            outage.
+            once, `begin_anew()`, which drops what it has of the run, `summarise(scores)`,
+            `close(exit_code)`, and `is_outage(error)`, which tells an outage (tried again) from a
+            refusal (left out). Without that method an OSError is an outage.
         label: its name in messages, for example "mlflow".
-        folder: the run folder, whose metrics.csv the tracker is compared with after a kill, and
-            which the command for missing values names; None: there is neither.
-        began: when the run began, in seconds since 1970.
+        folder: the run folder, whose metrics.csv the tracker is sent after a kill, and which the
+            command for missing values names; None: there is neither.
+        began: when the run began, in seconds since 1970; None: now.
 
     Only the first rank has a thread. Anything else than the methods below goes to the target, in
     the caller's thread.
     """
 
     def __init__(
-        self, target: Logger, label: str, folder: Path | None = None, began: float = 0.0
+        self, target: Logger, label: str, folder: Path | None = None, began: float | None = None
     ) -> None:
         super().__init__()
         self.target = target
         self.label = label
         self.folder = folder
-        self.began = began
-        # What earlier starts of this run have left unsent, and what they sent of later steps.
+        self.began = time.time() if began is None else began
+        self._seconds = 0.0  # of training, as the last call says
+        # What earlier starts of this run have left unsent.
         self._unsent_before: int | None = 0
         self._is_behind = False
-        self._repeated: Recorded = {}
         if folder is not None:
             self._unsent_before = unsent(folder).get(label, 0)
             has_numbers = (folder / "metrics.csv").exists()
@@ -152,7 +150,10 @@ class BackgroundLogger(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
-        self._put(MetricCall(numbers, step, time.time()))
+        if SECONDS_KEY in numbers:
+            # rounded as in metrics.csv, so that a call that is sent again is the same
+            self._seconds = numbers[SECONDS_KEY] = round(numbers[SECONDS_KEY], 3)
+        self._put(MetricCall(numbers, step, self.began + self._seconds))
 
     def log_hyperparams(self, params: Json, *_: object, **__: object) -> None:
         self._put(Call("log_hyperparams", (params,), len(params)))
@@ -160,11 +161,11 @@ class BackgroundLogger(Logger):
     def go_on_after(self, step: int) -> None:
         """Training goes on after this step (-1: all is measured again), also in mid-run.
 
-        A tracker that an earlier start has left behind is sent what metrics.csv has until there.
+        A tracker that an earlier start has left behind is sent all of metrics.csv until there.
         """
         if self._is_behind:
             self._is_behind = False
-            self._put(Call(CATCH_UP, (step,)))
+            self._put(Call(SEND_AGAIN, (step,)))
         elif hasattr(self.target, "drop_from"):
             self._put(Call("drop_from", (step + 1,)))
 
@@ -179,7 +180,7 @@ class BackgroundLogger(Logger):
         if hasattr(self.target, "summarise"):
             self._put(Call("summarise", (dict(scores),), len(scores)))
         else:
-            self._put(MetricCall(final_numbers(scores), 0, time.time()))
+            self._put(MetricCall(final_numbers(scores), 0, self.began + self._seconds))
 
     def call(self, method: str, *arguments: object) -> None:
         """Another method of the target, from the thread and in its turn."""
@@ -246,7 +247,7 @@ class BackgroundLogger(Logger):
 
     def _warn_of_missing(self) -> None:
         missing: int | None = self.given - self.taken
-        # What an earlier start has lost stays lost where the tracker could not say what it has.
+        # What an earlier start has lost stays lost where the tracker did not take it since.
         if self._unsent_before is None:
             missing = None
         elif missing is not None:
@@ -338,23 +339,19 @@ class BackgroundLogger(Logger):
     def _send(self, bundle: Sequence[MetricCall | Call]) -> None:
         first = bundle[0]
         if not isinstance(first, Call):
-            numbers = [call for call in bundle if isinstance(call, MetricCall)]
-            give(self.target, unrecorded(numbers, self._repeated))
-        elif first.method == CATCH_UP:
-            self._catch_up(*first.arguments)
+            give(self.target, [call for call in bundle if isinstance(call, MetricCall)])
+        elif first.method == SEND_AGAIN:
+            self._send_again(*first.arguments)
         else:
             getattr(self.target, first.method)(*first.arguments)
 
-    def _catch_up(self, step: object) -> None:
+    def _send_again(self, step: object) -> None:
         assert isinstance(step, int) and self.folder is not None, "go_on_after sees to that"
-        recorded = recorded_by(self.target)
-        if recorded is None:
-            return
         calls = recorded_calls(self.folder / "metrics.csv", self.began, step)
-        num_values, self._repeated = catch_up(self.target, calls, recorded, step)
+        num_values = send_again(self.target, calls)
         self._unsent_before = 0
         if num_values:
-            log.info("%s was sent %d values that a killed start had lost", self.label, num_values)
+            log.info("%s lacked some values, and was sent all %d again", self.label, num_values)
 
     def _note_failure(self, error: Exception) -> bool:
         """Whether calls are refused, and so left out; after several in a row the tracker is off."""

@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.text.plain import Json
-from clozelab.training.catching_up import MetricCall, Recorded
+from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
@@ -152,15 +152,6 @@ class MlflowTracker(Logger):
                 fresh.append(Param(key, str(value)[:MAX_PARAMETER_CHARACTERS]))
         for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
             client.log_batch(self.run_id, params=fresh[begin : begin + PARAMETERS_A_REQUEST])
-
-    def recorded_values(self) -> Recorded:
-        """What the server holds of this run."""
-        client = self.client()
-        recorded: Recorded = {}
-        for key in client.get_run(self.run_id).data.metrics:
-            for metric in client.get_metric_history(self.run_id, key):
-                recorded.setdefault((key, metric.step), []).append(metric.value)
-        return recorded
 
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:

@@ -11,10 +11,10 @@ import csv
 import logging
 import netrc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from clozelab.files.atomic import atomic_write_lines
 from clozelab.text.packages import require_package
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.background import BackgroundLogger
-from clozelab.training.catching_up import MetricCall, Recorded, read_wandb_history
+from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricRow, parse_row
 from clozelab.training.mlflow_tracker import MlflowTracker
@@ -152,16 +152,13 @@ class WandbTracker(Logger):
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration goes along when the run starts."""
 
-    def recorded_values(self) -> Recorded:
-        """What the files of this run in its folder hold, online as well as offline."""
-        recorded: Recorded = {}
-        folder = Path(self.settings["dir"])
-        paths = sorted(folder.glob(f"wandb/*run-*-{self.settings['id']}/*.wandb"))
-        for numbers in chain.from_iterable(map(read_wandb_history, paths)):
-            step = int(numbers.get("step", 0))
-            for key, value in numbers.items():
-                recorded.setdefault((key, step), []).append(value)
-        return recorded
+    def begin_anew(self) -> None:
+        """Remove what earlier starts have written offline; what was uploaded stays."""
+        if self.run is None:
+            folder = Path(self.settings["dir"], "wandb")
+            for start in folder.glob(f"offline-run-*-{self.settings['id']}"):
+                # W&B's own process outlives a kill for a moment, and may still write there.
+                shutil.rmtree(start, ignore_errors=True)
 
     @rank_zero_only
     def summarise(self, scores: PlainMapping) -> None:
@@ -192,6 +189,17 @@ class WandbTracker(Logger):
                     panels[path.stem] = wandb.Html(path.read_text(encoding="utf-8"))
             run.log_artifact(artifact)
             run.log(panels)
+
+        self._log_action(act)
+
+    def log_lines(self, name: str, lines: Mapping[str, Mapping[int, float]]) -> None:
+        """A panel of several lines: label -> step -> value."""
+        steps = [list(line) for line in lines.values()]
+        values = [list(line.values()) for line in lines.values()]
+
+        def act(wandb: ModuleType, run: Run) -> None:
+            panel = wandb.plot.line_series(steps, values, list(lines), title=name, xname="step")
+            run.log({name: panel})
 
         self._log_action(act)
 
@@ -288,11 +296,8 @@ class TensorBoardTracker(TensorBoardLogger):
         """Nothing but the event files."""
 
     def load_package(self) -> None:
-        """Import what reads the event files."""
-        import tensorboard.backend.event_processing.event_accumulator  # noqa: F401
-
-        # It warns of every restart that it reads.
-        logging.getLogger("tensorboard").setLevel(logging.ERROR)
+        """Import what `drop_from` needs."""
+        import tensorboard.compat.proto.event_pb2  # noqa: F401
 
     @rank_zero_only
     def log_many(self, calls: Sequence[MetricCall]) -> None:
@@ -305,17 +310,9 @@ class TensorBoardTracker(TensorBoardLogger):
                 self._last_points[key] = point
         self.experiment.flush()
 
-    def recorded_values(self) -> Recorded:
-        """What TensorBoard shows, as float32."""
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        accumulator = EventAccumulator(self.log_dir, size_guidance={"scalars": 0})
-        accumulator.Reload()
-        recorded: Recorded = {}
-        for key in accumulator.Tags()["scalars"]:
-            for event in accumulator.Scalars(key):
-                recorded.setdefault((key, event.step), []).append(event.value)
-        return recorded
+    def begin_anew(self) -> None:
+        """Have TensorBoard show nothing of what was written before."""
+        self.drop_from(0)
 
     def drop_from(self, step: int) -> None:
         """Have TensorBoard show nothing of what was written of this step and later ones."""

@@ -15,7 +15,7 @@ from clozelab.addresses import allowed
 from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.decontaminate import Decontaminate
 from clozelab.corpus.steps.near_duplicates import NearDuplicates
-from clozelab.corpus.steps.quality import Quality
+from clozelab.corpus.steps.quality import Limit, Quality
 from clozelab.corpus.steps.repeated_lines import RepeatedLines
 from clozelab.corpus.steps.step import (
     EXAMPLE_CHARACTERS,
@@ -27,10 +27,17 @@ from clozelab.corpus.steps.step import (
 from clozelab.corpus.steps.unicode import Unicode
 
 REPOSITORY = Path(__file__).parents[3]
+
+
+def quality(limits: Mapping[str, Limit]) -> CorpusStep:
+    pytest.importorskip("datatrove")
+    return Quality(limits)
+
+
 STEPS: Mapping[str, Callable[[], CorpusStep]] = {
     "clean": Clean,
     "unicode": Unicode,
-    "quality": lambda: Quality({"words": [20, 1000], "stop_words": None}),
+    "quality": lambda: quality({"min_doc_words": 20, "dup_n_grams": [[5, 0.2]]}),
     "repeated_lines": lambda: RepeatedLines(max_count=5, keep=["Yes."]),
     "near_duplicates": lambda: NearDuplicates(threshold=0.7),
     "decontaminate": lambda: Decontaminate(["*.md"], data_dir=REPOSITORY),
@@ -62,9 +69,9 @@ def test_settings_are_part_of_the_identity(name: str) -> None:
 
 
 def test_other_settings_are_another_identity() -> None:
-    assert Quality().identity() != Quality({"words": None}).identity()
+    assert quality({}).identity() != quality({"min_doc_words": 0}).identity()
     assert NearDuplicates().identity() != NearDuplicates(threshold=0.7).identity()
-    assert Quality().identity() == Quality({"words": [50, 100_000]}).identity()
+    assert quality({}).identity() == quality({"min_doc_words": 50}).identity()
 
 
 def test_reports_of_shards_add_up_and_keep_the_first_examples() -> None:
