@@ -101,7 +101,8 @@ def split_paragraph(paragraph: str) -> list[str]:
         pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
     for piece in pieces:
         found = sentencex.segment(LANGUAGE, piece)
-        if len(piece) > LONG_SENTENCE_CHARACTERS:
+        is_long = len(piece) > LONG_SENTENCE_CHARACTERS
+        if is_long and max(map(len, found)) > LONG_SENTENCE_CHARACTERS:
             found = chain.from_iterable(map(_without_long, found))
         sentences += [sentence.strip() for sentence in found]
     return lines_with_word(sentences)

@@ -372,6 +372,10 @@ class Tokenizer:
 
         `inside`: they go on with a word instead.
         """
+        is_text = self._word_rules is not None and self._caches[True] is self._caches[False]
+        if is_text and not inside and sum(map(len, words)) >= MIN_CUT_CHARACTERS:
+            # Cut further, "(end." is three words that texts have had before.
+            return self.encode_flat(words)
         cache = self._inner_cache if inside else self._caches[True]
         return cache.encode(self._cleaned(words))
 

@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenShards
 
 _BLOCK_SENTENCES = 1 << 20
-_TRIES = (1, 3, 12, 48)
+_TRIES = (1, 15, 48)
 """Candidates for a random next segment in each round, where there is still none.
 
+Of full ones, nine in ten have one after the first; the rounds change only how fast it is found.
 The released code tries ten times; an instance that finds none stays IsNext, which would tie the
 label to its lengths, so this tries longer.
 """
@@ -264,6 +265,7 @@ class PairInstances(BoundPairs):
         super()._find()
         self._starts = self._find_starts()
         document = self._document_of(self._starts)
+        self._document_of_start = document
         group = self._groups[document]
         # the last instance of each document
         tails = np.flatnonzero(np.append(document[1:] != document[:-1], True))
@@ -274,10 +276,9 @@ class PairInstances(BoundPairs):
         draws = Draws(seed, epoch, index)
         split = self._split(draws)
         wants_random = draws.uniform("random next") < self._layout.random_next_prob
-        b_start, label = self._random_starts(draws, split, wants_random)
+        b_start, b_document, label = self._random_starts(draws, split, wants_random)
         spans = replace(split.spans, b_start=b_start)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
-        b_document = self._document_of(np.searchsorted(self._sentences, b_start))
         num_fallbacks = int(wants_random.sum() - label.sum())
         return replace(
             packed,
@@ -330,7 +331,7 @@ class PairInstances(BoundPairs):
         # [B, 3] in [0, 1): where A begins, where it is split, how a short B is cut.
         draw = draws.column.uniform("split", _THREE)
         first = self._starts[draws.names]
-        document = self._document_of(first)
+        document = self._document_of_start[draws.names]
         budget = self._budgets[document]
         last_sentence = self._documents[document + 1] - 1
         last = sentences[last_sentence]
@@ -365,13 +366,16 @@ class PairInstances(BoundPairs):
 
     def _random_starts(
         self, draws: Draws, split: _Split, wants_random: NDArray[np.bool_]
-    ) -> tuple[I64, I64]:
-        """B's first token [B] and next_sentence_label [B], from the splits of other instances.
+    ) -> tuple[I64, I64, I64]:
+        """B's first token, its document and next_sentence_label, all [B].
+
+        Random ones are from the splits of other instances.
 
         It is rejection sampling: each round draws some candidates for every instance that has none
         yet, and takes the first good one.
         """
         b_start = split.spans.b_start.copy()
+        b_document = split.document.copy()
         label = np.zeros(len(b_start), dtype=np.int64)
         still_open = np.flatnonzero(wants_random)
         num_tried = 0
@@ -381,20 +385,23 @@ class PairInstances(BoundPairs):
             # C = open * width candidates: `row` is the instance in the batch that each is for.
             row = np.repeat(still_open, width)
             attempt = np.tile(np.arange(num_tried, num_tried + width), len(still_open))
-            is_good, start = self._draw_candidates(draws.of(row), attempt, _rows_of(split, row))
+            is_good, drawn = self._draw_candidates(draws.of(row), attempt, _rows_of(split, row))
             # [open, width]: the first good one of each row, where there is any.
             is_good = is_good.reshape(-1, width)
-            start = start.reshape(-1, width)
             has_good = is_good.any(1)
-            first_good = is_good.argmax(1)[has_good]
-            b_start[still_open[has_good]] = start[has_good, first_good]
-            label[still_open[has_good]] = 1
+            first_good = (np.arange(len(is_good)) * width + is_good.argmax(1))[has_good]
+            found = still_open[has_good]
+            b_start[found] = drawn.spans.b_start[first_good]
+            b_document[found] = drawn.document[first_good]
+            label[found] = 1
             still_open = still_open[~has_good]
             num_tried += width
-        return b_start, label
+        return b_start, b_document, label
 
-    def _draw_candidates(self, draws: Draws, attempt: I64, split: _Split) -> tuple[BoolArray, I64]:
-        """Whether each candidate [C] is good, and the first token [C] that B would have.
+    def _draw_candidates(
+        self, draws: Draws, attempt: I64, split: _Split
+    ) -> tuple[BoolArray, _Split]:
+        """Whether each candidate [C] is good, and the splits [C] at which B would begin.
 
         The arguments are of the instances that ask.
 
@@ -423,7 +430,7 @@ class PairInstances(BoundPairs):
         # ... and of those that might, one with more possible cuts is kept less often.
         is_kept &= draw[:, 1] * num_cuts < _cuts(b_length)
         is_good = is_long_enough & is_other_document & (is_kept | ~is_short)
-        return is_good, drawn.spans.b_start
+        return is_good, drawn
 
 
 def _rows_of(split: _Split, row: I64) -> _Split:

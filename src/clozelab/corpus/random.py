@@ -197,4 +197,11 @@ def instance_indices(
         )
     position = np.asarray(position, dtype=np.int64)
     epoch = position // size
-    return epoch, permute(seed, epoch, position % size, size)
+    return epoch, permute(seed, one_or_all(epoch), position % size, size)
+
+
+def one_or_all(epoch: NDArray[np.int64]) -> int | NDArray[np.int64]:
+    """One number where all are of one epoch, which is nearly always and cheaper."""
+    if epoch.size and (epoch == epoch.flat[0]).all():
+        return int(epoch.flat[0])
+    return epoch

@@ -214,8 +214,10 @@ class WordCache:
             self._characters = 0
         data: list[Any] = list(map(self._ids.get, words))  # None: not known yet
         if None in data:
-            self._learn({word for word, known in zip(words, data, strict=True) if known is None})
-            data = list(map(self._ids.__getitem__, words))
+            missing = [number for number, known in enumerate(data) if known is None]
+            self._learn({words[number] for number in missing})
+            for number in missing:
+                data[number] = self._ids[words[number]]
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         return np.frombuffer(bytearray().join(data), dtype=np.int32), lengths // 4
 

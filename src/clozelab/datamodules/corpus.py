@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
 from clozelab.corpus.mixing import Mixture, check_weights
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
+from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
@@ -131,11 +131,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
     def _micro_batch(self, bound: BoundPhase, order: NDArray[np.int64]) -> TorchBatch:
         """The instances at some places of the phase's order."""
         epoch, index = bound.places(order)
-        # One number where all instances are of one epoch, which is nearly always and cheaper.
-        epoch_or_epochs: int | NDArray[np.int64] = epoch
-        if (epoch == epoch[0]).all():
-            epoch_or_epochs = int(epoch[0])
-        batch = bound.objective.arrays(bound.instances, bound.seed, epoch_or_epochs, index, order)
+        batch = bound.objective.arrays(bound.instances, bound.seed, one_or_all(epoch), index, order)
         if self.predictions_multiple > 1:
             batch = pad_predictions(batch, self.predictions_multiple)
         contents = contents_of(batch, epoch, index)
@@ -153,7 +149,7 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     weights = uniform_u64(0, 0, "contents", slots)
     tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64)
     is_token = slots < batch["lengths"][:, None]
-    token_sums = np.where(is_token, tokens * weights, np.uint64(0)).sum(axis=1)
+    token_sums = (tokens * is_token) @ weights
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
     instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40

@@ -73,7 +73,7 @@ class Layout:
     @classmethod
     def ragged(cls, lengths: Sequence[int] | np.ndarray) -> Layout:
         """Sequences one after the other; ValueError for a length below 1."""
-        host = [int(length) for length in lengths]
+        host = np.asarray(lengths).tolist()
         if not host:
             raise ValueError("layout: a batch needs at least one sequence")
         if min(host) < 1:
