@@ -145,7 +145,7 @@ class JobComposer:
     """
 
     def __init__(self, loader: ConfigLoader, master: Composed) -> None:
-        self.loader = loader
+        self.loader: Any = loader  # Hydra's interface leaves its repository of files out
         self.master = master.node
         self._parser = OverridesParser.create(config_loader=loader)
         self._names_group = functools.cache(
@@ -162,7 +162,7 @@ class JobComposer:
         parsed = self._parser.parse_overrides(list(overrides))
         # Jobs whose overrides are equal but for the values of plain ones share a template:
         # ("objective=mlm", "seed").
-        plain = []
+        plain: list[tuple[str, Any]] = []
         signature = []
         for text, override in zip(overrides, parsed, strict=True):
             settings = self._plain_settings(override, parsed)

@@ -92,7 +92,10 @@ class Corpus:
             arrays = objective.arrays(instances, 0, 0, index)
             # A row of the permuted objectives has queries behind its text, which the FLOPs a token
             # of text count.
-            self._lengths[key] = float(np.mean(arrays.get("text_lengths", arrays["lengths"])))
+            lengths = arrays["lengths"]
+            if "text_lengths" in arrays:
+                lengths = arrays["text_lengths"]
+            self._lengths[key] = float(np.mean(lengths))
         return self._lengths[key]
 
 

@@ -111,7 +111,7 @@ def unnamed_positive_label(run: Record) -> str | None:
     score = run.scores.get("validation/f1")
     if run.stage != "finetune" or score is None or not answers.is_file():
         return None
-    labels = [row.get("label") for row in open_table(answers).whole_rows()]
+    labels: list[str] = [row.get("label") for row in open_table(answers).whole_rows()]
     if score.positive_label is not None or not labels or not isinstance(labels[0], str):
         return None
     listed = run.config["task"].get("data", {}).get("labels") or ()
