@@ -111,11 +111,11 @@ def unnamed_positive_label(run: Record) -> str | None:
     score = run.scores.get("validation/f1")
     if run.stage != "finetune" or score is None or not answers.is_file():
         return None
-    labels: list[str] = [row.get("label") for row in open_table(answers).whole_rows()]
+    labels = [row.get("label") for row in open_table(answers).whole_rows()]
     if score.positive_label is not None or not labels or not isinstance(labels[0], str):
         return None
     listed = run.config["task"].get("data", {}).get("labels") or ()
-    names = list(dict.fromkeys([*map(str, listed), *sorted(labels)]))
+    names = list(dict.fromkeys([*map(str, listed), *sorted(map(str, labels))]))
     # A text with $ would mean something to Hydra.
     if len(names) != 2 or frozenset(names) in DEFAULT_POSITIVE_LABELS or "$" in names[1]:
         return None
