@@ -84,8 +84,8 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
     # What a key means stays beside it.
-    beside = re.search(r"\n  data_dir=FOLDER   where .*\n {20}(\S.*)\n", said["compare"])
-    assert beside and beside[1] == "right answers)"
+    beside = re.search(r"\n  input=FILE     .*\n {17}(\S.*)\n", said["predict"])
+    assert beside and beside[1].startswith("beside the given columns.")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from claims.analysis.comparability import Exclusion
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
 from clozelab.launch import sweep
-from clozelab.report.problems import inconsistencies, problems
+from clozelab.report.problems import _encoders_of_row, inconsistencies, problems
 from clozelab.results.evidence import derived_settings, treatment_factors
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -575,6 +575,13 @@ def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
     _, line = unequal(experiment, root)  # the first one: how the two rows began
     assert line == "mlm, pre-training seed 1: its runs began with 2 different encoders"
+    # A given encoder is fine-tuned alone, and measured with a head that was trained on it.
+    runs = [run for run in find(root).finetune if run.name == "mlm"]
+    assert list(_encoders_of_row("mlm", runs, may_share=True)) == [line]
+    second = [run.model_copy(update={"stage": "evaluate"}) for run in runs if run.seed == 2]
+    first = [run for run in runs if run.seed == 1]
+    assert list(_encoders_of_row("mlm", [*first, *second], may_share=True)) == []
+    assert list(_encoders_of_row("mlm", [*first, *second], may_share=False)) == [line]
     change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
     copies = "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder"
     assert unequal(experiment, root)[1:] == [copies]

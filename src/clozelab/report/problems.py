@@ -180,10 +180,13 @@ def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> It
 def _encoders_of_row(row: str, runs: Sequence[Record], *, may_share: bool) -> Iterator[str]:
     """A pre-training seed that stands for several encoders, or an encoder for several seeds."""
     trained = [run for run in runs if encoder_of(run)]
-    by_point = group_by(
-        trained, lambda run: (run.pretrain_seed, run.config.get("encoder_fraction", 1.0))
-    )
-    for (seed, _), group in by_point.items():
+
+    def point(run: Record) -> tuple[object, ...]:
+        # A given encoder is measured with the heads of a training of its own, and fine-tuned alone.
+        stage = run.stage if may_share else ""
+        return run.pretrain_seed, run.config.get("encoder_fraction", 1.0), stage
+
+    for (seed, *_), group in group_by(trained, point).items():
         count = len({encoder_of(run) for run in group})
         if count > 1:
             yield (
