@@ -45,14 +45,12 @@ OTHERS = {
     "mpnet": {"architecture": "mpnet"},
     "ltr_rtl": {"architecture": "two_directions"},
 }
-
-
-OTHERS = ("ltr", "permuted", "mpnet", "spans")
+SLOW = ("ltr", "permuted", "mpnet", "spans")
 
 
 @pytest.mark.parametrize(
     "objective",
-    ["mlm", "ltr_rtl", *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)],
+    ["mlm", "ltr_rtl", *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)],
 )
 def test_a_pooler_that_no_loss_reads_is_named(run_of: Any, objective: str) -> None:
     folder = run_of(objective, **OTHERS.get(objective, {})) / "encoder"
