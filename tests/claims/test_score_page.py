@@ -211,3 +211,32 @@ def test_rows_that_share_no_seed_are_named(
     page = judge_files(path, None, None)
     assert ("Not compared" in page.problems) is is_named
     assert bool(page.judged.differences) is not is_named
+
+
+RESULTS = Path(__file__).parents[2] / "docs/results/2026-11-28-worth-it-reviews"
+STOPPING = "stopping: {first: 3, most: 8}"
+TASKS = ("SST-2", "UD EWT UPOS", "WNUT-17 NER")
+
+
+def test_the_results_of_a_report_are_judged_as_the_report_does(tmp_path: Path) -> None:
+    """A published results.csv of clozelab: verdicts, intervals and p-values are those beside it."""
+    claims = []
+    for task in TASKS:
+        about = f"text: helps {task}, compare: [further, given, {task}], points: 1"
+        claims.append(f"- {{{about}, direction: higher, primary: together}}")
+    for task in TASKS:
+        about = f"text: costs {task}, compare: [further, given, {task}], points: 1"
+        claims.append(f"- {{{about}, direction: not_lower}}")
+    claims.append("- {text: text, compare: [further, given, Your text], direction: lower}")
+    similarity = "text: keeps, compare: [further, given, Similarity], points: 1"
+    claims.append(f"- {{{similarity}, direction: not_lower}}")
+    (tmp_path / "claims.yaml").write_text("\n".join([STOPPING, "claims:", *claims]))
+    judge_files(RESULTS / "results.csv", tmp_path / "claims.yaml", tmp_path / "report")
+    with (RESULTS / "claims.csv").open(newline="", encoding="utf-8") as file:
+        published = list(csv.DictReader(file))
+    with (tmp_path / "report/claims.csv").open(newline="", encoding="utf-8") as file:
+        judged = list(csv.DictReader(file))
+    assert len(judged) == len(published) == 8
+    for ours, theirs in zip(judged, published, strict=True):
+        for key in ("judged_on", "verdict", "ours", "interval", "p"):
+            assert ours[key] == theirs[key], (key, ours, theirs)

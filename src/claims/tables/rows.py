@@ -1,5 +1,7 @@
 """Scores from a CSV or Parquet file: a line a score, or a line a run and a column a task.
 
+The results.csv of a clozelab report is such a file, too.
+
 A line a run is what W&B and MLflow export, too. MLflow writes `params.seed` and `metrics.f1`, where
 a layout says `seed` and `f1`.
 """
@@ -26,6 +28,8 @@ METRICS = "metrics."
 PREFIXES = ("", "params.", METRICS, "tags.")
 STATUS_NAMES = ("State", "Status", "status")
 UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "preempted", "scheduled")
+# columns by which the results.csv of a clozelab report is known
+REPORT_COLUMNS = {"row", "column", "is_headline", "counts"}
 
 # a line's number and its cells
 NumberedRow = tuple[int, dict[str, str]]
@@ -41,6 +45,8 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     columns, rows = read(path)
     if not rows:
         raise ValueError(f"{path}: no line below the heading")
+    if set(columns) >= REPORT_COLUMNS:
+        columns, rows = _scores_of_report(rows)
     finished = list(filter(_is_finished, rows))
     notes = []
     if len(finished) < len(rows):
@@ -120,6 +126,23 @@ def _read_parquet(path: Path) -> tuple[list[str], list[NumberedRow]]:
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         rows.append((number, texts))
     return table.column_names, rows
+
+
+def _scores_of_report(rows: Iterable[NumberedRow]) -> tuple[list[str], list[NumberedRow]]:
+    """The columns of a table in long form, and the main scores that count in a report's table.
+
+    Lines of pre-trainings have no row, and are left out.
+    """
+    columns = ["arm", "pretrain_seed", "seed", "task", "metric", "score"]
+    scores = []
+    for number, cells in rows:
+        if not cells["row"] or cells["is_headline"] != "True" or cells["counts"] != "True":
+            continue
+        # A task that is no column of the experiment has its own name.
+        task = cells["column"] if cells["column"] else cells["task"]
+        names = {"arm": cells["row"], "task": task}
+        scores.append((number, {**cells, **names}))
+    return columns, scores
 
 
 def _is_finished(row: NumberedRow) -> bool:
