@@ -572,12 +572,15 @@ class Composed:
 
         # Hydra has one global place for it, which may hold another one at the time.
         holder: Any = HydraConfig.instance()
-        before = (holder.cfg, _reading.encoders)
-        holder.cfg, _reading.encoders = self._hydra_alone, {}
+        config_before = holder.cfg
+        encoders_before = _reading.encoders
+        holder.cfg = self._hydra_alone
+        _reading.encoders = {}
         try:
             yield
         finally:
-            holder.cfg, _reading.encoders = before
+            holder.cfg = config_before
+            _reading.encoders = encoders_before
 
     @cached_property
     def _hydra_alone(self) -> DictConfig | None:

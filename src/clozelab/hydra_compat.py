@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import pickle
 from abc import abstractmethod
 from collections import Counter
@@ -166,11 +167,11 @@ class JobComposer:
         signature = []
         for text, override in zip(overrides, parsed, strict=True):
             settings = self._plain_settings(override, parsed)
-            if settings is None:
-                signature.append(text)
-            else:
+            if settings:
                 plain += settings.items()
                 signature.append(" ".join([override.key_or_group, *settings]))
+            else:
+                signature.append(text)
         template = tuple(signature)
         if template not in self._templates:
             loaded = self.loader.load_sweep_config(self.master, list(overrides))
@@ -204,32 +205,34 @@ class JobComposer:
             exclude_keys=dirname.exclude_keys,
         )
 
-    def _plain_settings(
-        self, override: Override, all_of_job: Sequence[Override]
-    ) -> dict[str, Any] | None:
-        """Return key -> value of what an override does, if that may be done to a copy; else None.
+    def _plain_settings(self, override: Override, all_of_job: Sequence[Override]) -> dict[str, Any]:
+        """Return key -> value of what an override does, if that may be done to a copy; else empty.
 
         It gives existing keys a number or a text, and overlaps no other override.
         """
-        if self.master.hydra.searchpath:  # more groups than the loader knows of
-            return None
-        if override.type != OverrideType.CHANGE or override.package is not None:
-            return None
-        if not isinstance(override.value(), int | float | str) or override.is_hydra_override():
-            return None
+        if not self._is_one_value(override):
+            return {}
         settings = {override.key_or_group: override.value()}
         if self._names_group(override.key_or_group):
             # `+group=name` would be merged after the choice.
             if any(other.type != OverrideType.CHANGE for other in all_of_job):
-                return None
+                return {}
             settings = self._settings_of_choice(override)
-        for key in settings:
-            if "_target_" in key:  # for the gate to see
-                return None
-            for other in all_of_job:
-                if other is not override and _overlap(key, other.key_or_group):
-                    return None
-        return settings or None
+        other_keys = [other.key_or_group for other in all_of_job if other is not override]
+        if any(itertools.starmap(_overlap, itertools.product(settings, other_keys))):
+            return {}
+        # An address is for the gate to see.
+        if any("_target_" in key for key in settings):
+            return {}
+        return settings
+
+    def _is_one_value(self, override: Override) -> bool:
+        """Whether an override gives one key, or one group, a number or a text."""
+        if self.master.hydra.searchpath:  # more groups than the loader knows of
+            return False
+        if override.type != OverrideType.CHANGE or override.package is not None:
+            return False
+        return isinstance(override.value(), int | float | str) and not override.is_hydra_override()
 
     def _settings_of_choice(self, choice: Override) -> dict[str, Any]:
         """Return the keys and values of a choice's file, which no other file may change.

@@ -199,22 +199,23 @@ def allowed_for(claim: str, claims: Iterable[str]) -> set[str]:
     them are primary. `claim` is among `claims`.
     """
     texts = tuple(claims)
-    own = json.loads(claim)
-    if not own.get("primary"):
-        return _secondary_allowance(texts)
+    entry = json.loads(claim)
+    if not entry.get("primary"):
+        return set(_secondary_allowance(texts))
     entries = [json.loads(text) for text in texts]
-    primary = [entry for entry in entries if entry.get("primary")]
-    end = None if own["primary"] == "together" else primary.index(own)
-    before = {_name_of(entry) for entry in primary[:end]}
+    primary = [other for other in entries if other.get("primary")]
+    end = None if entry["primary"] == "together" else primary.index(entry)
+    before = {_name_of(other) for other in primary[:end]}
     return before | {"others"} if len(primary) < len(entries) else before
 
 
 @cache
-def _secondary_allowance(claims: tuple[str, ...]) -> set[str]:
+def _secondary_allowance(claims: tuple[str, ...]) -> frozenset[str]:
     """What every claim that is not primary allows for: one answer for all of a table's."""
     entries = [json.loads(text) for text in claims]
     names = {_name_of(entry) for entry in entries}
-    return names | {f"first {_name_of(entry)}" for entry in entries if entry.get("primary")}
+    primary = {f"first {_name_of(entry)}" for entry in entries if entry.get("primary")}
+    return frozenset(names | primary)
 
 
 def _name_of(entry: Mapping[str, object]) -> str:

@@ -300,13 +300,17 @@ class BaseClaim(Entry):
         return without_compare | {"rows": [first, *other_rows], "column": column}
 
     @model_validator(mode="after")
+    def _check_direction(self) -> Self:
+        if self.direction not in self.directions:
+            raise ValueError(f"no kind of claim with these keys has direction: {self.direction}")
+        return self
+
+    @model_validator(mode="after")
     def _check_rows_and_margin(self) -> Self:
         if len(self.rows) < 2 or len(set(self.rows)) < len(self.rows):
             raise ValueError(
                 f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}"
             )
-        if self.direction not in self.directions:
-            raise ValueError(f"no kind of claim with these keys has direction: {self.direction}")
         # Keys that belong to another kind say so, instead of "has no such key".
         if self.has_margin != (self.points > 0):
             raise ValueError(

@@ -171,11 +171,11 @@ def _column(path: Path, name: str, columns: Sequence[str]) -> str:
 
 def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, str]:
     """Task -> column, where a layout names no tasks: all columns that are nothing else."""
-    others = [name for name in columns if name not in (*used, *STATUS_NAMES)]
-    metrics = [name for name in others if name.startswith(METRICS)]
+    tasks = [name for name in columns if name not in (*used, *STATUS_NAMES)]
+    metrics = [name for name in tasks if name.startswith(METRICS)]
     if metrics:
-        others = metrics
-    return {name.removeprefix(METRICS): name for name in others}
+        tasks = metrics
+    return {name.removeprefix(METRICS): name for name in tasks}
 
 
 def _check_numbers(path: Path, rows: Iterable[NumberedRow], tasks: Mapping[str, str]) -> None:

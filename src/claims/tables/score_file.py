@@ -206,13 +206,13 @@ def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str
     return f"{task} {metric}".strip()
 
 
-def _falling_columns(found: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
+def _falling_columns(content: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
     columns = []
     for task, of_task in metrics.items():
         for metric in sorted(of_task):
             words = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
             name_of_loss = FALLING.search(words)
-            if name_of_loss is None and (task, metric) not in found.falling:
+            if name_of_loss is None and (task, metric) not in content.falling:
                 continue
             name = _column_name(task, metric, metrics)
             # Its name is its unit: it is not drawn on the axis of another measure.

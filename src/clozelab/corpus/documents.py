@@ -100,11 +100,11 @@ def split_paragraph(paragraph: str) -> list[str]:
     if len(paragraph) > MAX_PIECE_CHARACTERS:
         pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
     for piece in pieces:
-        found = sentencex.segment(LANGUAGE, piece)
+        segments = sentencex.segment(LANGUAGE, piece)
         is_long = len(piece) > LONG_SENTENCE_CHARACTERS
-        if is_long and max(map(len, found)) > LONG_SENTENCE_CHARACTERS:
-            found = chain.from_iterable(map(_without_long, found))
-        sentences += [sentence.strip() for sentence in found]
+        if is_long and max(map(len, segments)) > LONG_SENTENCE_CHARACTERS:
+            segments = chain.from_iterable(map(_without_long, segments))
+        sentences += [segment.strip() for segment in segments]
     return lines_with_word(sentences)
 
 

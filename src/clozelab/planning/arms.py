@@ -297,6 +297,7 @@ class Arm(Shape):
 
     def requests(self) -> Iterator[Request]:
         """One a phase."""
+        optimizer = optimizer_kind(self.settings.optimizer)
         for phase, node, flops in zip(self.phases, self.nodes, self.flops_per_token, strict=True):
             tokens = phase["global_batch_size"] * phase["seq_length"]
             # Speed depends neither on the number of steps nor on the objective's name.
@@ -307,7 +308,7 @@ class Arm(Shape):
                 "phase": shape,
                 "objective": node,
                 "hardware": self.hardware(),
-                "optimizer": optimizer_kind(self.settings.optimizer),
+                "optimizer": optimizer,
                 "schedule": self.settings.schedule,
                 **adaptation_of(self.settings),
             }
