@@ -243,11 +243,11 @@ class JobComposer:
         result = self.loader.repository.load_config(f"{group}/{choice.value()}")
         if group != self._last_group or result is None or result.header["package"] != "_global_":
             return {}
-        settings = flatten(to_plain(result.config, resolve=False))
+        content = to_plain(result.config, resolve=False)
         has_others = not all(default.is_self() for default in result.defaults_list)
-        if has_others or not all(map(_is_literal, settings.values())):
+        if has_others or not _is_literal(content):
             return {}
-        return settings
+        return flatten(content)
 
     @functools.cached_property
     def _last_group(self) -> str:
@@ -267,7 +267,12 @@ class JobComposer:
 
 
 def _is_literal(value: object) -> bool:
-    """Say whether a value of a file is a number, or a text that calls nothing."""
+    """Say whether a value of a file is a number, a text that calls nothing, or keys with such.
+
+    A list is none, which replaces the one that is there, and neither are keys without a value.
+    """
+    if isinstance(value, dict):
+        return bool(value) and all(map(_is_literal, value.values()))
     return isinstance(value, int | float | str) and "${" not in str(value)
 
 

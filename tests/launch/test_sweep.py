@@ -191,6 +191,9 @@ arms:
   late: {gradient_clip_norm: 0.5, optimizer.learning_rate: 3e-3}
   other: {objective: ltr, optimizer.learning_rate: 0.004}
   called: {optimizer.learning_rate: "${scale.pretrain.learning_rate}"}
+  clipped: {gradient_clip_norm: 0.25}
+  unclean: {gradient_clip_norm: 0.25, corpus.steps: []}
+  cleaned: {gradient_clip_norm: 0.25, corpus.steps: [clean]}
 """
 
 
@@ -213,6 +216,8 @@ def count_loads(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         (["arm=slow,fast"], 1),
         # Another order of keys, another choice, and a value that is looked up.
         (["arm=slow,fast,late,other,called"], 4),
+        # A list replaces the one that is there.
+        (["arm=clipped,unclean,cleaned"], 3),
         # A word about what the arm says counts, wherever it stands.
         (["arm=slow,fast", "gradient_clip_norm=3"], 2),
         (["arm=slow,fast", "++optimizer.learning_rate=1"], 2),
