@@ -273,7 +273,8 @@ def _is_literal(value: object) -> bool:
     """
     if isinstance(value, dict):
         return bool(value) and all(map(_is_literal, value.values()))
-    return isinstance(value, int | float | str) and "${" not in str(value)
+    calls = ("${", "???")
+    return isinstance(value, int | float | str) and not any(call in str(value) for call in calls)
 
 
 def _overlap(key: str, other: str) -> bool:

@@ -213,7 +213,8 @@ def test_rows_that_share_no_seed_are_named(
     assert bool(page.judged.differences) is not is_named
 
 
-RESULTS = Path(__file__).parents[2] / "docs/results/2026-11-28-worth-it-reviews"
+PUBLISHED = Path(__file__).parents[2] / "docs/results"
+RESULTS = PUBLISHED / "2026-11-28-worth-it-reviews"
 STOPPING = "stopping: {first: 3, most: 8}"
 TASKS = ("SST-2", "UD EWT UPOS", "WNUT-17 NER")
 
@@ -240,3 +241,21 @@ def test_the_results_of_a_report_are_judged_as_the_report_does(tmp_path: Path) -
     for ours, theirs in zip(judged, published, strict=True):
         for key in ("judged_on", "verdict", "ours", "interval", "p"):
             assert ours[key] == theirs[key], (key, ours, theirs)
+
+
+def test_what_has_collapsed_in_a_report_is_left_out_and_named() -> None:
+    """The report decides nothing there; a judgement of the scores alone would find a difference."""
+    found = read_scores(PUBLISHED / "2026-11-27-two-sides/results.csv")
+    assert found.notes
+    for note in found.notes:
+        row, task = note.removesuffix(", where runs have collapsed").split(" on ")
+        assert (row, task) not in found.cells
+    assert found.cells
+
+
+def test_a_column_of_a_report_has_the_metric_that_is_shown_there() -> None:
+    """One task may be two columns, of two of its metrics."""
+    columns = {
+        column for _, column in read_scores(PUBLISHED / "2026-11-27-recipes/results.csv").cells
+    }
+    assert "Words" in columns and "cloze_by_side" not in columns

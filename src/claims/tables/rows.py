@@ -45,12 +45,12 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     columns, rows = read(path)
     if not rows:
         raise ValueError(f"{path}: no line below the heading")
+    notes: list[str] = []
     if set(columns) >= REPORT_COLUMNS:
-        columns, rows = _scores_of_report(rows)
+        columns, rows, notes = _scores_of_report(rows)
     finished = list(filter(_is_finished, rows))
-    notes = []
     if len(finished) < len(rows):
-        notes = [count_noun(len(rows) - len(finished), "unfinished run")]
+        notes.append(count_noun(len(rows) - len(finished), "unfinished run"))
 
     names = _names_of_columns(path, layout, columns)
     if layout.tasks or not {layout.task, layout.score} & set(columns):
@@ -128,21 +128,32 @@ def _read_parquet(path: Path) -> tuple[list[str], list[NumberedRow]]:
     return table.column_names, rows
 
 
-def _scores_of_report(rows: Iterable[NumberedRow]) -> tuple[list[str], list[NumberedRow]]:
-    """The columns of a table in long form, and the main scores that count in a report's table.
+def _scores_of_report(
+    rows: Sequence[NumberedRow],
+) -> tuple[list[str], list[NumberedRow], list[str]]:
+    """The columns of a table in long form, the scores that count in a report's table, and notes.
 
-    Lines of pre-trainings have no row, and are left out.
+    Lines of pre-trainings have no row, and are left out. So is a row on a data set where a run has
+    collapsed: the report decides nothing there.
     """
     columns = ["arm", "pretrain_seed", "seed", "task", "metric", "score"]
     scores = []
+    collapsed: dict[tuple[str, str], None] = {}
+    tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}
     for number, cells in rows:
-        if not cells["row"] or cells["is_headline"] != "True" or cells["counts"] != "True":
+        if not cells["row"] or cells["counts"] != "True":
             continue
-        # A task that is no column of the experiment has its own name.
+        # A task that is no column of the experiment has its own name, and its main score.
         task = cells["column"] if cells["column"] else cells["task"]
-        names = {"arm": cells["row"], "task": task}
-        scores.append((number, {**cells, **names}))
-    return columns, scores
+        is_headline = cells["is_headline"] == "True"
+        if not cells["column"] and (cells["task"] in tasks_of_columns or not is_headline):
+            continue
+        scores.append((number, {**cells, "arm": cells["row"], "task": task}))
+        if cells.get("collapsed") == "True":
+            collapsed[cells["row"], task] = None
+    notes = [f"{arm} on {task}, where runs have collapsed" for arm, task in collapsed]
+    healthy = [row for row in scores if (row[1]["arm"], row[1]["task"]) not in collapsed]
+    return columns, healthy, notes
 
 
 def _is_finished(row: NumberedRow) -> bool:

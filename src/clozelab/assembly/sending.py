@@ -72,18 +72,24 @@ def final_scores(record: Record) -> PlainDict:
 
 
 def send_all(tracker: Logger, record: Record, config: PlainDict) -> int:
-    """Send all values of a run, in place of what the tracker had; returns how many."""
+    """Send all values of a run, in place of what the tracker had; returns how many.
+
+    ValueError: the run has lost its metrics.csv, which what the tracker had would follow.
+    """
     from clozelab.training.background import final_numbers
     from clozelab.training.catching_up import MetricCall, recorded_calls, send_again
     from clozelab.training.tracking import TensorBoardTracker, WandbTracker
 
+    metrics_csv = record.folder / "metrics.csv"
+    if not metrics_csv.is_file():
+        raise ValueError(f"{metrics_csv} is missing: the tracker keeps what it has")
     if hasattr(tracker, "load_package"):
         tracker.load_package()
     # W&B has the configuration from its job, and TensorBoard never gets it.
     if not isinstance(tracker, WandbTracker | TensorBoardTracker):
         tracker.log_hyperparams(config)
     began = datetime.fromisoformat(record.started).timestamp()
-    calls = recorded_calls(record.folder / "metrics.csv", began)
+    calls = recorded_calls(metrics_csv, began)
     # Another tracker than W&B has no place of its own for the final scores.
     if not hasattr(tracker, "summarise"):
         end = calls[-1].time if calls else began

@@ -77,10 +77,14 @@ def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[J
 def read_launches(root: Path) -> dict[str, Launch]:
     """Return stage -> its last launch; a note that is not there or cannot be read tells nothing."""
     try:
-        saved = read_json(root / LAUNCH_FILE)
-        return {str(stage): Launch(**note) for stage, note in saved.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
+        saved = read_json(root / LAUNCH_FILE).items()
+    except (OSError, ValueError, AttributeError):
         return {}
+    launches = {}
+    for stage, note in saved:
+        with suppress(ValueError, TypeError):  # ValueError: also pydantic's
+            launches[str(stage)] = Launch(**note)
+    return launches
 
 
 def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:

@@ -24,7 +24,8 @@ kill, the same training sends them when it goes on.
             be sent too
 
 A tracker that lacks something is sent all of a run, in place of what it had.
-MLflow keeps equal values once. MLflow's server is the one that MLFLOW_TRACKING_URI names."""
+W&B online keeps what it had, too. MLflow keeps equal values once. Its server is
+the one that MLFLOW_TRACKING_URI names."""
 
 
 @verb("track", HELP, names=(1, None), keys=("logger",))
