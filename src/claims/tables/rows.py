@@ -141,19 +141,27 @@ def _scores_of_report(
     collapsed: dict[tuple[str, str], None] = {}
     tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}
     for number, cells in rows:
-        if not cells["row"] or cells["counts"] != "True":
+        if not _is_shown(cells, tasks_of_columns):
             continue
-        # A task that is no column of the experiment has its own name, and its main score.
         task = cells["column"] if cells["column"] else cells["task"]
-        is_headline = cells["is_headline"] == "True"
-        if not cells["column"] and (cells["task"] in tasks_of_columns or not is_headline):
-            continue
         scores.append((number, {**cells, "arm": cells["row"], "task": task}))
         if cells.get("collapsed") == "True":
             collapsed[cells["row"], task] = None
     notes = [f"{arm} on {task}, where runs have collapsed" for arm, task in collapsed]
     healthy = [row for row in scores if (row[1]["arm"], row[1]["task"]) not in collapsed]
     return columns, healthy, notes
+
+
+def _is_shown(cells: Mapping[str, str], tasks_of_columns: Collection[str]) -> bool:
+    """Whether a line of a report's results.csv is a score of a row that counts in its table.
+
+    A task that is no column of the experiment has its main score there.
+    """
+    if not cells["row"] or cells["counts"] != "True":
+        return False
+    if cells["column"]:
+        return True
+    return cells["is_headline"] == "True" and cells["task"] not in tasks_of_columns
 
 
 def _is_finished(row: NumberedRow) -> bool:
