@@ -36,6 +36,8 @@ FORMER_WORDS = {
     "after a look at": "after an interim analysis of",
     "stand-in": "substitute",
 }
+# the same of what would decide a claim
+FEWER_ONCE = "with fewer once the primary claim '"
 
 
 def claims_of(pack: Path, place: Path) -> Path:
@@ -56,6 +58,7 @@ def read_claims_file(path: Path) -> list[dict[str, str]]:
     for line in lines:
         for former, present in FORMER_WORDS.items():
             line["note"] = line["note"].replace(former, present)
+        line["needs"] = line["needs"].replace("with fewer once '", FEWER_ONCE)
         code, is_exploratory = read_verdict(line["verdict"])
         line["verdict"] = code
         line.setdefault("exploratory", str(is_exploratory))
