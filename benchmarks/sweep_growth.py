@@ -56,6 +56,9 @@ def main() -> None:
         if not sweep.is_dir():
             make_sweep(sweep, template, number)
         for verb in options.verbs.split(","):
+            # One arm has nothing to be compared with.
+            if verb == "judge" and number == 1:
+                continue
             cost = measure(command_of(verb, template), sweep)
             figures = f"{cost.seconds:.1f} s, {cost.megabytes:.0f} MB"
             print(f"{number} arms, {verb}: {figures}", flush=True)
