@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 from tests.runs.archives import MEANS, NAME, on_machines, say
+from tests.runs.test_pretrain_run import write_text
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
@@ -39,6 +40,14 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
         save_encoder_folder(folder, encoder, heads={}, tokenizer_files=files, extra_config=extra)
 
     return save
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
+    folder = tmp_path_factory.mktemp("workplace")
+    write_text(folder)
+    return folder
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from tests import forked
 from tests.report.test_tracked import offline, records
-from tests.runs.test_pretrain_run import command, environment, workplace
+from tests.runs.test_pretrain_run import command, environment
 
 from clozelab.runs.record import read_record
 from clozelab.stages import track
 from clozelab.training.catching_up import unsent
 
-__all__ = ["offline", "workplace"]
+__all__ = ["offline"]
 Values = dict[tuple[str, int], list[float]]
 SETTINGS = {
     "phases": "[{seq_length: 16, steps: 30, global_batch_size: 8, micro_batch_size: 4}]",

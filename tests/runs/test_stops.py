@@ -22,7 +22,6 @@ import pytest
 from filelock import FileLock
 from tests import forked
 from tests.runs.test_pretrain_run import LONG, command, environment, rows, second_rank, state
-from tests.runs.test_pretrain_run import workplace as workplace
 
 from clozelab.runs.record import LOCK_FILE
 from clozelab.training.checkpoints import load_file
