@@ -4,7 +4,6 @@ exploratory.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
@@ -18,6 +17,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
+from tests.simulation import benchmark
 
 from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from claims.analysis.verdict_codes import Verdict
@@ -26,12 +26,7 @@ from clozelab.report.render import Report, write_latex, write_report
 from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
 
-FILE = importlib.util.spec_from_file_location(
-    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
-)
-assert FILE is not None and FILE.loader is not None
-simulation = importlib.util.module_from_spec(FILE)
-FILE.loader.exec_module(simulation)
+simulation = benchmark("looks")
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
 
 

@@ -4,7 +4,6 @@ verdicts are wrong.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,14 @@ import pytest
 from scipy import stats
 from tests.results.words import forecast, judgement_note
 from tests.screens import shows
+from tests.simulation import benchmark
 
 from claims.analysis.history import allowed_for, statement
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
 from clozelab.results.experiment import Experiment
 
-FILE = importlib.util.spec_from_file_location(
-    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
-)
-assert FILE is not None and FILE.loader is not None
-simulation = importlib.util.module_from_spec(FILE)
-FILE.loader.exec_module(simulation)
+simulation = benchmark("looks")
 
 
 @pytest.fixture(scope="module")
