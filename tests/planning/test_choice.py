@@ -43,8 +43,11 @@ TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 @pytest.mark.parametrize("tables", [40, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("claims", "primary", "seeds", "rule"),
-    [(4, 2, 4, None), (4, 0, 6, None), (1, 0, 5, {"first": 3, "most": 8})],
-    ids=["primary", "holm", "looks"],
+    [
+        pytest.param(4, 2, 4, None, id="primary"),
+        pytest.param(4, 0, 6, None, id="holm", marks=pytest.mark.slow),
+        pytest.param(1, 0, 5, {"first": 3, "most": 8}, id="looks", marks=pytest.mark.slow),
+    ],
 )
 def test_power_is_as_planned(
     tmp_path: Path, tables: int, claims: int, primary: int, seeds: int, rule: dict[str, int] | None

