@@ -107,14 +107,18 @@ def records(folder: Path) -> list[Any]:
     return found
 
 
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def keep_offline(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     pytest.importorskip("wandb")
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "wandb_own"))
+        monkeypatch.setenv(name, str(place / "wandb_own"))
     monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep_offline(monkeypatch, tmp_path)
 
 
 def test_a_sweep_and_a_report_in_wandb(

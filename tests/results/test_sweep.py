@@ -247,13 +247,6 @@ def test_nobody_misses_what_was_not_begun(
     assert "missing" not in capsys.readouterr().out
 
 
-def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
-    for arm in ("mlm", "ltr"):
-        writers.pretrain(tmp_path, arm, 1)
-        say(tmp_path, f"pretrain/{arm}/*", f"arm={arm}")
-    assert list(rows_of(infer_table(find(tmp_path)))) == ["ltr", "mlm"]
-
-
 def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
     rates: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 import yaml
 from tests import forked
 from tests.runs.sentiment import BAD, GOOD, TOKENIZER, write_sentiment
+from tests.runs.test_pretrain_run import stop_in
 from tests.screens import refuses
 
 from clozelab.corpus.generated import MANIFEST
@@ -221,16 +221,6 @@ def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(
     other_row = finetune("pretrain_seed=1", "row=another", "epochs=0.5", name="b")
     assert losses(first) == losses(other_row)
     assert losses(first) != losses(finetune("pretrain_seed=2", "epochs=0.5", name="c"))
-
-
-def stop_in(step: int) -> Any:
-    """A hook that sends a real SIGTERM to this process in the middle of a step."""
-
-    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
-        if trainer.global_step + 1 == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return stop
 
 
 def counted(patch: pytest.MonkeyPatch) -> list[int]:
