@@ -354,24 +354,6 @@ def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
     )
 
 
-def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
-    runs = [
-        one.model_copy(
-            update={
-                "config": (
-                    one.config | {"encoder_fraction": 0.1 if one.config["row"] == "b" else 1.0}
-                )
-            }
-        )
-        for one in records(tuned)
-    ]
-    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
-    assert judgement.verdict == Verdict.NOT_COMPARABLE
-    reason = incomparability_of(judgement)
-    assert reason.code == "other protocol"
-    assert "fine-tuned with encoder_fraction 0.1 against 1.0," in reason.text
-
-
 def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
     declare: Any, tmp_path: Path
 ) -> None:
