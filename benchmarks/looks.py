@@ -42,9 +42,7 @@ METRIC = "validation/accuracy"
 def make_experiment(
     folder: Path, claims: int, num_primary: int = 0, primary: bool | str = True, **more: Any
 ) -> Experiment:
-    """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of
-    paper.yaml.
-    """
+    """Claim i: row `b<i>` is above row `a<i>`. `more`: other keys of paper.yaml."""
     rows = []
     for i in range(claims):
         for name in (f"a{i}", f"b{i}"):

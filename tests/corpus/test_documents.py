@@ -1,6 +1,4 @@
-"""Text files to cleaned documents: formats, cleaning, sentence splitting, dirt, and bounded time on
-hostile text.
-"""
+"""Text files to cleaned documents: formats, cleaning, splitting, dirt, and bounded time."""
 
 from __future__ import annotations
 

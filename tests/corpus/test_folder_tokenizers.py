@@ -110,9 +110,7 @@ def xlm_roberta(where: Path, tokens: Sequence[Any] = ()) -> None:
 
 
 def generic(where: Path, tokens: Sequence[Any] = (), **parts: Any) -> None:
-    """A tokenizer.json that no class of transformers builds; `parts`: what differs from lower-cased
-    NFKC words.
-    """
+    """A tokenizer.json of no class of transformers; `parts`: what differs from NFKC words."""
     names = parts.pop("names", ("<p>", "<?>", "<begin>", "<end>", "<hole>"))
     library = Library(parts.pop("model", None) or models.WordLevel(unk_token=names[1]))
     library.normalizer = parts.pop(
@@ -341,9 +339,7 @@ def lines(number: int = 200) -> list[str]:
 
 
 def compare(ours: Tokenizer, theirs: Any, texts: Sequence[str]) -> None:
-    """Ids alone and with special tokens, pairs, token types, character ranges, and words given one
-    by one.
-    """
+    """Ids alone and with special tokens, token types, character ranges, and single words."""
     flat = ours.encode_batch(texts)
     again = ours.encode_batch(texts)
     aligned = ours.encode_with_offsets(texts)
@@ -491,9 +487,7 @@ def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
 
 
 def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:
-    """Their files stay theirs: the same class, ids and fingerprint, and no special token in
-    text.
-    """
+    """The same class, ids and fingerprint, and no special token in text."""
     for number, made in enumerate(
         (
             WordPieceTokenizer.train(TRAINING, 300, True),
@@ -511,9 +505,7 @@ def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> 
 
 
 def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
-    """Its config.json still has the fingerprint of the prepared tokenizer, and the vocabulary is
-    that one.
-    """
+    """Its config.json still has the fingerprint of the prepared tokenizer."""
     made = WordPieceTokenizer.train(TRAINING, 300, True)
     for name, content in made.files().items():
         (tmp_path / name).write_bytes(content)

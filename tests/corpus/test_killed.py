@@ -110,9 +110,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("distance", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
-    """A preparation is ended before its n-th file, for every n in the long form; the same command
-    makes the rest.
-    """
+    """Ended before its n-th file, for every n in the long form; the same command goes on."""
     write_file = passes.write_file
     written: list[str] = []
     limit = 0

@@ -1,6 +1,4 @@
-"""Preparation as a whole: the shards hold the text, the cache is addressed by content, a killed run
-leaves nothing.
-"""
+"""Preparation as a whole: the shards hold the text, the cache is addressed by content."""
 
 from __future__ import annotations
 
@@ -133,9 +131,7 @@ def test_one_corpus_has_one_result(
 def test_long_documents_are_held_out_in_stretches(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every source gives its share, no book lies on one side, and nothing joins text across a
-    cut.
-    """
+    """Every source gives its share, no book lies on one side, no text is joined over a cut."""
     monkeypatch.setattr("clozelab.corpus.preparation.survey.STRETCH_CHARACTERS", 400)
     books = []
     for book in range(4):
@@ -254,9 +250,7 @@ def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_stretch_of_a_single_long_document_is_held_out(tmp_path: Path, data: Path) -> None:
-    """No blank line, as in a novel: what is trained on and what is held out are the whole text,
-    each line once.
-    """
+    """A novel without a blank line: both sides together are the whole text, each line once."""
     lines = [f"The {NOUNS[n % 6]} of line {n} is long." for n in range(2000)]
     (data / "novel.txt").write_text("\n".join(lines))
     corpus = PreparedCorpus.open(
@@ -284,9 +278,7 @@ def unspaced(length: int, letters: str = "ACGT") -> str:
 def test_text_without_spaces_is_for_another_tokenizer(
     tmp_path: Path, data: Path, letters: str
 ) -> None:
-    """Said at once; byte-level BPE reads it, and so does WordPiece where characters are words or
-    spaces are there.
-    """
+    """Said at once; byte-level BPE reads it, and so does WordPiece where spaces are there."""
     (data / "one.txt").write_text(unspaced(400, letters))
     source = [CorpusSource("one", "one.txt")]
     with pytest.raises(

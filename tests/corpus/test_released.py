@@ -180,9 +180,7 @@ def test_equals_a_plain_builder_fed_with_the_same_draws(
 
 
 def test_a_pure_function_of_settings_and_index(shards: TokenShards, ids: SpecialIds) -> None:
-    """Neither seed nor epoch nor the batch matters, nor whether a worker found the instances
-    again.
-    """
+    """Neither seed nor epoch nor batch matters, nor a worker that finds the instances again."""
     instances = RELEASED.bind(shards, ids, 64)
     assert isinstance(instances, ReleasedInstances) and not isinstance(instances, PairInstances)
     whole = instances.pack(1, 0, np.arange(len(instances)))
@@ -222,9 +220,7 @@ def test_another_document_of_the_source_or_of_the_corpus(
 
 
 def test_short_instances_of_our_cuts(shards: TokenShards, ids: SpecialIds) -> None:
-    """The one setting of the released builder that ours can have: some documents are in short
-    instances as a whole.
-    """
+    """A setting of the released builder: some documents are in short instances as a whole."""
     ours = SegmentPairs(0.5, "corpus")
     found = [
         len(replace(ours, short_seq_prob=share).bind(shards, ids, 64)) for share in (0.0, 0.3, 1.0)
@@ -244,9 +240,7 @@ def test_short_instances_of_our_cuts(shards: TokenShards, ids: SpecialIds) -> No
 def kinds(
     pairs: list[tuple[list[int], list[int], bool]], budget: int
 ) -> Counter[tuple[int, int, bool]]:
-    """How many instances of each shape: length in eighths of the budget, A's share in quarters,
-    random.
-    """
+    """Instances by shape: length in eighths of the budget, A's share in quarters, random."""
     return Counter(
         ((len(a) + len(b)) * 8 // budget, len(a) * 4 // (len(a) + len(b)), random)
         for a, b, random in pairs
@@ -314,9 +308,7 @@ def plain_words(row: list[int], special: list[bool], continues: Any) -> list[lis
 def plain_spans(
     words: list[list[int]], number: int, order: list[int], reach: dict[int, int]
 ) -> set[int]:
-    """Slots that are predicted: words in the order of their first slots in `order`, each with those
-    behind it.
-    """
+    """Slots that are predicted: words by their first slots' place in `order`, and those behind."""
     covered: set[int] = set()
     for begin in sorted(range(len(words)), key=lambda word: order.index(words[word][0])):
         for step, word in enumerate(words[begin : begin + reach[words[begin][0]]]):
@@ -399,9 +391,7 @@ def test_every_masked_objective_takes_whole_words(
 
 
 def test_words_of_a_byte_level_vocabulary() -> None:
-    """A word has the space before it; punctuation goes with the word, as in RoBERTa's whole-word
-    masks.
-    """
+    """A word has the space before it and the punctuation behind it, as RoBERTa's."""
     texts = ["the cat sat on a mat.", "'Tis naïve, she said!"]
     tokenizer = ByteBpeTokenizer.train(texts * 9, 300, lowercase=False, add_prefix_space=True)
     ids = SpecialIds.from_tokenizer(tokenizer)
@@ -457,8 +447,6 @@ def test_the_share_counts_special_tokens_and_is_held_down(
 
 # The released code's own instances: real text, real vocabulary.
 
-Measure = Callable[[Any], dict[str, float]]
-
 
 @pytest.fixture(scope="module")
 def sample(shared_dir: Path) -> tuple[TokenShards, WordPieceTokenizer, dict[str, Any]]:
@@ -497,9 +485,7 @@ def sample(shared_dir: Path) -> tuple[TokenShards, WordPieceTokenizer, dict[str,
 def figures(
     lengths: np.ndarray, is_random: np.ndarray, words: list[list[list[int]]], hits: list[set[int]]
 ) -> dict[str, float]:
-    """What instances of 128 slots are like; words as slots of each instance, and the slots that are
-    predicted.
-    """
+    """What instances of 128 slots are like; words and predictions as slots of each instance."""
     pieces = []
     for row, found in zip(words, hits, strict=True):
         for word in row:
@@ -572,9 +558,7 @@ RELEASED_MASKS = Masking(
 def test_the_released_instances_lie_among_ours(
     sample: tuple[TokenShards, WordPieceTokenizer, dict[str, Any]],
 ) -> None:
-    """Each figure of its 60 instances within three standard deviations of those of 50 seeds; ours
-    are too few.
-    """
+    """Within three standard deviations of 50 seeds; our own cuts give too few."""
     oracle, layout = oracle_figures(sample), replace(RELEASED, copies=5)
     assert oracle["instances"] == 60 and oracle["partial words"] > 100
     found = [our_figures(sample, seed, layout, RELEASED_MASKS) for seed in range(50)]

@@ -166,9 +166,7 @@ def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
 
 
 def test_what_a_folder_is_read_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Texts come first, as they always did: a table beside them says something about them. A
-    LICENSE is no corpus.
-    """
+    """Texts come first: a table beside them says something about them. A LICENSE is no corpus."""
     write_csv(tmp_path / "about.csv")
     (tmp_path / "a.txt").write_text("From a.")
     assert read(tmp_path, ".")[0] == [["From a."]]

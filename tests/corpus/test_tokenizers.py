@@ -1,6 +1,4 @@
-"""WordPiece and byte-level BPE: equal to the released ones, deterministic when trained, loadable by
-transformers.
-"""
+"""WordPiece and byte-level BPE: equal to the released ones, deterministic, for transformers."""
 
 from __future__ import annotations
 
@@ -149,9 +147,7 @@ def test_text_never_becomes_a_special_token(wordpiece: WordPieceTokenizer) -> No
 def test_cache_offsets_and_batches_agree(
     wordpiece: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cached route, the library's own route, one text at a time and a cache that is always
-    full: equal ids.
-    """
+    """The cached route, the library's own, one text at a time, and a cache that is full."""
     rng = random.Random(2)
     alphabet = "abcde ΣσAÉé.,!?-'日 \u200b\u0301\x85\x0c\u2028\u00a0\tİ"
     texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]

@@ -1,6 +1,4 @@
-"""Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
-kind of tokenizer, whatever the texts hold; and words that are counted, the same vocabulary.
-"""
+"""Words that are cut out of texts and encoded once each give the ids of the whole texts."""
 
 from __future__ import annotations
 

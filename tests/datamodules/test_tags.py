@@ -1,6 +1,4 @@
-"""Tagged words: column files and conllu, rows with context, the data module, and features of a
-frozen encoder.
-"""
+"""Tagged words: column files and conllu, rows with context, features of a frozen encoder."""
 
 from __future__ import annotations
 
@@ -184,9 +182,7 @@ def make(
     context: bool,
     chosen: list[int] | None = None,
 ) -> tuple[TaggedSequences, list[list[str]], list[list[str]], dict[str, int]]:
-    """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored
-    tokens, counts.
-    """
+    """Documents of sentences -> rows, each row's tokens, each row's scored tokens, counts."""
     words = []
     for document in texts:
         for text in document:
@@ -294,19 +290,7 @@ def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -
 def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True, chosen=[1, 4])
     assert scored == [["a", "dog", "ran", "fast"], ["the", "red", "hill"]]
-    assert tokens[0] == [
-        "[CLS]",
-        "the",
-        "cat",
-        "sat",
-        "a",
-        "dog",
-        "ran",
-        "fast",
-        "who",
-        "did",
-        "[SEP]",
-    ]
+    assert " ".join(tokens[0]) == "[CLS] the cat sat a dog ran fast who did [SEP]"
 
 
 def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:
@@ -322,6 +306,21 @@ def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> 
 LETTERS = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
 TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\n"
 VALIDATION = "-DOCSTART- O\n\na B-PER\nb E-PER\n\nc S-LOC\n"
+TASK: dict[str, Any] = {
+    "train_file": "train.txt",
+    "validation_file": "dev.txt",
+    "validation_fraction": 0.1,
+    "validation_seed": 1,
+    "test_files": {"test": "test.txt"},
+    "file_format": "columns",
+    "word_column": 0,
+    "tag_column": -1,
+    "entity_tags": True,
+    "document_context": True,
+    "how_to_get": "make it",
+    "max_seq_length": 16,
+    "evaluation_tokens": 32,
+}
 CHANGES = [{"document_context": False}, {"tag_column": 1}, {"validation": VALIDATION + "\nd O\n"}]
 
 
@@ -334,24 +333,9 @@ def make_tags(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
     ) -> FinetuningDataModule:
         (tmp_path / "train.txt").write_text(train)
         (tmp_path / "dev.txt").write_text(validation)
-        task = {
-            "train_file": "train.txt",
-            "validation_file": "dev.txt",
-            "validation_fraction": 0.1,
-            "validation_seed": 1,
-            "test_files": {"test": "test.txt"},
-            "file_format": "columns",
-            "word_column": 0,
-            "tag_column": -1,
-            "entity_tags": True,
-            "document_context": True,
-            "how_to_get": "make_tags it",
-            "max_seq_length": 16,
-            "evaluation_tokens": 32,
-        }
         plan = TrainingPlan(2, 1.0, 1, None, 1, 0)
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16)
-        return tag_data(inputs=inputs, plan=plan, **(task | data))
+        return tag_data(inputs=inputs, plan=plan, **(TASK | data))
 
     return build
 
@@ -444,6 +428,27 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., FinetuningDataM
         assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
 
 
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (
+            ("a" + "b" * 40 + " B-PER\nc O\n", "a O\n"),
+            "toy, training: 1 words are longer than a sequence and were cut",
+        ),
+        (("a B-PER\n", "a B-PER\n"), "vocabulary is lower-cased"),
+        (("a B-PER\n", "a B-PER\n"), "marks no documents"),
+    ],
+)
+def test_what_is_odd_in_tags_is_warned_of(
+    make_tags: Callable[..., FinetuningDataModule],
+    caplog: pytest.LogCaptureFixture,
+    files: tuple[str, str],
+    sentence: str,
+) -> None:
+    make_tags(*files).setup()
+    assert sentence in caplog.text
+
+
 def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., FinetuningDataModule]) -> None:
     data = make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
     data.setup()
@@ -486,12 +491,6 @@ def test_preview_has_types_of_entities_whatever_the_scheme(
     assert make_tags(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]
 
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
-FEATURE_TRAIN = (
-    "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\nc O\n"
-)
-
-
 class CountedEncoder(Encoder):
     calls = 0
 
@@ -507,7 +506,7 @@ def make_features(
     """make_features(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
     config = tiny_config(
-        vocab_size=TOKENIZER.vocab_size,
+        vocab_size=LETTERS.vocab_size,
         num_hidden_layers=5,
         hidden_size=16,
         num_attention_heads=2,
@@ -523,32 +522,19 @@ def make_features(
         return CountedEncoder(config)
 
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.txt").write_text(
-            FEATURE_TRAIN if name == "train" else FEATURE_TRAIN.replace("d O", "d O\ne O")
-        )
+        text = TRAIN if name == "train" else TRAIN.replace("d O", "d O\ne O")
+        (tmp_path / f"{name}.txt").write_text(text)
 
     def build(
         features: str = "last", fingerprint: str = "weights", seed: int = 1
     ) -> FinetuningDataModule:
         source = EncoderSource(fingerprint, encoder, torch.device("cpu"))
-        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, source)
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16, source)
         data = feature_data(
             inputs=inputs,
             plan=TrainingPlan(2, 1.0, 1, None, seed, 0),
             features=features,
-            train_file="train.txt",
-            validation_file="dev.txt",
-            validation_fraction=0.1,
-            validation_seed=1,
-            test_files={"test": "dev.txt"},
-            file_format="columns",
-            word_column=0,
-            tag_column=-1,
-            entity_tags=True,
-            document_context=True,
-            how_to_get="make_features it",
-            max_seq_length=16,
-            evaluation_tokens=32,
+            **(TASK | {"test_files": {"test": "dev.txt"}}),
         )
         data.setup()
         return data
@@ -661,9 +647,7 @@ def test_a_broken_pass_leaves_nothing(
 
 
 def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
-    """conllu writes `_`; of features it is an answer, and of a file that is predicted nobody
-    asks.
-    """
+    """conllu writes `_`, which is an answer of features; of a file to predict nobody asks."""
     path = tmp_path / "x.conllu"
     path.write_text(
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
@@ -737,7 +721,7 @@ def test_fewer_predictions_than_words(tmp_path: Path) -> None:
             {"train": "a NOUN\n"},
             "train.txt: 'NOUN' is not an entity tag.*tag_column the right one",
         ),
-        ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make_tags it"),
+        ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make it"),
     ],
 )
 def test_splits_that_do_not_fit(

@@ -1,6 +1,4 @@
-"""Probes of frozen states: scikit-learn's regression, the control task, a random encoder; and
-fine-tuned models.
-"""
+"""Probes of frozen states: scikit-learn's regression, controls; and fine-tuned models."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ def test_a_control_label_is_a_words_own() -> None:
 def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
 ) -> None:
-    """Of every word half are in capitals: an uncased encoder's probe knows their labels by heart
-    all the same.
-    """
+    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
     save_encoder(tmp_path / "encoder")
     rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
     for name, number in (("train", 200), ("dev", 60)):
@@ -234,9 +230,7 @@ def test_a_mix_and_a_code_length_beside_the_layers(
 def test_a_probe_of_texts_and_its_floor(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Any
 ) -> None:
-    """Whether a cat is in the text: the mean of any layer tells. A label that nothing tells: about
-    the half of them.
-    """
+    """Whether a cat is in the text, which any layer tells; a coin, which nothing tells."""
     save_encoder(tmp_path / "encoder")
     rng = np.random.default_rng(0)
     for name, number in (("train", 300), ("dev", 200)):
@@ -280,9 +274,7 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
 def test_a_fine_tuned_model_on_another_file(
     tmp_path: Path, evaluate: Any, save_encoder: Any
 ) -> None:
-    """The score of its own validation file is that of its run; another file's of its labels;
-    nothing is touched.
-    """
+    """Its own validation file gives its run's score, another one another; nothing is touched."""
     from clozelab.stages.finetune import main
 
     save_encoder(tmp_path / "encoder")
@@ -343,9 +335,7 @@ def test_a_fine_tuned_model_on_another_file(
 def save_tuned(
     tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any
 ) -> Callable[..., str]:
-    """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word
-    that names it.
-    """
+    """save_tuned(kind, **more): the word that names a model with fresh weights and a head."""
 
     def save(kind: str, num_labels: int = 2, bilstm: nn.Module | None = None, **more: Any) -> str:
         torch.manual_seed(0)

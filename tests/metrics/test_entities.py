@@ -1,6 +1,4 @@
-"""Entities as conlleval sees them: equal to seqeval on anything a model can say, in every
-scheme.
-"""
+"""Entities as conlleval sees them: equal to seqeval on anything, in every scheme."""
 
 from __future__ import annotations
 

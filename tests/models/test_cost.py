@@ -187,9 +187,7 @@ def test_published_totals_of_bert_base():
     ids=lambda parts: parts.get("model_type", "odd" if parts else "bert"),
 )
 def test_equals_torchs_counter_of_a_real_forward(parts):
-    """On real numbers, with the kernels of the CPU, which compute nothing but the model's own
-    products, and DeBERTa's of distances.
-    """
+    """With kernels of the CPU, which compute the model's own products alone, and DeBERTa's."""
     config = sized(
         **{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0}
     )

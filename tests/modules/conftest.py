@@ -46,9 +46,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
-    """tiny_module(class, changes of the encoder, **settings) -> the module at step 7 of a training
-    on one process.
-    """
+    """tiny_module(class, changes of the encoder, **settings) -> a module at step 7 of 100."""
 
     def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)

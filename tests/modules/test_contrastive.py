@@ -1,6 +1,4 @@
-"""In-batch negatives, negatives of one's own, SimCSE, and copies: losses and gradients of plain
-loops and of sentence-transformers.
-"""
+"""In-batch negatives, SimCSE, and copies: losses and gradients of plain loops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Siamese training: the losses and gradients of sentence-transformers, and what is learnt of pairs
-of texts.
-"""
+"""Siamese training: losses and gradients of sentence-transformers, and what is learnt."""
 
 from __future__ import annotations
 

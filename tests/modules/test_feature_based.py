@@ -1,6 +1,4 @@
-"""Feature-based tagging: learns on features alone, never calls the encoder, and its six choices all
-train.
-"""
+"""Feature-based tagging: never calls the encoder, and its six choices all train."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ HIDDEN = 32
 
 @pytest.fixture(scope="module")
 def split() -> WordSplit:
-    """30 sentences whose words carry random tags; only what the features say of a word matters
-    here.
-    """
+    """30 sentences of random tags; only what the features say of a word matters here."""
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 7, 30))])
     labels = rng.integers(0, 3, offsets[-1])
@@ -44,9 +40,7 @@ def split() -> WordSplit:
 
 
 def feature_sequences(split: WordSplit, features: str) -> FeatureSequences:
-    """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with
-    noise.
-    """
+    """Every layer says the next word's tag, with noise; a BiLSTM can bring it back."""
     rng = np.random.default_rng(1)
     layers = []
     for _ in feature_layers(features, LAYERS):

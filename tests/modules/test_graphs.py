@@ -302,7 +302,7 @@ class Spikes(Callback):
 @pytest.mark.parametrize("factor", [1000.0, float("nan")])
 @pytest.mark.parametrize(
     ("steps", "options"),
-    [([5], {"log": 3, "interval": 2}), ([4, 5, 7], {"log": 10}), ([8], {}), ([6], {"log": 3})],
+    [([5], {"log": 3, "interval": 2}), ([4, 5, 7], {"log": 10}), ([8], {})],
 )
 def test_a_spike_that_the_device_leaves_out_is_recorded(
     tmp_path: Path,
@@ -325,7 +325,7 @@ def test_a_spike_that_the_device_leaves_out_is_recorded(
         # Other libraries log as well, and not all fill in their sentences.
         sentences = [message for message in caplog.messages if "left out" in message]
         warnings.append(sentences)
-    assert facts[0] == facts[1] and facts[0][0] == steps[0]
+    assert facts[0] == facts[1] == steps
     assert len(warnings[0]) == len(facts[0])
     assert warnings[0] == warnings[1]
     require_same(runs[0].module.state_dict(), runs[1].module.state_dict())

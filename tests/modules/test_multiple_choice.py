@@ -1,6 +1,4 @@
-"""Multiple choice: learns, scores each choice by itself, and keeps the choices of an example
-together.
-"""
+"""Multiple choice: learns, scores each choice by itself, keeps an example's together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a model says of texts equals transformers' on the same folder; what it cannot read it
-refuses in a sentence.
-"""
+"""What a model says of texts equals transformers' on the same folder, or is refused."""
 
 from __future__ import annotations
 
@@ -25,35 +23,11 @@ from clozelab.models.registry import family_for
 from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
 
-WORDS = [
-    "red",
-    "green",
-    "blue",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "mat",
-    "hill",
-    "who",
-    "the",
-    "ann",
-    "lee",
-    "oslo",
-]
-TOKENIZER = WordPieceTokenizer(
-    [
-        *SPECIAL_TOKENS,
-        *WORDS,
-        *string.ascii_lowercase,
-        ".",
-        "'",
-        "?",
-        *(f"##{c}" for c in string.ascii_lowercase),
-    ],
-    lowercase=True,
-)
+WORDS = ["red", "green", "blue", "cat", "dog", "sat", "ran", "on", "mat", "hill"]
+WORDS += ["who", "the", "ann", "lee", "oslo"]
+PIECES = [f"##{letter}" for letter in string.ascii_lowercase]
+VOCABULARY = [*SPECIAL_TOKENS, *WORDS, *string.ascii_lowercase, ".", "'", "?", *PIECES]
+TOKENIZER = WordPieceTokenizer(VOCABULARY, lowercase=True)
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TEXTS = [
     "The cat sat on the mat.",
@@ -73,9 +47,7 @@ TOLERANCE = 1e-5
 def model(
     tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:
-    """model(*kinds, ...) -> (what load gives in fp32, its folder): random weights, four layers of
-    24.
-    """
+    """model(*kinds, ...) -> (what load gives in fp32, its folder): random weights, 4 layers."""
 
     def make(
         *kinds: str,
@@ -285,9 +257,7 @@ def test_entities_are_merged_from_their_tags() -> None:
 
 @torch.inference_mode()
 def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
-    """Against every span of every window, scored by transformers; windows are looked at one by
-    one.
-    """
+    """Against every span of every window, one window at a time, scored by transformers."""
     rules = {
         "n_best_size": 20,
         "max_answer_length": 4,
@@ -510,18 +480,8 @@ def test_marks_belong_to_their_words() -> None:
 
     text = "Cafe\u0301s, हिन्दी m² \U0001f469\u200d\U0001f469 می\u200cخواهم\ufeff \x07don't \ud800"
     words = [text[a:b] for a, b in word_spans(text)]
-    expected = [
-        "Cafe\u0301s",
-        ",",
-        "हिन्दी",
-        "m²",
-        "\U0001f469\u200d",
-        "\U0001f469",
-        "می\u200cخواهم",
-        "don't",
-        "\ud800",
-    ]
-    assert words == expected
+    expected = ["Cafe\u0301s", ",", "हिन्दी", "m²", "\U0001f469\u200d", "\U0001f469"]
+    assert words == [*expected, "می\u200cخواهم", "don't", "\ud800"]
 
 
 def test_a_head_on_a_pooler_without_weights_is_not_used(model: Any) -> None:

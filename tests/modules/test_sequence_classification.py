@@ -1,6 +1,4 @@
-"""Sequence classification: learns what can be learned, pools where it must, keeps the best, says
-when it collapsed.
-"""
+"""Sequence classification: learns, pools, keeps the best, says when it collapsed."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ SEP = 3
 
 @pytest.fixture(scope="module")
 def split() -> TextSplit:
-    """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere
-    inside.
-    """
+    """64 rows of 3 to 12 tokens; the class is which of three markers stands inside."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 64)
     rows = []
@@ -79,17 +75,7 @@ def evaluate(module: FineTuning, split: TextSplit) -> None:
     module.on_validation_epoch_end()
 
 
-@pytest.mark.parametrize(
-    ("is_causal", "head"),
-    [
-        (False, "linear"),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in ((True, "linear"), (False, "bilstm"))
-        ),
-        (True, "bilstm"),
-    ],
-)
+@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (True, "bilstm")])
 def test_overfits(make: Any, split: TextSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     train(module, split, 120)
@@ -248,9 +234,7 @@ def test_predictions_are_label_names_in_order(make: Any, split: TextSplit) -> No
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pooling: str) -> None:
-    """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once
-    each.
-    """
+    """64 rows are the windows of 24 texts, whose logits are pooled text by text."""
     counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     texts = replace(

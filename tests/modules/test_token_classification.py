@@ -1,6 +1,4 @@
-"""Token classification: learns from context, scores words once and whole entities, document context
-included.
-"""
+"""Token classification: learns from context, scores words once and whole entities."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""DeBERTa's objectives against transformers' encoders in a plain loop: embeddings whose gradients
-are kept apart, and the enhanced mask decoder's share of the work.
-"""
+"""DeBERTa's objectives against transformers' encoders in a plain loop, and their work."""
 
 from __future__ import annotations
 

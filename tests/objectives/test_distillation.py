@@ -256,6 +256,7 @@ def test_the_teacher_drops_nothing_and_stays(setup):
     """Its probabilities of 0.3 would show; what is not asked of it is not computed."""
     ours = setup()
     assert ours.models["encoder"].training and not ours.models["teacher"].training
+    assert not any(weight.requires_grad for weight in ours.models["teacher"].parameters())
     batch = to_torch(ours.batch)
     first, second = (ours.objective.terms(ours.models, batch)[1].loss_sum for _ in range(2))
     assert torch.equal(first, second)

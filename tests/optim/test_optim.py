@@ -1,6 +1,4 @@
-"""AdamW against a plain transcription of the released formulas, its decay groups, and the
-learning-rate schedule.
-"""
+"""AdamW against the released formulas, its decay groups, and schedules."""
 
 from __future__ import annotations
 
