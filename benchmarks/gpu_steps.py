@@ -25,7 +25,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import (
@@ -38,14 +37,12 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs
 from clozelab.modules.pretraining import PretrainingModule
-from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.runtime import ReiterableLoader, batch_loader
 from clozelab.training.trainer import build_trainer, choose_hardware
-from encoders import shape
+from encoders import pairs_objective, shape
 from gpu_busy import busy_milliseconds
 from gpu_plan import Plan, require, table
 
@@ -82,16 +79,6 @@ class Case:
         if self.dropout:
             words.append("dropout")
         return ", ".join(words)
-
-
-def make_objective() -> Objective:
-    return Objective(
-        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
-        token=MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-        ),
-        pair=NextSentencePrediction(weight=1.0),
-    )
 
 
 def corpus_stream(
@@ -244,7 +231,7 @@ class Fit:
             deterministic=case.deterministic,
         )
         torch.manual_seed(case.seed)
-        objective = make_objective()
+        objective = pairs_objective()
         self.module = PretrainingModule(
             Encoder(self._config()),
             [objective],

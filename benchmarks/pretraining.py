@@ -29,6 +29,7 @@ from encoders import (
     clozelab_encoder,
     clozelab_optimizer,
     clozelab_precision,
+    pairs_objective,
     shape,
     size_name,
     training_step,
@@ -83,42 +84,10 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
     """clozelab's own PretrainingModel: MLM and NSP, BERT's own dropout."""
     import torch
 
-    from clozelab.corpus.instances import SegmentPairs
-    from clozelab.objectives.mlm import MaskedLanguageModel
-    from clozelab.objectives.nsp import NextSentencePrediction
-    from clozelab.objectives.objective import Objective
+    from clozelab.modules.pretraining import PretrainingModel
 
     torch.manual_seed(seed)
-    objective = Objective(
-        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
-        token=MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-        ),
-        pair=NextSentencePrediction(weight=1.0),
-    )
-    encoder = clozelab_encoder(size)
-    try:
-        from clozelab.modules.pretraining import PretrainingModel
-    except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
-        return _plain_model(encoder, objective)
-    return PretrainingModel(encoder, [objective])
-
-
-def _plain_model(encoder: Any, objective: Any) -> Any:
-    from torch import nn
-
-    from clozelab.objectives.objective import build_models
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.objectives = encoder, [objective]
-            self.models = nn.ModuleDict(build_models(encoder, [objective]))
-
-        def forward(self, batch: dict[str, Any]) -> Any:
-            return objective.terms(self.models, batch)
-
-    return Model()
+    return PretrainingModel(clozelab_encoder(size), [pairs_objective()])
 
 
 def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
