@@ -6,9 +6,6 @@ checkpoints. A part of benchmarks/gpu.py.
 
 from __future__ import annotations
 
-import cProfile
-import io
-import pstats
 import statistics
 import tempfile
 import time
@@ -144,27 +141,16 @@ class Clock(Callback):
         self._start = time.perf_counter()
 
     def _begin_profile(self) -> None:
-        if self.profiles == "host":
-            self._profiler = cProfile.Profile()
-            self._profiler.enable()
-        else:
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            if self.plan.device.type == "cuda":
-                activities = [torch.profiler.ProfilerActivity.CUDA]
-            self._profiler = torch.profiler.profile(activities=activities)
-            self._profiler.__enter__()
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.plan.device.type == "cuda":
+            activities = [torch.profiler.ProfilerActivity.CUDA]
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler.__enter__()
 
     def _end_profile(self) -> None:
-        if self.profiles == "host":
-            self._profiler.disable()
-            stream = io.StringIO()
-            pstats.Stats(self._profiler, stream=stream).sort_stats("tottime").print_stats(22)
-            lines = stream.getvalue().splitlines()
-            self.report = "\n".join(line[:110] for line in lines if line.strip())
-        else:
-            self._profiler.__exit__(None, None, None)
-            milliseconds, kernels = busy_milliseconds(self._profiler)
-            self.busy = (milliseconds / BLOCK, kernels // BLOCK)
+        self._profiler.__exit__(None, None, None)
+        milliseconds, kernels = busy_milliseconds(self._profiler)
+        self.busy = (milliseconds / BLOCK, kernels // BLOCK)
         self._profiler = None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.modules.training import evaluate, train
 from tests.parts import feature_tagging
 
 from clozelab.models.heads import FEATURES, feature_layers
@@ -71,19 +71,9 @@ def test_learns_without_the_encoder(
     assert trained and not any(name.startswith("encoder.") for name in trained)
     assert ("feature_mix.layer_weights" in trained) == features.startswith("weighted_sum")
     rows = feature_sequences(split, features)
-    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], 1e-2)
-    for _ in range(40):
-        batch = make_batch(rows, np.arange(30), {})
-        loss = module.loss(module.logits(batch), batch) / len(batch["labels"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    module.eval()
-    with torch.no_grad():
-        for index in np.array_split(np.arange(30), 4):
-            module.validation_step(make_batch(rows, index, {}), 0)
-    module.on_validation_epoch_end()
-    assert module.require_best().scores["validation/accuracy"] > 0.95
+    train(module, [make_batch(rows, np.arange(30), {})] * 40, rate=1e-2)
+    parts = [make_batch(rows, index, {}) for index in np.array_split(np.arange(30), 4)]
+    assert evaluate(module, parts).scores["validation/accuracy"] > 0.95
 
 
 def test_a_linear_head_is_refused(split: WordSplit, tiny_module: Callable[..., Any]) -> None:
