@@ -104,14 +104,13 @@ def corpus_stream(
 class Clock(Callback):
     """Losses of all steps, seconds a step by blocks, and what the device does meanwhile."""
 
-    def __init__(self, plan: Plan, *, keeps_losses: bool = False, profiles: str = "") -> None:
+    def __init__(self, plan: Plan, *, keeps_losses: bool = False, profiles: bool = False) -> None:
         self.plan = plan
         self.keeps_losses = keeps_losses
-        self.profiles = profiles  # device | host
+        self.profiles = profiles
         self.losses: list[Tensor] = []
         self.seconds: list[float] = []
         self.busy = (0.0, 0)
-        self.report = ""
         self._start = 0.0
         self._profiler: Any = None
 
@@ -480,7 +479,7 @@ def _measure(plan: Plan, cases: Sequence[Case]) -> None:
             plan.say(f"| {case.name} | {case.graphs} | {case.spike} | left out, no time |")
             continue
         start = time.perf_counter()
-        clock = Clock(plan, profiles="device")
+        clock = Clock(plan, profiles=True)
         blocks = 2 if plan.smoke or case.size == "base" else 5
         try:
             Fit(plan, case, 1000, clock).run(WARM_UP + (blocks + 1) * BLOCK)
