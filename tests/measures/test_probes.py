@@ -393,46 +393,32 @@ def test_a_model_reads_texts_as_in_its_training_or_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("task", "reason"),
+    ("labels", "task", "reasons"),
     [
-        ("mrpc", "was fine-tuned on mrpc: do its classes mean the same on sst2?"),
-        ("sst2", "collapsed run: the same answer for (nearly) every validation"),
+        (["0", "1"], "mrpc", ["was fine-tuned on mrpc: do its classes mean the same on sst2?"]),
+        (
+            ["LABEL_0", "LABEL_1"],
+            "sst2",
+            ["calls its classes LABEL_0, ...: they are taken in the task's"],
+        ),
+        (["0", "1"], "sst2", []),
     ],
+    ids=["another task", "classes without names", "nothing"],
 )
-def test_a_model_of_another_task_is_named(
-    tmp_path: Path,
-    save_tuned: Any,
-    evaluate: Any,
-    caplog: pytest.LogCaptureFixture,
-    task: str,
-    reason: str,
-) -> None:
-    model = save_tuned(
-        "classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}}
-    )
-    evaluate(*reviews(tmp_path), model)
-    shows(caplog.text, reason)
-    assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
-
-
-@pytest.mark.parametrize(
-    ("labels", "reason"),
-    [
-        (["LABEL_0", "LABEL_1"], "calls its classes LABEL_0, ...: they are taken in the task's"),
-        (["0", "1"], "collapsed run: the same answer for (nearly) every validation"),
-    ],
-    ids="-".join,
-)
-def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
+def test_what_may_mean_something_else_is_warned_of(
     tmp_path: Path,
     save_tuned: Any,
     evaluate: Any,
     caplog: pytest.LogCaptureFixture,
     labels: list[str],
-    reason: str,
+    task: str,
+    reasons: list[str],
 ) -> None:
-    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
-    shows(caplog.text, reason)
+    trained = {"clozelab": {"task": task}}
+    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels, extra_config=trained))
+    shows(caplog.text, *reasons, "collapsed run: the same answer for (nearly) every validation")
+    assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
+    assert ("calls its classes" in caplog.text) == (labels[0] == "LABEL_0")
 
 
 def nli(folder: Path, labels: str = "contradiction entailment neutral") -> list[str]:
@@ -598,12 +584,11 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
         assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
 
 
-@pytest.mark.parametrize("num_classes", [2, 5])
-def test_a_probe_of_one_class_is_refused(num_classes: int) -> None:
+def test_a_probe_of_one_class_is_refused() -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 7))
     labels = np.zeros(300, dtype=int)
     with pytest.raises(ValueError, match="every training example has the same class"):
-        logistic_regression(vectors, labels, num_classes, strength=0.3, max_iterations=9)
+        logistic_regression(vectors, labels, 2, strength=0.3, max_iterations=9)
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,6 @@ def test_schemes_are_told_apart(tags: str, scheme: str) -> None:
     assert to_iob2(tags.split()) == tags.split()
 
 
-def test_all_schemes_say_the_same() -> None:
-    expected = [Entity("PER", 0, 2), Entity("PER", 2, 3), Entity("LOC", 4, 5)]
-    for tags in (
-        "I-PER I-PER B-PER O I-LOC",
-        "B-PER I-PER B-PER O B-LOC",
-        "B-PER E-PER S-PER O S-LOC",
-    ):
-        assert entities(tags.split()) == expected
-        assert to_iob2(tags.split()) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC"]
-
-
 def written(rng: random.Random, scheme: str, length: int) -> tuple[list[str], list[Entity]]:
     """A valid sequence of a scheme, and the entities that it was made of."""
     tags: list[str] = []
