@@ -163,18 +163,8 @@ def write_xnli(folder: Path) -> None:
     for language in LANGUAGES:
         lines = [XNLI_HEADER]
         for n in range(6):
-            cells = [
-                language,
-                names[n % 3],
-                *[""] * 4,
-                text(),
-                text(),
-                f"{n}",
-                f"{n}",
-                "g",
-                "",
-                "True",
-            ]
+            cells = [language, names[n % 3], *[""] * 4, text(), text()]
+            cells += [str(n), str(n), "g", "", "True"]
             lines.append("\t".join(cells))
         (folder / f"xnli/dev.{language}.tsv").write_text("\n".join(lines) + "\n")
 
