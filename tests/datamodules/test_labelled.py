@@ -178,38 +178,21 @@ def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
     assert (found.labels or [])[:3] == ["1", "true", "2.5"] and found.num_bad_rows == 3
 
 
+QNLI = TableFormat(["question", "sentence"], "label", "index")
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("file", "layout", "count"),
     [
-        (
-            "glue/MRPC/train.tsv",
-            TableFormat(["#1 String", "#2 String"], "Quality", None, None),
-            3668,
-        ),
-        ("glue/MRPC/dev.tsv", TableFormat(["#1 String", "#2 String"], "Quality", None, None), 408),
+        ("glue/MRPC/train.tsv", TableFormat(["#1 String", "#2 String"], "Quality"), 3668),
+        ("glue/MRPC/dev.tsv", TableFormat(["#1 String", "#2 String"], "Quality"), 408),
         ("glue/SST-2/train.tsv", SINGLE, 67349),
-        (
-            "glue/CoLA/train.tsv",
-            TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"]),
-            8551,
-        ),
-        (
-            "glue/RTE/train.tsv",
-            TableFormat(["sentence1", "sentence2"], "label", "index", None),
-            2490,
-        ),
-        ("glue/QNLI/dev.tsv", TableFormat(["question", "sentence"], "label", "index", None), 5463),
-        (
-            "glue/QNLI/train-derived.tsv",
-            TableFormat(["question", "sentence"], "label", "index", None),
-            87599,
-        ),
-        (
-            "nli/train.tsv",
-            TableFormat(["sentence1", "sentence2"], "gold_label", "index", None),
-            95231,
-        ),
+        ("glue/CoLA/train.tsv", replace(CODAH_LIKE, id_column=None), 8551),
+        ("glue/RTE/train.tsv", TableFormat(["sentence1", "sentence2"], "label", "index"), 2490),
+        ("glue/QNLI/dev.tsv", QNLI, 5463),
+        ("glue/QNLI/train-derived.tsv", QNLI, 87599),
+        ("nli/train.tsv", TableFormat(["sentence1", "sentence2"], "gold_label", "index"), 95231),
     ],
 )
 def test_real_files_give_the_published_counts(
@@ -309,16 +292,18 @@ def test_cache_follows_content_and_settings(
     assert len(list((table_folder / "cache/tasks").iterdir())) == 3 * 2
 
 
+NUMBERS: dict[str, Any] = {
+    "name": "n.tsv",
+    "label_column": "score",
+    "labels": None,
+    "numeric_labels": True,
+}
+
+
 def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    numbers: dict[str, Any] = {
-        "name": "n.tsv",
-        "label_column": "score",
-        "labels": None,
-        "numeric_labels": True,
-    }
     path = tmp_path / "n.tsv"
     path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
-    data = module(tmp_path, tokenizer, **numbers)
+    data = module(tmp_path, tokenizer, **NUMBERS)
     data.setup()
     split = data.train
     assert (split.labels.tolist(), split.labels.dtype) == ([4.25, 0.0], "float32")
@@ -766,14 +751,6 @@ def test_bad_json_lines_are_refused(
     (tmp_path / "x.jsonl").write_text(content)
     with pytest.raises(ValueError, match=sentence):
         read_table_of(tmp_path / "x.jsonl", layout)
-
-
-NUMBERS: dict[str, Any] = {
-    "name": "n.tsv",
-    "label_column": "score",
-    "labels": None,
-    "numeric_labels": True,
-}
 
 
 def test_a_number_that_is_none(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:

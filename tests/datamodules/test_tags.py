@@ -184,12 +184,10 @@ def make(
 ) -> tuple[TaggedSequences, list[list[str]], list[list[str]], dict[str, int]]:
     """Documents of sentences -> rows, each row's tokens, each row's scored tokens, counts."""
     words = []
-    for document in texts:
-        for text in document:
-            words.append(text.split(" "))
     documents = []
     for number, document in enumerate(texts):
-        for _ in document:
+        for text in document:
+            words.append(text.split(" "))
             documents.append(number)
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
     chosen = list(range(len(words))) if chosen is None else chosen
@@ -202,13 +200,8 @@ def make(
         token_sequences, arrays["word_offsets"], arrays["word_positions"], labels
     )
     names = np.array(tokenizer.vocabulary)[arrays["input_ids"]]
-    tokens = [
-        names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)
-    ]
-    places = [
-        rows_of_texts.word_positions[a:b]
-        for a, b in zip(rows_of_texts.word_offsets, rows_of_texts.word_offsets[1:], strict=False)
-    ]
+    tokens = [row.tolist() for row in np.split(names, arrays["offsets"][1:-1])]
+    places = np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])
     scored = []
     for row, place in zip(tokens, places, strict=True):
         scored.append([row[p] for p in place])
@@ -227,12 +220,8 @@ def test_without_context_a_row_is_a_sentence(tokenizer: WordPieceTokenizer) -> N
 
 def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True)
-    assert (
-        tokens[0]
-        == tokens[1]
-        == tokens[2]
-        == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
-    )
+    whole = ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert tokens[:3] == [whole] * 3
     assert tokens[3] == ["[CLS]", "what", "is", "the", "red", "hill", "[SEP]"]
     assert scored == [text.split() for text in chain.from_iterable(STORY)]
 
@@ -263,10 +252,8 @@ def test_every_word_is_scored_once(
         texts.append([" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)])
     rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
     expected = []
-    for document in texts:
-        for text in document:
-            for w in text.split():
-                expected.append(tokenizer.vocabulary[tokenizer.encode_batch([w])[0][0]])
+    for word in " ".join(chain.from_iterable(texts)).split():
+        expected.append(tokenizer.vocabulary[tokenizer.encode_batch([word])[0][0]])
     assert [*chain.from_iterable(scored)] == expected
     assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)
@@ -280,11 +267,8 @@ def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -
     assert scored[0] == ["the", "[UNK]", "cat"]
     assert tokens[1] == ["[CLS]", "z", "##z", "##z", "##z", "[SEP]"]
     assert scored[1:] == [["z"], ["a"]]
-    assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (
-        1,
-        1,
-        1,
-    )
+    for name in ("words_without_tokens", "cut_words", "split_sentences"):
+        assert counts[name] == 1
 
 
 def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
@@ -369,16 +353,15 @@ def test_two_files_of_two_schemes(
     data.setup()
     assert "in one scheme" not in caplog.text
     files[plain] = files[plain].replace("B-", "")
+    (other,) = files.keys() - {plain}
     for _ in range(2):  # the second time from the cache
         caplog.clear()
         data = make_tags(files["train"], files["dev"], document_context=False)
         data.setup()
-        first, second = "train", "dev"
-        if plain == "dev":
-            first, second = "dev", "train"
+        folder = data.train_path.parent
         assert (
-            f"{data.train_path.parent / first}.txt has types without B- and I-, and"
-            f" {data.train_path.parent / second}.txt has IOB2 tags" in caplog.text
+            f"{folder / plain}.txt has types without B- and I-, and"
+            f" {folder / other}.txt has IOB2 tags" in caplog.text
         )
         assert "also in scores" not in caplog.text
     # A model of plain labels is scored by types, whatever the files have.
@@ -419,11 +402,8 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., FinetuningDataM
     data.setup()
     batches = list(TrainingBatches(data, range(2), 0, 1))
     assert sum(batch["global_examples"] for batch in batches) == 4
-    assert (
-        sum(batch["global_targets"] for batch in batches)
-        == 6
-        == sum(len(batch["labels"]) for batch in batches)
-    )
+    assert sum(batch["global_targets"] for batch in batches) == 6
+    assert sum(len(batch["labels"]) for batch in batches) == 6
     for batch in batches:
         assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
 
