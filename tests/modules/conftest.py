@@ -13,6 +13,7 @@ import torch
 from clozelab.models.encoder import Encoder
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
+from clozelab.training import guards
 
 ENCODER = {
     "vocab_size": 40,
@@ -69,3 +70,9 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
         return module
 
     return build
+
+
+@pytest.fixture
+def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps are enough to tell which gradient norms are usual."""
+    monkeypatch.setattr(guards, "MIN_NORMS", 2)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,6 @@ from clozelab.modules.pretraining import PretrainingModule, check_lengths, valid
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
-from clozelab.training import guards
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.guards import DivergedError
@@ -565,33 +565,27 @@ def test_the_best_one_is_kept_though_a_kill_came_between(
     assert load_file(kept)["global_step"] == 3
 
 
-class Spike(Callback):
-    """A loss times `factor` in one step's batch."""
+class Spikes(Callback):
+    """A loss times `factor` in some steps' batches."""
 
-    def __init__(self, step: int, factor: float = 1000.0) -> None:
-        self.step = step
+    def __init__(self, steps: Container[int], factor: float = 1000.0) -> None:
+        self.steps = steps
         self.factor = factor
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        module.model.objectives[0].factor = (
-            self.factor if trainer.global_step + 1 == self.step else 1.0
-        )
+        is_spike = trainer.global_step + 1 in self.steps
+        module.model.objectives[0].factor = self.factor if is_spike else 1.0
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
         module.model.objectives[0].factor = 1.0
 
 
-@pytest.fixture
-def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "MIN_NORMS", 2)
-
-
 def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None) -> None:
     """With the setting off it passes without a word, as it always did."""
-    ToyRun(tmp_path / "off").fit(Spike(6))
+    ToyRun(tmp_path / "off").fit(Spikes([6]))
     run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
     with pytest.raises(DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such"):
-        run.fit(Spike(6))
+        run.fit(Spikes([6]))
     assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
     calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
     run.fit()  # without the spike it goes on as a run that never had one
@@ -605,7 +599,7 @@ def test_a_skipped_spike_is_a_step_without_an_update(
 ) -> None:
     """The schedule moves on, as in a plain loop that leaves the update out."""
     run = ToyRun(tmp_path, dropout=0.0, spike="skip")
-    module = run.fit(Spike(5, factor))
+    module = run.fit(Spikes([5], factor))
     assert module.facts()["steps_left_out"] == [5] and run.trainer.global_step == TOTAL
     assert re.search(r"step 5: gradient norm \S+, where \S+ is usual: its update is", caplog.text)
     plain = PlainLoop()
@@ -615,18 +609,20 @@ def test_a_skipped_spike_is_a_step_without_an_update(
     plain.require_same(module)
 
 
-@pytest.mark.parametrize("stop", [3, 6])
+@pytest.mark.parametrize(
+    ("stop", "graphs"), [(3, False), (6, False), (4, True), (5, True), (6, True)]
+)
 def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
-    tmp_path: Path, knows_soon: None, stop: int
+    tmp_path: Path, knows_soon: None, stop: int, graphs: bool
 ) -> None:
-    """What was seen before the stop decides behind it."""
-    options = {"log": 3, "interval": 2, "spike": "skip"}
+    """What was seen before the stop decides behind it, also on the device."""
+    options = {"log": 3, "interval": 2, "spike": "skip", "graphs": graphs}
     whole = ToyRun(tmp_path / "whole", **options)
     parts = ToyRun(tmp_path / "parts", **options)
-    whole.fit(Spike(5))
+    whole.fit(Spikes([5]))
     with pytest.raises(TrainingInterruptedError):
-        parts.fit(Spike(5), StopAfter(stop))
-    parts.fit(Spike(5))
+        parts.fit(Spikes([5]), StopAfter(stop))
+    parts.fit(Spikes([5]))
     assert_same_bits(whole.module, parts.module)
     assert whole.rows() == parts.rows()
     assert parts.module.facts()["steps_left_out"] == [5]
