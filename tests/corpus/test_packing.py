@@ -1,6 +1,4 @@
-"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what
-is never touched.
-"""
+"""Instances as one stream, and masking: exact numbers, uniform positions, 80/10/10."""
 
 from __future__ import annotations
 

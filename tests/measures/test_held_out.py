@@ -1,6 +1,4 @@
-"""Held-out text, cloze by side, and pairs of sentences: what is hidden, what is asked, what comes
-out.
-"""
+"""Held-out text, cloze by side, and pairs of sentences: what is hidden, asked and scored."""
 
 from __future__ import annotations
 
@@ -347,9 +345,7 @@ def test_pairs_are_what_their_labels_say(
 def test_what_pairs_and_cloze_leave_out_is_said(
     folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses
-    some.
-    """
+    """Two texts of nine words fit in 32 slots; of 36 words each text loses some."""
     whole = made(SentencePairs, folder, tokenizer, question="follows", **PAIRED)
     made(ClozeBySide, folder, tokenizer, **CLOZE)
     assert whole.facts["cut_pairs"] == whole.facts["cut_tokens"] == 0
