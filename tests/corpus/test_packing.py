@@ -163,6 +163,7 @@ def test_shares_that_cannot_be(shares: tuple[float, float, float, float]) -> Non
     [
         ("max_predictions_fraction", 0.0),
         ("span_weights", ()),
+        ("span_weights", 3),
         ("span_weights", (0.0,)),
         ("span_weights", (1.0, -1.0)),
     ],

@@ -461,6 +461,17 @@ def test_a_weighted_phase_reads_its_shares(
     assert share == pytest.approx(0.75, abs=0.02)
 
 
+def test_a_phase_reads_nothing_of_a_source_with_weight_0(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    data = make(source_weights=[{}, {"wiki": 1.0, "books": 0.0}])
+    sources = []
+    for bound in data.bound_phases():
+        packed = bound.instances.pack(*(bound.seed, *bound.places(np.arange(24))))
+        sources.append({*packed.source.tolist(), *packed.b_source.tolist()})
+    assert sources == [{0, 1}, {0}]
+
+
 def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(
     make: Callable[..., CorpusDataModule],
 ) -> None:
