@@ -49,7 +49,7 @@ from clozelab.corpus.packing import (
     pack_pairs,
     pack_windows,
 )
-from clozelab.corpus.random import Draws
+from clozelab.corpus.random import COLUMN, Draws
 from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class PairInstances(BoundPairs):
         """
         sentences = self._sentences
         # [B, 3] in [0, 1): where A begins, where it is split, how a short B is cut.
-        draw = draws.column.uniform("split", _THREE)
+        draw = draws.uniform("split", _THREE, rows=COLUMN)
         first = self._starts[draws.names]
         document = self._document_of_start[draws.names]
         budget = self._budgets[document]
@@ -412,7 +412,7 @@ class PairInstances(BoundPairs):
         """
         # [C, 2] in [0, 1): which candidate, and whether one for a short B is kept.
         sub = 2 * attempt[:, None] + _TWO
-        draw = draws.column.uniform("negative", sub)
+        draw = draws.uniform("negative", sub, rows=COLUMN)
         group = self._groups[split.document]
         is_short = split.available < split.room
         candidate = np.where(
@@ -532,7 +532,7 @@ class ReleasedInstances(BoundPairs):
         target = layout.budgets(draws.epoch, document, self._budget)
         reach = np.searchsorted(self._sentences, self._sentences[first] + target)
         end = np.minimum(reach, self._documents[document + 1])
-        draw = draws.column.uniform("chunk", _TWO)
+        draw = draws.uniform("chunk", _TWO, rows=COLUMN)
         # A has one sentence at least, and leaves B one where there are two.
         split = first + 1 + (draw[:, 0] * (end - first - 1)).astype(np.int64)
         is_random = (end - first == 1) | (draw[:, 1] < layout.random_next_prob)
@@ -546,7 +546,7 @@ class ReleasedInstances(BoundPairs):
         rows = np.arange(len(document))
         # Ten candidates for the other document [B, 10]: the first that is another one, or at last
         # one's own.
-        draw = draws.column.uniform("other document", np.arange(10))
+        draw = draws.uniform("other document", np.arange(10), rows=COLUMN)
         candidates = self._sampler.draw(draw, self._groups[document][:, None])
         is_other = self._origins[candidates] != self._origins[document][:, None]
         first_other = np.where(is_other.any(1), is_other.argmax(1), -1)
@@ -561,7 +561,7 @@ class ReleasedInstances(BoundPairs):
 def _cut_in_front(draws: Draws, stream: str, removed: I64) -> I64:
     """How many of the `removed` [B] tokens go from the front: a coin for each."""
     number = np.arange(removed.max(initial=0))  # [most removed]
-    coins = draws.column.uniform(stream, number)
+    coins = draws.uniform(stream, number, rows=COLUMN)
     is_front = (coins < 0.5) & (number < removed[:, None])
     return is_front.sum(axis=1)
 
@@ -635,7 +635,7 @@ class SegmentPairs(InputFormat):
 
         It is the budget or, in a document of short instances, 2 to that.
         """
-        draw = Draws(self.builder_seed, copy, document).column.uniform("short", _TWO)
+        draw = Draws(self.builder_seed, copy, document).uniform("short", _TWO, rows=COLUMN)
         is_short = draw[:, 0] < self.short_seq_prob
         short_budget = 2 + (draw[:, 1] * (budget - 1)).astype(np.int64)
         return np.where(is_short, short_budget, budget)
