@@ -114,8 +114,17 @@ class Instances(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
-        """The instances named by `index` [B]; `epoch` is one number or [B]."""
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        """The instances named by `index` [B]; `epoch` is one number or [B].
+
+        `drawn` is what `draw` gives of the same ones; it is drawn now where it is missing.
+        """
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:  # noqa: ARG002
+        """What is drawn before tokens are read [B, ...]: for many at once it is cheaper."""
+        return np.empty((len(index), 0), dtype=np.int64)
 
     @abstractmethod
     def sources(self) -> NDArray[np.uint8]:
@@ -272,21 +281,35 @@ class PairInstances(BoundPairs):
         self._all = NegativeSampler(np.arange(len(document)), group, self._single_document_groups)
         self._tails = NegativeSampler(tails, group[tails], self._single_document_groups)
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        if drawn is None:
+            drawn = self.draw(seed, epoch, index)
+        a_start, a_length, b_start, b_length, *others = np.ascontiguousarray(drawn.T)
+        spans = SegmentSpans(a_start, a_length, b_start, b_length)
+        source, b_source, label, wants_random = others
+        packed = pack_pairs(
+            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
+        )
+        return replace(
+            packed,
+            next_sentence_label=label,
+            source=source,
+            b_source=b_source,
+            num_fallbacks=int(wants_random.sum() - label.sum()),
+        )
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:
+        """[B, 8]: spans, sources, next_sentence_label, and whether it was to be 1."""
         draws = Draws(seed, epoch, index)
         split = self._split(draws)
         wants_random = draws.uniform("random next") < self._layout.random_next_prob
         b_start, b_document, label = self._random_starts(draws, split, wants_random)
-        spans = replace(split.spans, b_start=b_start)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
-        num_fallbacks = int(wants_random.sum() - label.sum())
-        return replace(
-            packed,
-            next_sentence_label=label,
-            source=self._sources[split.document].astype(np.int64),
-            b_source=self._sources[b_document].astype(np.int64),
-            num_fallbacks=num_fallbacks,
-        )
+        spans = split.spans
+        sources = (self._sources[split.document], self._sources[b_document])
+        columns = (spans.a_start, spans.a_length, b_start, spans.b_length, *sources, label)
+        return np.stack([*columns, wants_random], axis=1).astype(np.int64, copy=False)
 
     def _find_starts(self) -> I64:
         """First sentences of all instances.
@@ -475,7 +498,13 @@ class ReleasedInstances(BoundPairs):
         first = self._starts.astype(np.int64) % len(self._sentences)
         return self._sources[self._document_of(first)]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
         sentences = self._sentences
         copy, first = np.divmod(self._starts[index].astype(np.int64), len(sentences))
@@ -683,7 +712,13 @@ class WindowInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         first = self._bounds[index]
         end = self._bounds[index + 1]

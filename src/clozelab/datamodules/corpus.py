@@ -35,7 +35,8 @@ VALIDATION_SEED = 20181011
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
-STEPS_AHEAD = 16  # whose instances are named in one go: it costs hardly more than those of one
+# found in one go, for several steps: few cost nearly as much
+INSTANCES_AHEAD = 4096
 # predictions are padded to it there: few shapes, and tiles that are full
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 
@@ -98,8 +99,8 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         self.world_size = world_size
         self.predictions_multiple = predictions_multiple
         self._stride = 1
-        # Step -> the places, epochs and numbers of its instances.
-        self._ahead: dict[int, tuple[I64, I64, I64]] = {}
+        # Step -> the places, epochs and numbers of its instances, and what is drawn of them.
+        self._ahead: dict[int, tuple[I64, I64, I64, I64]] = {}
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         total_steps = sum(bound.phase.steps for bound in self.phases)
@@ -126,7 +127,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
                 " devices to match"
             )
         if step not in self._ahead:
-            self._name_instances(bound, step, share)
+            self._find_instances(bound, step, share)
         places = self._ahead.pop(step)
         size = phase.micro_batch_size
         batches = []
@@ -134,19 +135,26 @@ class StepStream(IterableDataset[list[TorchBatch]]):
             batches.append(self._micro_batch(bound, *(part[low : low + size] for part in places)))
         return batches
 
-    def _name_instances(self, bound: BoundPhase, step: int, share: int) -> None:
+    def _find_instances(self, bound: BoundPhase, step: int, share: int) -> None:
         """Finds `share` instances for this step and for each of some that follow in the phase."""
-        end = bound.first_step + bound.phase.steps
-        steps = np.arange(step, min(end, step + STEPS_AHEAD * self._stride), self._stride)
+        ahead = max(1, INSTANCES_AHEAD // share) * self._stride
+        end = min(bound.first_step + bound.phase.steps, step + ahead)
+        steps = np.arange(step, end, self._stride)
         # Instances are counted over the whole phase; rank r has the r-th share of a step's.
         first = (steps - bound.first_step) * bound.phase.global_batch_size + self.rank * share
         order = np.concatenate([number + np.arange(share) for number in first])
-        parts = [np.split(part, len(steps)) for part in (order, *bound.places(order))]
+        epoch, index = bound.places(order)
+        drawn = bound.objective.draw(bound.instances, bound.seed, one_or_all(epoch), index)
+        parts = [np.split(part, len(steps)) for part in (order, epoch, index, drawn)]
         self._ahead = dict(zip(steps.tolist(), zip(*parts, strict=True), strict=True))
 
-    def _micro_batch(self, bound: BoundPhase, order: I64, epoch: I64, index: I64) -> TorchBatch:
+    def _micro_batch(
+        self, bound: BoundPhase, order: I64, epoch: I64, index: I64, drawn: I64
+    ) -> TorchBatch:
         """The instances at some places of the phase's order."""
-        batch = bound.objective.arrays(bound.instances, bound.seed, one_or_all(epoch), index, order)
+        batch = bound.objective.arrays(
+            bound.instances, bound.seed, one_or_all(epoch), index, order, drawn
+        )
         if self.predictions_multiple > 1:
             batch = pad_predictions(batch, self.predictions_multiple)
         contents = contents_of(batch, epoch, index)
