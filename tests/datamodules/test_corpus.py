@@ -197,6 +197,19 @@ def test_a_stream_starts_anywhere(
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
+def test_steps_found_one_by_one_are_the_same(
+    make: Callable[..., CorpusDataModule], objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stream_fingerprint(make(objective).train_dataloader())
+    monkeypatch.setattr("clozelab.datamodules.corpus.INSTANCES_AHEAD", 1)
+    stream = make(objective).train_stream(0, 0, 1)
+    assert stream_fingerprint(stream) == whole
+    # In any order, too.
+    backwards = [stream.micro_batches(step) for step in reversed(range(8))]
+    assert stream_fingerprint(reversed(backwards)) == whole
+
+
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 def test_workers_change_nothing(
     make: Callable[..., CorpusDataModule], objective: Objective
 ) -> None:
@@ -216,11 +229,11 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
 
-    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, order: Any) -> Any:
+    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, *rest: Any) -> Any:
         seen.update(index.tolist())
-        return MLM_NSP.arrays(instances, seed, epoch, index, order)
+        return MLM_NSP.arrays(instances, seed, epoch, index, *rest)
 
-    recorder: Any = SimpleNamespace(arrays=record)
+    recorder: Any = SimpleNamespace(arrays=record, draw=MLM_NSP.draw)
     stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]
     for step in steps:
         stream.micro_batches(step)

@@ -49,7 +49,7 @@ from clozelab.corpus.packing import (
     pack_pairs,
     pack_windows,
 )
-from clozelab.corpus.random import Draws
+from clozelab.corpus.random import COLUMN, Draws
 from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
@@ -123,8 +123,17 @@ class Instances(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
-        """The instances named by `index` [B]; `epoch` is one number or [B]."""
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        """The instances named by `index` [B]; `epoch` is one number or [B].
+
+        `drawn` is what `draw` gives of the same ones; it is drawn now where it is missing.
+        """
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:  # noqa: ARG002
+        """What is drawn before tokens are read [B, ...]: for many at once it is cheaper."""
+        return np.empty((len(index), 0), dtype=np.int64)
 
     @abstractmethod
     def sources(self) -> NDArray[np.uint8]:
@@ -337,21 +346,35 @@ class PairInstances(BoundPairs):
         self._all = self._sampler(np.arange(len(document)), document)
         self._tails = self._sampler(tails, document[tails])
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        if drawn is None:
+            drawn = self.draw(seed, epoch, index)
+        a_start, a_length, b_start, b_length, *others = np.ascontiguousarray(drawn.T)
+        spans = SegmentSpans(a_start, a_length, b_start, b_length)
+        source, b_source, label, wants_random = others
+        packed = pack_pairs(
+            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
+        )
+        return replace(
+            packed,
+            next_sentence_label=label,
+            source=source,
+            b_source=b_source,
+            num_fallbacks=int(wants_random.sum() - label.sum()),
+        )
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:
+        """[B, 8]: spans, sources, next_sentence_label, and whether it was to be 1."""
         draws = Draws(seed, epoch, index)
         split = self._split(draws)
         wants_random = draws.uniform("random next") < self._layout.random_next_prob
         b_start, b_document, label = self._random_starts(draws, split, wants_random)
-        spans = replace(split.spans, b_start=b_start)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
-        num_fallbacks = int(wants_random.sum() - label.sum())
-        return replace(
-            packed,
-            next_sentence_label=label,
-            source=self._sources[split.document].astype(np.int64),
-            b_source=self._sources[b_document].astype(np.int64),
-            num_fallbacks=num_fallbacks,
-        )
+        spans = split.spans
+        sources = (self._sources[split.document], self._sources[b_document])
+        columns = (spans.a_start, spans.a_length, b_start, spans.b_length, *sources, label)
+        return np.stack([*columns, wants_random], axis=1).astype(np.int64, copy=False)
 
     def _find_starts(self) -> I64:
         """First sentences of all instances.
@@ -394,7 +417,7 @@ class PairInstances(BoundPairs):
         """
         sentences = self._sentences
         # [B, 3] in [0, 1): where A begins, where it is split, how a short B is cut.
-        draw = draws.column.uniform("split", _THREE)
+        draw = draws.uniform("split", _THREE, rows=COLUMN)
         first = self._starts[draws.names]
         document = self._document_of_start[draws.names]
         budget = self._budgets[document]
@@ -477,7 +500,7 @@ class PairInstances(BoundPairs):
         """
         # [C, 2] in [0, 1): which candidate, and whether one for a short B is kept.
         sub = 2 * attempt[:, None] + _TWO
-        draw = draws.column.uniform("negative", sub)
+        draw = draws.uniform("negative", sub, rows=COLUMN)
         group = self._groups[split.document]
         is_short = split.available < split.room
         candidate = np.where(
@@ -539,7 +562,13 @@ class ReleasedInstances(BoundPairs):
         first = self._starts.astype(np.int64) % len(self._sentences)
         return self._sources[self._document_of(first)]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
         sentences = self._sentences
         copy, first = np.divmod(self._starts[index].astype(np.int64), len(sentences))
@@ -596,7 +625,7 @@ class ReleasedInstances(BoundPairs):
         target = layout.budgets(draws.epoch, document, self._budget)
         reach = np.searchsorted(self._sentences, self._sentences[first] + target)
         end = np.minimum(reach, self._documents[document + 1])
-        draw = draws.column.uniform("chunk", _TWO)
+        draw = draws.uniform("chunk", _TWO, rows=COLUMN)
         # A has one sentence at least, and leaves B one where there are two.
         split = first + 1 + (draw[:, 0] * (end - first - 1)).astype(np.int64)
         is_random = (end - first == 1) | (draw[:, 1] < layout.random_next_prob)
@@ -610,7 +639,7 @@ class ReleasedInstances(BoundPairs):
         rows = np.arange(len(document))
         # Ten candidates for the other document [B, 10]: the first that is another one, or at last
         # one's own.
-        draw = draws.column.uniform("other document", np.arange(10))
+        draw = draws.uniform("other document", np.arange(10), rows=COLUMN)
         candidates = self._other_documents.draw(draw, self._groups[document][:, None])
         is_other = self._origins[candidates] != self._origins[document][:, None]
         first_other = np.where(is_other.any(1), is_other.argmax(1), -1)
@@ -625,7 +654,7 @@ class ReleasedInstances(BoundPairs):
 def _cut_in_front(draws: Draws, stream: str, removed: I64) -> I64:
     """How many of the `removed` [B] tokens go from the front: a coin for each."""
     number = np.arange(removed.max(initial=0))  # [most removed]
-    coins = draws.column.uniform(stream, number)
+    coins = draws.uniform(stream, number, rows=COLUMN)
     is_front = (coins < 0.5) & (number < removed[:, None])
     return is_front.sum(axis=1)
 
@@ -706,7 +735,7 @@ class SegmentPairs(InputFormat):
 
         It is the budget or, in a document of short instances, 2 to that.
         """
-        draw = Draws(self.builder_seed, copy, document).column.uniform("short", _TWO)
+        draw = Draws(self.builder_seed, copy, document).uniform("short", _TWO, rows=COLUMN)
         is_short = draw[:, 0] < self.short_seq_prob
         short_budget = 2 + (draw[:, 1] * (budget - 1)).astype(np.int64)
         return np.where(is_short, short_budget, budget)
@@ -754,7 +783,13 @@ class WindowInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         first = self._bounds[index]
         end = self._bounds[index + 1]
