@@ -267,6 +267,12 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than everything else of a report, and are drawn from the same table."""
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+
+
 def write_run(
     folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any
 ) -> None:

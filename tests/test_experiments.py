@@ -818,8 +818,3 @@ def test_a_sweep_without_jobs_or_with_one_twice_is_an_error() -> None:
     ):
         with refuses(reason):
             _ = sweep.Sweep("sweep_finetune", [word], folder=TABLE5).jobs
-
-
-def test_unknown_experiment() -> None:
-    with refuses("no experiment 'table5_pretraining_task' (a folder with a"):
-        find_experiment("table5_pretraining_task")

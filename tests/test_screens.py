@@ -70,9 +70,8 @@ FACTS = [
 
 @pytest.fixture
 def screens(
-    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch, no_pictures: None
 ) -> dict[str, Callable[[], object]]:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
     root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
     for arm, loss in (("mlm", 6.36), ("ltr", 4.4)):
         writers.pretrain(root, arm, 1, known={"unigram_loss": 6.32, "validation/loss": loss})

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from tests.simulation import benchmark
 
 from claims.analysis.schema import Claim, SequentialDesign
 from claims.analysis.verdicts import judge
 from claims.report.claims import differences
 from claims.tables.score_file import Scores, make_score_table
 
-SPEC = spec_from_file_location(
-    "type_one_errors", Path(__file__).parents[2] / "benchmarks" / "type_one_errors.py"
-)
-assert SPEC is not None and SPEC.loader is not None
-simulation = module_from_spec(SPEC)
-SPEC.loader.exec_module(simulation)
+simulation = benchmark("type_one_errors")
 MARGIN = simulation.MARGIN
 STEP = simulation.STEP
 

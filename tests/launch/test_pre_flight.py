@@ -55,13 +55,6 @@ def test_a_long_sweep_is_looked_at_with_its_own_words(
     ]
 
 
-def test_an_experiments_sweep_says_where_it_is(asked: list[list[str]]) -> None:
-    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
-    run_preflight("pretrain", sweep("scale=laptop", folder=folder), 6)
-    where = ["--config-dir", str(folder), "--config-name", "sweep_pretrain"]
-    assert asked == [["pretrain", *where, "scale=laptop"]]
-
-
 def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) -> None:
     folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
     words = ["hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]

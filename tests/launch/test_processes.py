@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 from tests.conftest import write_run
+from tests.forked import gone, is_running
 
 from clozelab.launch import pool as pooling
 from clozelab.launch.pool import ProcessPool
@@ -36,6 +37,26 @@ def pool(jobs: list[Job], at_once: int = 2, grace: float = 5.0) -> ProcessPool:
     return ProcessPool(
         jobs, at_once=at_once, grace_seconds=grace, console=Console(file=io.StringIO())
     )
+
+
+def is_ready(job: Job) -> bool:
+    return job.log.exists() and "ready" in job.log.read_text()
+
+
+def run_until(jobs: ProcessPool, come: Callable[[], bool], number: int = signal.SIGINT) -> int:
+    """Run them until it has come and this process gets a signal; the exit status that follows."""
+
+    def send() -> None:
+        while not come():
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Interrupted) as caught:
+        jobs.run()
+    thread.join()
+    return caught.value.code
 
 
 def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -115,17 +136,7 @@ def test_a_job_that_finds_its_folder_taken_is_tried_again(
 
 def test_a_held_job_does_not_keep_a_stopped_launch(tmp_path: Path) -> None:
     busy = job(tmp_path, "busy", f"exit {BUSY_STATUS}")
-
-    def send() -> None:
-        while busy.state != "held":
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with pytest.raises(Interrupted):
-        pool([busy]).run()
-    thread.join()
+    assert run_until(pool([busy]), lambda: busy.state == "held") == 128 + signal.SIGINT
     assert busy.state == "held"
 
 
@@ -137,7 +148,7 @@ def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
     assert {one.log.read_text().strip() for one in jobs} == {"0"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
     script = 'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done'
     jobs = [
@@ -146,18 +157,8 @@ def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
         job(tmp_path, "three", script),
     ]
 
-    def send() -> None:
-        logs = [one.log for one in jobs[:2]]
-        while not all(log.exists() and "ready" in log.read_text() for log in logs):
-            time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with pytest.raises(Interrupted) as caught:
-        pool(jobs).run()
-    thread.join()
-    assert caught.value.code == 128 + number
+    status = run_until(pool(jobs), lambda: all(map(is_ready, jobs[:2])), number)
+    assert status == 128 + number
     assert [one.state for one in jobs] == ["stopped", "stopped", "waiting"]
     assert all("saved" in one.log.read_text() for one in jobs[:2])
     assert all(one.process is not None and one.process.poll() is not None for one in jobs[:2])
@@ -165,17 +166,7 @@ def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
 
 def test_a_job_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     deaf = job(tmp_path, "deaf", 'trap "" TERM; echo ready; while :; do sleep 0.05; done')
-
-    def send() -> None:
-        while not (deaf.log.exists() and "ready" in deaf.log.read_text()):
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with pytest.raises(Interrupted):
-        pool([deaf], grace=0.3).run()
-    thread.join()
+    run_until(pool([deaf], grace=0.3), lambda: is_ready(deaf))
     assert (
         deaf.state == "stopped"
         and deaf.process is not None
@@ -193,8 +184,6 @@ def test_a_job_that_is_out_of_its_time_is_stopped_and_did_not_fail(tmp_path: Pat
 
 
 def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
-    import subprocess
-
     code = (
         "import os, time; from clozelab.training.stopping import begin_process; begin_process();"
         " print(os.getpid()); time.sleep(60)"
@@ -217,18 +206,13 @@ ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO(
     child = int(log.read_text())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 5
-    while _is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _is_running(child)
+    assert gone([child], 5.0)
 
 
 def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path: Path) -> None:
     """The launcher dies before the job has taken hold of it; without the kill the same job does
     begin.
     """
-    import subprocess
-
     (tmp_path / "slow_start.py").write_text(
         "import time\nfrom pathlib import Path\nfrom clozelab.launch import processes\n"
         "def late(pipe, before=processes.stop_with):\n"
@@ -262,8 +246,6 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
 def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_with_it(
     tmp_path: Path,
 ) -> None:
-    import subprocess
-
     importing = tmp_path / "importing"
     (tmp_path / "slow_import.py").write_text(
         f"import time\nfrom pathlib import Path\nPath({str(importing)!r}).touch()\ntime.sleep(60)\n"
@@ -284,18 +266,15 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
     while not importing.exists():
-        assert parent.poll() is None and _is_running(server)
+        assert parent.poll() is None and is_running(server)
         time.sleep(0.02)
     os.kill(server, signal.SIGINT)
     time.sleep(0.3)
-    assert _is_running(server)
+    assert is_running(server)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
-    while _is_running(server) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _is_running(server)
+    assert gone([server], 5.0)
 
 
 @pytest.mark.parametrize("forks", [True, False])
@@ -305,8 +284,6 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
     """As `timeout` and batch systems send it, with `clozelab reproduce` between them and the
     launcher.
     """
-    import subprocess
-
     (tmp_path / "slow_save.py").write_text(
         "import signal, sys, time\nfrom pathlib import Path\n"
         "def main(words):\n"
@@ -341,13 +318,6 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
     launcher.send_signal(signal.SIGTERM)
     launcher.wait()
     assert all((tmp_path / f"{name}.saved").exists() for name in "ab")
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_forked_jobs(tmp_path: Path) -> None:

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.composing import given
+from tests.launch import test_slurm_launcher as tiny
 from tests.screens import refuses
 
 from clozelab.launch.ray_launcher import RayLauncher, gpus_of
 
-_path = Path(__file__).with_name("test_slurm_launcher.py")
-_spec = importlib.util.spec_from_file_location(_path.stem, _path)
-assert _spec is not None and _spec.loader is not None
-tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
 corpus = tiny.corpus
 
 

@@ -411,6 +411,24 @@ def test_a_key_twice_in_a_job_is_refused() -> None:
             ["short+mlm", "short+ltr"],
         ),
         ("pretrain", ["objective=mlm,ltr"], ["mlm", "ltr"]),
+        ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),
+        ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),
+        # Of two keys that end alike all is said.
+        (
+            "pretrain",
+            ["objective.token.weight=1.0,2.0", "objective.pair.weight=3.0,4.0"],
+            [
+                "objective.token.weight-1.0+objective.pair.weight-3.0",
+                "objective.token.weight-1.0+objective.pair.weight-4.0",
+                "objective.token.weight-2.0+objective.pair.weight-3.0",
+                "objective.token.weight-2.0+objective.pair.weight-4.0",
+            ],
+        ),
+        (
+            "finetune",
+            ["encoder_arm=a,b", "epochs=1,2"],
+            ["a+epochs-1", "a+epochs-2", "b+epochs-1", "b+epochs-2"],
+        ),
     ],
 )
 def test_jobs_that_differ_have_names_that_differ(

@@ -4,7 +4,6 @@ decides.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from tests.results.words import read_claim
 from tests.screens import refuses, shows
+from tests.simulation import benchmark
 
 from claims.analysis.power import simulate_decided
 from claims.analysis.verdict_codes import Verdict
@@ -36,20 +36,18 @@ from clozelab.runs.find import find
 from clozelab.stages.plan import main
 from clozelab.text.paths import CONF_DIR
 
-FILE = importlib.util.spec_from_file_location(
-    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
-)
-assert FILE is not None and FILE.loader is not None
-simulation = importlib.util.module_from_spec(FILE)
-FILE.loader.exec_module(simulation)
+simulation = benchmark("looks")
 TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
 @pytest.mark.parametrize("tables", [40, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("claims", "primary", "seeds", "rule"),
-    [(4, 2, 4, None), (4, 0, 6, None), (1, 0, 5, {"first": 3, "most": 8})],
-    ids=["primary", "holm", "looks"],
+    [
+        pytest.param(4, 2, 4, None, id="primary"),
+        pytest.param(4, 0, 6, None, id="holm", marks=pytest.mark.slow),
+        pytest.param(1, 0, 5, {"first": 3, "most": 8}, id="looks", marks=pytest.mark.slow),
+    ],
 )
 def test_power_is_as_planned(
     tmp_path: Path, tables: int, claims: int, primary: int, seeds: int, rule: dict[str, int] | None

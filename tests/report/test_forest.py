@@ -23,8 +23,7 @@ MEANS |= {(row, "snli_95k"): mean + 2.0 for row, mean in ROW_MEANS.items()}
 
 
 @pytest.fixture(name="report")
-def write(make_runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Report:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+def write(make_runs: Callable[..., Path], no_pictures: None) -> Report:
     experiment = load_experiment(find_experiment(TABLE_5))
     root = make_runs(MEANS, pretrain_seeds=(1, 2, 3))
     return write_report(experiment, root, root / "report", scale="demo")

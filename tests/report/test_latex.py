@@ -17,11 +17,6 @@ from clozelab.stages.report import main
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 
 
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
-
-
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """What `tex` has made, which four tests look at."""
@@ -29,7 +24,7 @@ def texts() -> list[str]:
 
 
 @pytest.fixture
-def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]) -> str:
+def tex(make_runs: Callable[..., Path], no_pictures: None, texts: list[str]) -> str:
     if texts:
         return texts[0]
     tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
@@ -44,7 +39,7 @@ def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]
     return texts[0]
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("no_pictures")
 def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None:
     """A cell that is not whole must not look whole, and a verdict stands with its reservations."""
     root = make_runs(
@@ -81,7 +76,7 @@ BELOW_A_TABLE = [
 ]
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("no_pictures")
 def test_what_scores_are_of_and_every_warning_stand_below(
     make_runs: Callable[..., Path], writers: Any
 ) -> None:
@@ -117,7 +112,7 @@ def test_what_scores_are_of_and_every_warning_stand_below(
     assert BELOW_A_TABLE[0][:35] in tables[-1]
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("no_pictures")
 def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> None:
     root = make_runs({}, pretrain_seeds=())
     for arm in ("mlm_nsp", "mlm"):
@@ -148,7 +143,7 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
 
 
 def test_baselines_stand_below_the_rows(
-    make_runs: Callable[..., Path], writers: Any, without_pictures: None
+    make_runs: Callable[..., Path], writers: Any, no_pictures: None
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}

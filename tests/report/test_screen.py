@@ -146,12 +146,7 @@ def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
             )
 
 
-@pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
-
-
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
     """One sentence a verdict that leads to its row, and what was not learnt with the claims that
     rest on it.
@@ -188,7 +183,7 @@ def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
     assert re.search(r"cannot be said from here: [^<]*left-to-right costs SQuAD", above)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("no_pictures")
 def test_two_seeds_show_their_values_and_a_size_is_ours(
     make_runs: Callable[..., Path], writers: Any
 ) -> None:

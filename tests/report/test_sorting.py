@@ -25,8 +25,7 @@ SCORES = {"mlm_nsp": 9.5, "mlm": 70.0, "ltr": 60.0, "random": 50.0}
 
 
 @pytest.fixture
-def page(make_runs: Callable[..., Path], writers: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+def page(make_runs: Callable[..., Path], writers: Any, no_pictures: None) -> Path:
     means = {(row, "mrpc"): mean for row, mean in SCORES.items()}
     root = make_runs(means, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "sst2", (1, 1), 60.0, majority_baseline=0.5)

@@ -134,6 +134,7 @@ def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> Non
         ("facts__precision", "32-true", "precision"),
         ("config__head", "bilstm", "head"),
         ("config__initialisation", "random", "initialisation"),
+        ("config__encoder_fraction", 0.1, "encoder_fraction"),  # which no row sets here
     ],
 )
 def test_another_protocol(

@@ -208,15 +208,6 @@ def test_missing_and_unfinished(
     assert table.cells["mlm", "mrpc"].missing == ()
 
 
-def test_damaged_folders_are_listed_not_fatal(make_runs: Callable[..., Path]) -> None:
-    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,), finetune_seeds=(1, 2))
-    folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc"
-    (folder / "seed-1" / "run.json").write_text("{}")
-    (folder / "seed-2" / "run.json").write_text('{"status": ')
-    collected = find(root)
-    assert len(collected.damaged) == 2 and not collected.finetune
-
-
 BELOW = "No NSP has 12.9 on SQuAD F1, where the same head on random weights has 24.9"
 
 
@@ -329,11 +320,6 @@ def test_a_chain_over_a_row_below_its_floor(
     assert one.verdict == Verdict.CONTRADICTED
 
 
-def test_summary(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    text = summarise(judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0})))))
-    assert text == "9 not comparable"
-
-
 def test_a_verdict_says_which_runs_it_lacks(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:
@@ -358,14 +344,6 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     assert column.origin is Origin.SYNTHETIC
     assert role_of(column) == "synthetic, for MRPC"
     shows(column.heading, "microworld MRPC")
-
-
-def test_a_title_comes_with_the_scores(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    root = make_runs({}, pretrain_seeds=())
-    writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
-    assert [run.title for run in find(root).finetune] == ["A title of its own"]
 
 
 def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:

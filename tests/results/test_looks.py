@@ -4,7 +4,6 @@ exploratory.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
@@ -18,6 +17,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
+from tests.simulation import benchmark
 
 from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from claims.analysis.verdict_codes import Verdict
@@ -26,18 +26,9 @@ from clozelab.report.render import Report, write_latex, write_report
 from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
 
-FILE = importlib.util.spec_from_file_location(
-    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
-)
-assert FILE is not None and FILE.loader is not None
-simulation = importlib.util.module_from_spec(FILE)
-FILE.loader.exec_module(simulation)
+simulation = benchmark("looks")
+pytestmark = pytest.mark.usefixtures("no_pictures")
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 def written(root: Path, target: str = "report") -> Report:
@@ -253,6 +244,7 @@ def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> 
 # publishes.
 
 
+@pytest.mark.slow
 def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) -> None:
     """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does
     not.
@@ -273,9 +265,8 @@ def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) 
     assert first <= stats.binom.ppf(0.995, tables, 0.05) < ever
 
 
-@pytest.mark.parametrize(
-    ("claims", "mean", "sd"), [(1, 1.0, 1.0), pytest.param(4, 1.5, 1.2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
 def test_four_of_five_repetitions_decide_at_the_forecast(
     tmp_path: Path, claims: int, mean: float, sd: float
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.results.words import incomparability_of, role_of
 
-from claims.analysis.history import Breach, BreachKind
+from claims.analysis.history import BreachKind
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import (
     Judgement,
@@ -150,37 +150,6 @@ def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
     (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(found).code == "other targets"
-
-
-def test_a_look_that_cannot_be_read_counts(declare: Any, tmp_path: Path) -> None:
-    gaps = (1.0, 1.9, 0.2, 1.6, 1.2, 1.7)
-    records = [
-        tuned(row, seed, 70 + gap * (row == "b"))
-        for (seed, gap), row in product(enumerate(gaps, 1), "ab")
-    ]
-    (tmp_path / "looks.jsonl").write_text('{"time": "20')
-    table = build_table(declare(), Runs(tmp_path, records))
-    (found,) = run_interim_analysis(table, tmp_path).judgements
-    assert found.is_exploratory
-    (breach,) = found.breaches
-    assert breach == Breach(BreachKind.SEEDS_ADDED, "unreadable", "unknown seeds")
-    assert breach_text(breach) == (
-        "seeds were added after an interim analysis of unknown seeds (unreadable: another claim)"
-    )
-
-
-def test_seeds_after_the_last_look_decide_nothing(declare: Any) -> None:
-    """The ninth seed turns the mean around; the verdict stays that of the eighth."""
-    ruled = declare(stopping={"first": 3, "most": 8})
-    gaps = [2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, -40.0]
-    words = []
-    for count in (8, 9):
-        records = [
-            tuned(row, seed, 70 + gap * (row == "b"))
-            for (seed, gap), row in product(enumerate(gaps[:count], 1), "ab")
-        ]
-        words.append(judged(ruled, records)["t"].verdict)
-    assert words == [Verdict.HOLDS, Verdict.HOLDS]
 
 
 def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
@@ -430,24 +399,6 @@ def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
     assert incomparability_of(judgement).text == (
         "the rows stand for two encoders, and began from one and the same (pre-training seed 1)"
     )
-
-
-def test_a_fraction_that_no_row_sets_may_not_differ(declare: Any) -> None:
-    runs = [
-        one.model_copy(
-            update={
-                "config": (
-                    one.config | {"encoder_fraction": 0.1 if one.config["row"] == "b" else 1.0}
-                )
-            }
-        )
-        for one in records(tuned)
-    ]
-    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
-    assert judgement.verdict == Verdict.NOT_COMPARABLE
-    reason = incomparability_of(judgement)
-    assert reason.code == "other protocol"
-    assert "fine-tuned with encoder_fraction 0.1 against 1.0," in reason.text
 
 
 def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(

@@ -29,12 +29,6 @@ WOBBLE = (0.0, 0.3, -0.3)
 
 
 @pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spares a test about words the seconds that pictures take."""
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
-
-
-@pytest.fixture
 def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about the picture of lines the other ones."""
     monkeypatch.setitem(DRAWINGS, "curves", lambda _: None)
@@ -118,7 +112,7 @@ def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
     assert (written(root).folder / "points.png").is_file()
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("no_pictures")
 def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
     for path in root.glob("finetune/*/*/*/*/run.json"):
@@ -134,7 +128,7 @@ def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> N
         shows(next(line for line in claims.split("\n") if claim in line), reason)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("no_pictures")
 def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
     """The figure has no printed numbers: beside a stand-in's column the paper's would hold
     nothing.
@@ -182,7 +176,7 @@ def test_the_difference_of_two_lines_is_drawn_below_them(tmp_path: Path, writers
     assert (written(root).folder / "points.svg").read_text() != with_both
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("no_pictures")
 def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0), task="snli_95k")
     report = written(root)

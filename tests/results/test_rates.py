@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from scipy import stats
 
 from claims.analysis import multiplicity
-from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import build_table
@@ -65,16 +63,6 @@ FACTS = {"steps": 100, "tokens": 1000}
 TABLES = 16
 NO_DIFFERENCE: Truth = {("mlm_nsp", "rte"): MARGIN}
 """At the edge of a spread's margin neither verdict is right."""
-AS_CLAIMED: Truth = {
-    **{("mlm_nsp", task): 0.0 if task == "rte" else 5.0 for task in TASKS},
-    **{("ltr", task): -20.0 for task in TASKS},
-    **{("ltr_bilstm", task): -10.0 for task in TASKS},
-    ("mlm_nsp", "qnli"): 10.0,
-    ("ltr", "mrpc"): -15.0,
-    ("ltr_bilstm", "mrpc"): -20.0,
-    ("mlm_nsp", PERPLEXITY): -5.0,
-    ("ltr", PERPLEXITY): 5.0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -206,25 +194,20 @@ def most(tables: int) -> int:
     return int(stats.binom.ppf(0.99, tables, 0.05))
 
 
-@pytest.mark.parametrize("tables", [TABLES, pytest.param(40 * TABLES, marks=pytest.mark.slow)])
-def test_tables_without_a_true_difference_decide_nothing(judged: Judged, tables: int) -> None:
-    wrong = {seeds: wrong_tables(judged(tables, seeds)) for seeds in (2, 3, 5)}
-    counts = {seeds: len(found) for seeds, found in wrong.items()}
+@pytest.mark.parametrize(
+    ("tables", "seeds"),
+    [(TABLES, (3,)), pytest.param(40 * TABLES, (2, 3, 5), marks=pytest.mark.slow)],
+)
+def test_tables_without_a_true_difference_decide_nothing(
+    judged: Judged, tables: int, seeds: tuple[int, ...]
+) -> None:
+    wrong = {number: wrong_tables(judged(tables, number)) for number in seeds}
+    counts = {number: len(found) for number, found in wrong.items()}
     assert max(counts.values()) <= most(tables), f"{counts} of {tables}: {wrong}"
-    assert sum(counts.values()) <= most(3 * tables), f"{counts} of {tables}: {wrong}"
+    assert sum(counts.values()) <= most(len(seeds) * tables), f"{counts} of {tables}: {wrong}"
 
 
 def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
     monkeypatch.setattr(multiplicity, "holm", np.copy)
     assert len(wrong_tables(judged(24, 3))) > 2 * most(24)
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)],
-)
-def test_large_differences_are_found(judged: Judged, seeds: int) -> None:
-    judgements = chain.from_iterable(judged(8, seeds, AS_CLAIMED, spread=0.05))
-    found = [one.verdict for one in judgements]
-    assert found.count(Verdict.HOLDS) > 0.7 * len(found) and Verdict.CONTRADICTED not in found

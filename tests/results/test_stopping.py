@@ -4,7 +4,6 @@ more often.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.results.words import judgement_note, verdict_label
+from tests.simulation import benchmark
 
 from claims.analysis.statistics import sequential_p
 from claims.analysis.verdict_codes import Verdict
@@ -21,12 +21,7 @@ from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
 
-FILE = importlib.util.spec_from_file_location(
-    "looks", Path(__file__).parents[2] / "benchmarks" / "looks.py"
-)
-assert FILE is not None and FILE.loader is not None
-simulation = importlib.util.module_from_spec(FILE)
-FILE.loader.exec_module(simulation)
+simulation = benchmark("looks")
 DIFFERENCES = np.array([[2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9]])
 
 
@@ -105,10 +100,10 @@ def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Pat
         assert looked(experiment, root, 8).is_exploratory, name
 
 
-@pytest.mark.parametrize("tables", [80, pytest.param(4000, marks=pytest.mark.slow)])
-def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path, tables: int) -> None:
+@pytest.mark.slow
+def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path) -> None:
     """Through the real judge; without a rule it is far more."""
-    draw = np.random.default_rng(4)
+    tables, draw = 4000, np.random.default_rng(4)
     drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
 
     def is_wrong(experiment: Experiment, table: np.ndarray) -> bool:

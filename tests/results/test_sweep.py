@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from tests.screens import shows
 
 from claims.analysis.contrasts import contrast_rows
 from claims.analysis.schema import Column
@@ -112,9 +111,6 @@ def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any
         say(rates, f"tuned/finetune/p-{rate}/*/*/*", f"encoder_arm=p-{rate}")
     (found,) = differences(infer_table(find(rates)))
     assert found.p == "p < 0.001"
-    shows(
-        found.note,
-    )
 
 
 def test_losses_over_other_tokens_are_not_compared(
@@ -251,17 +247,9 @@ def test_nobody_misses_what_was_not_begun(
     assert "missing" not in capsys.readouterr().out
 
 
-def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
-    for arm in ("mlm", "ltr"):
-        writers.pretrain(tmp_path, arm, 1)
-        say(tmp_path, f"pretrain/{arm}/*", f"arm={arm}")
-    assert list(rows_of(infer_table(find(tmp_path)))) == ["ltr", "mlm"]
-
-
 def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
-    rates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    rates: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
     assert main([str(rates)]) == 0
     pages = [(rates / "report" / name).read_text() for name in ("report.html", "report.md")]
     out = capsys.readouterr().out

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 from tests.runs.archives import MEANS, NAME, on_machines, say
+from tests.runs.test_pretrain_run import write_text
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
@@ -41,6 +42,14 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
     return save
 
 
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
+    folder = tmp_path_factory.mktemp("workplace")
+    write_text(folder)
+    return folder
+
+
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
     """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run
@@ -66,12 +75,6 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return run
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take longer than everything else, and are drawn from the same table."""
-    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.composing import composed, run_stage
-from tests.runs.test_finetune_run import TOKENIZER
+from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.cli import main
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.runs.identity import identity_of
 from clozelab.stages import evaluate, pretrain
 from clozelab.training.callbacks import TrainingInterruptedError
 
@@ -53,11 +52,7 @@ def kinds_of(*fast: str) -> list[Any]:
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """An encoder of two layers with a pooler, and a sentiment task in SST-2's place."""
     root = tmp_path_factory.mktemp("world")
-    for name, count in (("train", 48), ("dev", 8)):
-        rows = [f"the film {'good' if i % 2 else 'bad'}\t{i % 2}" for i in range(count)]
-        path = root / "data/glue/SST-2" / f"{name}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    write_sentiment(root / "data", train=48, dev=8)
     shape = {"max_position_embeddings": 32, "initializer_range": 0.1}
     shape |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     save_encoder(root / "encoder", TOKENIZER, [32], **shape)
@@ -265,15 +260,6 @@ def test_what_cannot_be_is_a_sentence(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_adapts_is_another_one() -> None:
-    plain = composed("finetune", ["task=sst2"]).recorded
-    identities = {str(identity_of(plain))}
-    for kind in ("freeze=0", LORA):
-        config = composed("finetune", ["task=sst2", kind]).recorded
-        identities.add(str(identity_of(config)))
-    assert len(identities) == 3
-
-
 @pytest.fixture
 def pretrained(world: Path, tmp_path: Path) -> Callable[..., Path]:
     """pretrained(name, **changes) -> the folder of a run with low-rank updates."""
@@ -327,12 +313,3 @@ def test_pretraining_goes_on_with_low_rank_updates(
         pretrained("fresh", encoder="null")
     with pytest.raises(ValueError, match="encoder=FOLDER, without fresh_weights=true"):
         pretrained("fresh", fresh_weights="true")
-
-
-@pytest.mark.slow
-def test_a_stopped_pretraining_ends_as_one_that_was_not(pretrained: Callable[..., Path]) -> None:
-    whole = tensors(pretrained("whole") / "encoder")
-    with pytest.raises(TrainingInterruptedError):
-        pretrained("stopped", stop_after_step=3)
-    for name, value in tensors(pretrained("stopped") / "encoder").items():
-        assert torch.equal(value, whole[name]), name

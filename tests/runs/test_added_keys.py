@@ -13,7 +13,7 @@ from tests.composing import Given, given
 from tests.screens import refuses
 
 from clozelab.results.evidence import settings
-from clozelab.runs.record import changes, read_record
+from clozelab.runs.record import read_record
 from clozelab.runs.reuse import find_equal_run, is_done
 from clozelab.runs.store import Run, RunConflictError
 from clozelab.schema import (
@@ -190,19 +190,6 @@ def test_without_the_annotation_every_old_run_is_another(
     assert not is_done(old_run, stage="pretrain", config=config)
     with pytest.raises(RunConflictError):
         claim(config)
-
-
-def test_runs_of_two_values_say_which_key_differs(
-    tmp_path: Path, use_schema: Callable[[type], None]
-) -> None:
-    use_schema(AddedConfig)
-    records = []
-    for number, value in enumerate((0.0, 1e-4)):
-        config = make_config(tmp_path, below=f"folder-{number}", z_loss=value)
-        with claim(config) as run:
-            run.complete()
-        records.append(run.content)
-    assert changes(*records) == "  z_loss: there '(none)', now 0.0001"
 
 
 def test_the_shipped_schema_names_values_that_may_stand_there() -> None:

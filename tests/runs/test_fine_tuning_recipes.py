@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
+from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 import clozelab
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.optim.layers import levels_of
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.unfreezing import GradualUnfreezing
 
-GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
-TOKENIZER = WordPieceTokenizer(
-    [*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True
-)
 EPOCH = 8  # steps
 ULMFIT = ("task=sst2", "fine_tuning=ulmfit", "epochs=4", "optimizer.weight_decay=0.1")
 
@@ -31,12 +25,7 @@ ULMFIT = ("task=sst2", "fine_tuning=ulmfit", "epochs=4", "optimizer.weight_decay
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """An encoder of two layers with dropout, and a sentiment task in SST-2's place."""
     root = tmp_path_factory.mktemp("recipes")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 8 * EPOCH), ("dev", 16)):
-        rows = [f"the film {rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}" for i in range(count)]
-        path = root / "data/glue/SST-2" / f"{name}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    write_sentiment(root / "data", train=8 * EPOCH, dev=16)
     save_encoder(
         root / "encoder",
         TOKENIZER,

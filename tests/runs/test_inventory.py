@@ -175,22 +175,6 @@ def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_narrow_terminals_lose_columns_and_no_letter(
-    root: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for width, reason in (
-        (200, "table5_pretraining_tasks demo fine-tuning row task seeds status"),
-        (50, "table5_pretraining_tasks demo fine-tuning row task seeds status"),
-    ):
-        monkeypatch.setenv("COLUMNS", str(width))
-        runs_verb([f"runs_dir={root}", "task=mrpc", "status=complete"])
-        out = capsys.readouterr().out
-        shows(out, reason)
-        assert max(map(len, out.splitlines())) <= width
-
-
 def test_a_score_is_whole_in_80_columns(
     tmp_path: Path,
     writers: Any,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import time
 from collections import defaultdict
@@ -15,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import forked
-from tests.report.test_tracked import offline, records
-from tests.runs.test_pretrain_run import command, environment, workplace
+from tests.report.test_tracked import keep_offline, records
+from tests.runs.test_pretrain_run import command, environment
 
 from clozelab.runs.record import read_record
 from clozelab.stages import track
 from clozelab.training.catching_up import unsent
 
-__all__ = ["offline", "workplace"]
 Values = dict[tuple[str, int], list[float]]
 SETTINGS = {
     "phases": "[{seq_length: 16, steps: 30, global_batch_size: 8, micro_batch_size: 4}]",
@@ -89,17 +89,24 @@ def kill_after(command: list[str], run_dir: Path, lines: int) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.fixture
-def killed(workplace: Path, tmp_path: Path, offline: None) -> Iterator[tuple[list[str], Path]]:
-    """A run that was killed before its first save, and again behind its second."""
-    run_dir = tmp_path / "run"
+@pytest.fixture(scope="module")
+def killed(
+    workplace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[list[str], Path, Path]]:
+    """A run that was killed before its first save, and again behind its second: its command, its
+    folder, and a copy of that.
+    """
+    place = tmp_path_factory.mktemp("killed")
+    run_dir = place / "run"
     words = command(workplace, run_dir, **SETTINGS)
-    kill_after(words, run_dir, 4 * STEP_LINES)
-    assert not list(run_dir.glob("checkpoints/*"))
-    kill_after(words, run_dir, 24 * STEP_LINES)
-    assert list(run_dir.glob("checkpoints/*"))
-    wait_for_wandb(run_dir)
-    yield words, run_dir
+    with pytest.MonkeyPatch.context() as patch:
+        keep_offline(patch, place)
+        kill_after(words, run_dir, 4 * STEP_LINES)
+        assert not list(run_dir.glob("checkpoints/*"))
+        kill_after(words, run_dir, 24 * STEP_LINES)
+        assert list(run_dir.glob("checkpoints/*"))
+        wait_for_wandb(run_dir)
+        yield words, run_dir, Path(shutil.copytree(run_dir, place / "copies" / "run"))
 
 
 def wait_for_wandb(run_dir: Path) -> None:
@@ -121,8 +128,8 @@ def assert_holds(values: Values, expected: Values) -> None:
         assert np.isclose(values[place], value, rtol=1e-6).any(), place
 
 
-def test_trackers_hold_what_metrics_csv_holds(killed: tuple[list[str], Path]) -> None:
-    words, run_dir = killed
+def test_trackers_hold_what_metrics_csv_holds(killed: tuple[list[str], Path, Path]) -> None:
+    words, run_dir, _ = killed
     assert unsent(run_dir) == {"wandb": None, "tensorboard": None, "csv": None}
     lost = [place for place in figures(run_dir) if place not in in_wandb(run_dir)]
     assert lost, "the control: W&B takes nothing along, and this test shows nothing"
@@ -139,9 +146,9 @@ def test_trackers_hold_what_metrics_csv_holds(killed: tuple[list[str], Path]) ->
 
 
 def test_a_killed_run_that_does_not_go_on_is_sent_by_track(
-    killed: tuple[list[str], Path], capsys: pytest.CaptureFixture[str]
+    killed: tuple[list[str], Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, run_dir = killed
+    _, _, run_dir = killed
     expected = figures(run_dir)
     for words in ([run_dir.parent], [run_dir], [run_dir, "logger=[wandb,tensorboard,csv]"]):
         capsys.readouterr()

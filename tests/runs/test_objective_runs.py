@@ -23,7 +23,6 @@ from tests.runs.test_pretrain_run import (
     run_here,
     state,
     stop_in,
-    workplace,  # noqa: F401  (a fixture)
 )
 from tests.screens import refuses, shows
 
@@ -58,7 +57,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def rtd_run(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def rtd_run(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rtd") / "run"
     run_here(workplace, folder, **RTD)
     return folder
@@ -84,12 +83,7 @@ def test_both_halves_are_kept_and_reported(rtd_run: Path) -> None:
     assert last["train/loss"] == pytest.approx(total, rel=1e-6)
 
 
-def stop_and_go_on(
-    workplace: Path,  # noqa: F811
-    folder: Path,
-    step: int,
-    **changes: object,
-) -> None:
+def stop_and_go_on(workplace: Path, folder: Path, step: int, **changes: object) -> None:
     """A run that is stopped after a step, and the same command again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
@@ -99,35 +93,14 @@ def stop_and_go_on(
 
 
 def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    rtd_run: Path,
-    tmp_path: Path,
+    workplace: Path, rtd_run: Path, tmp_path: Path
 ) -> None:
     """Draws and dropout are functions of the step."""
     stop_and_go_on(workplace, tmp_path / "run", 4, **RTD)
     assert_same_bits(rtd_run, tmp_path / "run")
 
 
-@pytest.mark.slow  # XLNet's below is permuted, too
-def test_stopped_permuted_run_goes_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    """Orders are functions of the epoch; MPNet's numbers by distance are trained and kept."""
-    changes = {"objective": "mpnet", "architecture": "mpnet"}
-    run_here(workplace, tmp_path / "whole", **changes)
-    stop_and_go_on(workplace, tmp_path / "run", 4, **changes)
-    assert_same_bits(tmp_path / "whole", tmp_path / "run")
-    trained = weights(tmp_path / "run")["encoder mpnet.encoder.relative_attention_bias.weight"]
-    assert trained.abs().min() > 0
-    last = {key: float(value) for _, key, value in rows(tmp_path / "run")}
-    assert last["validation/loss"] < 10 and "train/permuted_accuracy" in last
-
-
-def test_stopped_xlnet_goes_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_stopped_xlnet_goes_on_with_the_same_bits(workplace: Path, tmp_path: Path) -> None:
     """Dropout of the table of distances, too; texts of the folder end with [CLS]."""
     changes = {"objective": "permuted", "architecture": "xlnet"}
     run_here(workplace, tmp_path / "whole", **changes)
@@ -156,11 +129,7 @@ does not.
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_two_processes_equal_one(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-    strategy: str,
-) -> None:
+def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """Both losses at every step, and both models: shared embeddings get the gradient of all ranks
     and both passes.
     """
@@ -186,7 +155,7 @@ def test_two_processes_equal_one(
 
 
 @pytest.mark.slow
-def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> None:
     """The first phase gives the second one's heads no gradient, and nobody waits for it."""
     phases = f"[{ONE}, objective: mlm}}, {ONE}, objective: mlm_nsp}}, {ONE}, objective: rtd}}]"
     changes = RTD | {
@@ -205,7 +174,7 @@ def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> 
 
 
 def test_a_named_objective_is_known_by_its_settings(
-    workplace: Path,  # noqa: F811
+    workplace: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -230,7 +199,7 @@ def test_a_named_objective_is_known_by_its_settings(
         run_here(workplace, tmp_path / "run", **changes)
 
 
-def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:
     """Left to right, then masked: the first phase is that of a run with its objective alone, to the
     last bit.
     """
@@ -262,6 +231,8 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
     )
     first = [row for row in rows(tmp_path / "ltr") if row[0] <= 4]
     assert [row for row in found if row[0] <= 4] == first and len(first) > 20
+    made = json.loads((tmp_path / "ltr" / "encoder" / "config.json").read_text())
+    assert made["is_decoder"] is True, "an encoder remembers its mask"
     predicted = {
         name: state(tmp_path / name)["config"]["phases"][1]["objective"] for name in ("both", "ltr")
     }
@@ -279,13 +250,13 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F
         pytest.param("mlm_emd", "deberta", marks=pytest.mark.slow),
         pytest.param("mlm", "neobert", marks=pytest.mark.slow),
         pytest.param("mlm", "ultrabert", marks=pytest.mark.slow),
+        pytest.param("mpnet", "mpnet", marks=pytest.mark.slow),
+        pytest.param("ltr_rtl", "two_directions", marks=pytest.mark.slow),
+        pytest.param("hybrid", "bert", marks=pytest.mark.slow),
     ],
 )
 def test_members_go_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-    objective: str,
-    architecture: str,
+    workplace: Path, tmp_path: Path, objective: str, architecture: str
 ) -> None:
     """Stopped after step 3 of 4; layers that ALBERT shares are two.
 
@@ -312,49 +283,7 @@ def test_members_go_on_with_the_same_bits(
     assert config["model_type"].removeprefix("clozelab_") == model_type
 
 
-TWO_DIRECTIONS = {"objective": "ltr_rtl", "architecture": "two_directions"}
-
-
-@pytest.mark.slow
-def test_two_directions_go_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    run_here(workplace, tmp_path / "whole", **TWO_DIRECTIONS)
-    stop_and_go_on(workplace, tmp_path / "run", 4, **TWO_DIRECTIONS)
-    assert_same_bits(tmp_path / "whole", tmp_path / "run")
-    last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
-    total = last["train/ltr_loss"] + last["train/rtl_loss"]
-    assert last["train/loss"] == pytest.approx(total, rel=1e-6)
-    assert load_encoder(tmp_path / "whole" / "encoder").config.output_size == 32
-
-
-HYBRID = {
-    "objective": "hybrid",
-    "objective.token.causal_fraction": 0.25,
-    "phases": f"[{ONE}, objective: ltr}}, {ONE}}}]",
-}
-
-
-@pytest.mark.slow
-def test_a_hybrid_after_a_causal_phase_goes_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    run_here(workplace, tmp_path / "whole", **HYBRID)
-    stop_and_go_on(workplace, tmp_path / "run", 6, **HYBRID)
-    assert_same_bits(tmp_path / "whole", tmp_path / "run")
-    last = {key: float(value) for _, key, value in rows(tmp_path / "whole")}
-    total = 0.75 * last["train/mlm_loss"] + 0.25 * last["train/ltr_loss"]
-    assert last["train/loss"] == pytest.approx(total, rel=1e-6)
-    made = json.loads((tmp_path / "whole" / "encoder" / "config.json").read_text())
-    assert made["is_decoder"] is False and made["clozelab_encoder"] == {"predicts_next": True}
-
-
-def test_a_phase_with_an_impossible_objective(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_phase_with_an_impossible_objective(workplace: Path, tmp_path: Path) -> None:
     misspelled = f"[{ONE}, objective: {{token: {{predict_probb: 0.4}}}}}}]"
     with refuses("phases.0.objective.token.predict_probb: the run's objective has"):
         run_here(workplace, tmp_path / "run", phases=misspelled)
@@ -364,10 +293,7 @@ def test_a_phase_with_an_impossible_objective(
     assert not (tmp_path / "run").exists()
 
 
-def test_units_of_every_phase_count(
-    workplace: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_units_of_every_phase_count(workplace: Path, tmp_path: Path) -> None:
     phases = []
     for name in ("first", "second"):
         file = tmp_path / f"{name}.txt"
@@ -382,10 +308,7 @@ def test_units_of_every_phase_count(
 
 
 def test_going_on_from_given_weights(
-    workplace: Path,  # noqa: F811
-    rtd_run: Path,
-    teacher: Path,
-    tmp_path: Path,
+    workplace: Path, rtd_run: Path, teacher: Path, tmp_path: Path
 ) -> None:
     """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
     recorded; positions that they have trained are not tiled where rows grow.
@@ -421,7 +344,7 @@ def test_going_on_from_given_weights(
 
 
 @pytest.fixture(scope="module")
-def teacher(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def teacher(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("teacher") / "run"
     run_here(workplace, folder, objective="mlm", **{"model.num_hidden_layers": 4})
     return folder / "encoder"
@@ -441,9 +364,7 @@ def distilled(teacher: Path, **changes: object) -> dict[str, object]:
 
 
 def test_a_stopped_distillation_goes_on_with_the_same_bits(
-    workplace: Path,  # noqa: F811
-    teacher: Path,
-    tmp_path: Path,
+    workplace: Path, teacher: Path, tmp_path: Path
 ) -> None:
     """The learned matrix is in the checkpoint, the teacher is not; its content is an input."""
     words = distilled(teacher)
@@ -458,11 +379,7 @@ def test_a_stopped_distillation_goes_on_with_the_same_bits(
     assert (made["architectures"], made["n_layers"]) == (["DistilBertForMaskedLM"], 2)
 
 
-def test_another_teacher_is_another_run(
-    workplace: Path,  # noqa: F811
-    teacher: Path,
-    tmp_path: Path,
-) -> None:
+def test_another_teacher_is_another_run(workplace: Path, teacher: Path, tmp_path: Path) -> None:
     """Where it lies does not matter, what it holds does."""
     moved = tmp_path / "elsewhere"
     shutil.copytree(teacher, moved)
@@ -478,10 +395,7 @@ def test_another_teacher_is_another_run(
 
 
 def test_teachers_that_do_not_fit_are_refused_before_anything_is_claimed(
-    workplace: Path,  # noqa: F811
-    teacher: Path,
-    rtd_run: Path,
-    tmp_path: Path,
+    workplace: Path, teacher: Path, rtd_run: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     for changes, reason in (

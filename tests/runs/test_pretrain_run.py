@@ -64,14 +64,6 @@ def write_text(folder: Path, documents: int = 120) -> None:
     (folder / "text.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
-    folder = tmp_path_factory.mktemp("workplace")
-    write_text(folder)
-    return folder
-
-
 def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
     settings: dict[str, Any] = {
         "corpus": "text",
@@ -469,14 +461,6 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     assert rows(factor) == rows(explicit)
 
 
-def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
-    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
-    run_here(workplace, tmp_path / "run", objective="ltr", phases=phases)
-    assert (
-        json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["is_decoder"] is True
-    )
-
-
 @pytest.mark.parametrize("layout", ["full_sentences", "segment_pairs"])
 def test_an_encoder_that_never_saw_a_second_segment_says_so(
     workplace: Path, tmp_path: Path, layout: str
@@ -781,16 +765,6 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     assert checkpoint["state_dict"].keys() == whole_checkpoint["state_dict"].keys(), (
         "one process can read what two have written"
     )
-
-
-@pytest.mark.slow  # of two ranks above
-def test_one_rank_logs_without_advice(workplace: Path, tmp_path: Path) -> None:
-    """trainer=ddp on one device: Lightning asked for sync_dist, once for each figure."""
-    words = {"trainer": "ddp", "trainer.accelerator": "cpu", "trainer.devices": 1}
-    one = command(workplace, tmp_path / "run", **words, stop_after_step=5)
-    done = forked.run(one, env=environment(), capture_output=True, text=True, timeout=300)
-    assert "stopped after step 5" in done.stderr
-    assert "sync_dist" not in done.stderr
 
 
 def assert_near(changed: Path, whole: Path) -> None:

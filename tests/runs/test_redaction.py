@@ -35,6 +35,7 @@ WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
         ("note", "AKIAIOSFODNN7EXAMPLE"),
         ("url", "https://me:hunter2@example.org/data"),
         ("env", "${oc.env:KEY,sk-abcdefghijklmnop1234}"),
+        ("setup", "export WANDB_API_KEY=hunter2"),
     ],
 )
 def test_hidden(key: str, value: str) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 from tests import forked
+from tests.forked import gone, is_running
 from tests.runs.test_pretrain_run import LONG, command, environment, rows, second_rank, state
-from tests.runs.test_pretrain_run import workplace as workplace
 
 from clozelab.runs.record import LOCK_FILE
 from clozelab.training.checkpoints import load_file
@@ -61,20 +61,6 @@ def wait_until(
 
 def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pids: list[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not any(map(is_running, pids))
 
 
 @pytest.mark.skipif(

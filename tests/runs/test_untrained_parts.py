@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.test_pretrain_run import run_here, workplace  # noqa: F401  (a fixture)
+from tests.runs.test_pretrain_run import run_here
 
 import clozelab
 from clozelab.models.encoder import Encoder
@@ -23,7 +23,7 @@ POOLER = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
 
 
 @pytest.fixture(scope="module")
-def run_of(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811
+def run_of(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """run_of(objective, **changes) -> the run's folder; each is made once."""
     folders: dict[str, Path] = {}
 

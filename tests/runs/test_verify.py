@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests import forked
-from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
+from tests.runs.archives import contents
+from tests.runs.test_pretrain_run import command
+from tests.runs.verifying import train, verify
 from tests.screens import shows
 
-from clozelab.cli import main
 from clozelab.results import rerun
 from clozelab.results.rerun import TIMED, run_differences
 from clozelab.runs.find import open_run
@@ -33,17 +33,14 @@ def seed_forward(seed, step, *more):
     return seeded(seed if step < 6 else seed + 1, step, *more)
 pretraining.seed_forward = seed_forward
 from clozelab.cli import main
+
+__all__ = ["forks"]
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def train(words: list[str]) -> None:
-    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
-def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind
     step 6.
     """
@@ -57,34 +54,9 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     return folder
 
 
-@pytest.fixture(autouse=True)
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`verify` trains in a forked process."""
-    monkeypatch.setattr(
-        rerun.subprocess,
-        "run",
-        lambda words, preexec_fn=None, **options: forked.run(words, **options),
-    )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    capsys.readouterr()
-    status = main(["verify", str(folder)])
-    out = capsys.readouterr()
-    return status, " ".join((out.out + out.err).split())
-
-
 def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, capsys: Any) -> None:
     before = contents(place / "seed-1")
-    status, said = said_of(place / "seed-1", capsys)
+    status, said = verify(place / "seed-1", capsys)
     run = place / "seed-1"
     assert status == 0
     assert (
@@ -100,7 +72,7 @@ def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
 ) -> None:
     shutil.copytree(place / "seed-1", tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
-    status, said = said_of(tmp_path / "run", capsys)
+    status, said = verify(tmp_path / "run", capsys)
     assert status == 0
     shows(said, "is the same run (steps 1 to 10 trained again and compared to the bit)")
 
@@ -115,7 +87,7 @@ def test_on_another_machine_it_says_by_how_many_figures(
     logged = sum(
         6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv")
     )
-    status, said = said_of(run, capsys)
+    status, said = verify(run, capsys)
     assert status == 0 and logged > 0
     shows(said, "is the same run (steps 6 to 10 trained again and compared by all")
 
@@ -138,7 +110,7 @@ def test_of_a_gpu_it_says_that_it_can_drift(
     if drifts:
         monkeypatch.setattr(rerun, "is_reproducible", lambda record: False)
         monkeypatch.setattr(rerun, "can_drift", lambda record: True)
-        status, said = said_of(place / "seed-1", capsys)
+        status, said = verify(place / "seed-1", capsys)
         assert status == 0 and "trainer.deterministic=true" in said
 
 
@@ -149,7 +121,7 @@ def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> 
         load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2")
     )
     save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
-    status, said = said_of(run, capsys)
+    status, said = verify(run, capsys)
     assert status == 1
     shows(said, "is not the same run: other batches were read; weights or optimizer")
 
@@ -159,7 +131,7 @@ def test_another_dropout_behind_the_checkpoint_is_noticed(
 ) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
     run = place / "dropout"
-    status, said = said_of(run, capsys)
+    status, said = verify(run, capsys)
     assert status == 1
     shows(said, "is not the same run: ", "figures differ, first train/loss of step 7")
 
@@ -171,7 +143,7 @@ def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) ->
     try:
         tokens.chmod(0o644)
         tokens.write_bytes(np.frombuffer(whole, dtype="<u2")[::-1].tobytes())
-        status, said = said_of(place / "seed-1", capsys)
+        status, said = verify(place / "seed-1", capsys)
     finally:
         tokens.write_bytes(whole)
     assert status == 1 and (
@@ -189,7 +161,7 @@ def test_what_cannot_be_trained_again_is_one_sentence(
         (run, f"has no {run / 'checkpoints' / 'last.ckpt'}"),
         (tmp_path, "is no run folder"),
     ):
-        status, said = said_of(folder, capsys)
+        status, said = verify(folder, capsys)
         assert status == 1 and sentence in said
 
 
@@ -250,7 +222,7 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     measured: Path, tmp_path: Path, capsys: Any
 ) -> None:
     before = contents(measured)
-    status, said = said_of(measured, capsys)
+    status, said = verify(measured, capsys)
     assert status == 0, said
     shows(said, "is the same run (measured again and compared to the bit) verify: reading")
     assert contents(measured) == before
@@ -282,5 +254,5 @@ def test_an_evaluation_that_cannot_be_made_again(
     run = Path(shutil.copytree(measured, tmp_path / "run"))
     state = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(state | change))
-    status, said = said_of(run, capsys)
+    status, said = verify(run, capsys)
     assert status == 1 and message in said

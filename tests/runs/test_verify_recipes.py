@@ -10,35 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import forked
 from tests.runs.test_labelled_scores import rows, write
-from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
+from tests.runs.test_pretrain_run import command
+from tests.runs.verifying import forks, train, verify
 
-from clozelab.cli import main
 from clozelab.results import rerun
 from clozelab.runs.record import read_record
 from clozelab.runs.store import fingerprint_of
+
+__all__ = ["forks"]
 
 RECIPE = ("learning_rate=0.001", "epochs=2", "global_batch_size=16")
 CLASS = "task.data.positive_label"
 
 
-def train(words: list[str]) -> None:
-    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.fixture(autouse=True)
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        rerun.subprocess,
-        "run",
-        lambda words, preexec_fn=None, **options: forked.run(words, **options),
-    )
-
-
 @pytest.fixture(scope="module")
-def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder, and a fine-tuning of it whose command says all that it does."""
     folder = tmp_path_factory.mktemp("recipes")
     shutil.copy(workplace / "text.txt", folder)
@@ -94,13 +81,6 @@ def before_classes(state: dict[str, Any]) -> None:
         score.pop("positive_label", None)
 
 
-def verdict(run: Path, capsys: Any) -> tuple[int, str]:
-    capsys.readouterr()
-    status = main(["verify", str(run)])
-    out = capsys.readouterr()
-    return status, " ".join((out.out + out.err).split())
-
-
 SAME = "is the same run (trained again and compared to the bit)"
 
 
@@ -117,7 +97,7 @@ def test_a_run_of_an_older_version_is_the_same_run(
     place: Path, tmp_path: Path, capsys: Any, change: Callable[[dict[str, Any]], None]
 ) -> None:
     run = edited(place, tmp_path / "old", change)
-    status, text = verdict(run, capsys)
+    status, text = verify(run, capsys)
     assert status == 0 and SAME in text, text
 
 
@@ -131,7 +111,7 @@ def test_given_weights_are_trained_further_by_the_record(place: Path, capsys: An
     state = json.loads((run / "run.json").read_text())
     take_out(state, *recipe)
     (run / "run.json").write_text(json.dumps(state))
-    status, text = verdict(run, capsys)
+    status, text = verify(run, capsys)
     assert status == 0 and "is the same run (steps" in text, text
 
 
@@ -160,7 +140,7 @@ def test_another_recipe_than_that_of_the_record_is_noticed(
         state["config"]["learning_rate"] = 0.01
         state["config"]["optimizer"]["learning_rate"] = 0.01
 
-    status, text = verdict(edited(place, tmp_path / "old", change), capsys)
+    status, text = verify(edited(place, tmp_path / "old", change), capsys)
     assert status == 1 and "is not the same run" in text and "figures differ" in text
 
 
@@ -175,7 +155,7 @@ def test_other_files_and_figures_are_still_noticed(
     whole = path.read_text()
     path.write_text(whole.replace("film 1", "cat 1").replace("0.", "0.9", 3))
     assert path.read_text() != whole
-    status, text = verdict(run, capsys)
+    status, text = verify(run, capsys)
     path.write_text(whole)
     assert status == 1 and "is not the same run" in text
 
@@ -188,12 +168,12 @@ def test_an_encoder_that_has_lost_its_run_is_trained_by_the_record(
     state = json.loads((run / "run.json").read_text())
     state["overrides"].append(f"encoder={place / 'first/encoder'}")
     (run / "run.json").write_text(json.dumps(state))
-    status, text = verdict(run, capsys)
+    status, text = verify(run, capsys)
     assert status == 0 and SAME in text, text
     record = place / "first/run.json"
     try:
         record.rename(place / "moved.json")
-        status, text = verdict(run, capsys)
+        status, text = verify(run, capsys)
     finally:
         (place / "moved.json").rename(record)
     assert status == 0 and SAME in text, text
@@ -208,7 +188,7 @@ def test_other_settings_of_the_command_are_no_comparison(
         state["config"]["max_train_examples"] = 50
 
     run = edited(place, tmp_path / "old", change)
-    status, text = verdict(run, capsys)
+    status, text = verify(run, capsys)
     assert status == 1 and "is not the same run" not in text
     assert f"{run} was not compared, because its command has other settings today" in text
     assert "max_train_examples: there 50, now" in text
@@ -223,7 +203,7 @@ def test_tokens_of_another_version_are_not_compared_on_another_machine(
         state["inputs"]["task_data"] = "0" * 64
         state["environment"] = {"torch": "another"}
 
-    status, text = verdict(edited(place, tmp_path / "old", change), capsys)
+    status, text = verify(edited(place, tmp_path / "old", change), capsys)
     assert status == 1 and "was not compared" in text and "input task_data: there '000" in text
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.screens import shows
 
-from clozelab.results.comparison import differences, final_scores, held_out_figures
+from clozelab.results.comparison import differences, held_out_figures
 from clozelab.runs.find import open_run
 from clozelab.stages.compare import main
 
@@ -111,18 +111,6 @@ def test_figures_on_other_data_are_not_offered_in_silence(
     )
 
 
-def test_scores_in_percent(root: Path) -> None:
-    one, two = open_run(str(run_of(root, "mlm"))), open_run(str(run_of(root, "ltr")))
-    ((name, first, _),) = final_scores(one, two)
-    assert name == "validation/accuracy" and 55.0 < first < 65.0
-    questions = final_scores(
-        *(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr"))
-    )
-    assert {name for name, *_ in questions} == {"validation/f1", "validation/exact_match"} and all(
-        a < 65.0 for _, a, _ in questions
-    )
-
-
 def test_it_says_which_evaluation_and_which_unit(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,16 +193,3 @@ def test_units_are_each_runs_own(
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
     (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
     assert pair.last == (55.3, 80.0), "a share beside a percentage"
-
-
-def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = run_of(root, "mlm"), run_of(root, "ltr")
-    assert main([str(one), str(two)]) == 0
-    shows(capsys.readouterr().out, "accuracy, percent 59.70 60.30 +0.6")
-    arms = [str(root / f"pretrain/{arm}/seed-1") for arm in ("mlm", "ltr")]
-    assert main(arms) == 0
-    shows(
-        capsys.readouterr().out,
-        "4.40 nats, word frequencies give 6.20",
-        "4.40 nats, word frequencies give 6.20",
-    )

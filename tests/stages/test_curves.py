@@ -157,15 +157,6 @@ def test_another_vocabulary_gets_no_band_and_no_nats(change: Callable[..., Path]
     assert "expected" not in first + near and "the band" not in first + near
 
 
-def test_another_size_gets_the_nearest_kinds(change: Callable[..., Path]) -> None:
-    def edit(record: dict[str, Any]) -> None:
-        record["config"]["model"]["num_hidden_layers"] = 3
-
-    first, near, *_ = sentences(open_run(str(change(0.0, edit))))
-    shows(first, "Not known")
-    shows(near, "differs in model.num_hidden_layers (3, there 2).", "It is at 4.32 to 4.39 nats")
-
-
 def test_masks_are_named_where_they_differ(change: Callable[..., Path]) -> None:
     def edit(record: dict[str, Any]) -> None:
         record["config"]["objective"]["token"]["mask_fraction"] = 0.3

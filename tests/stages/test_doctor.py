@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.screens import shows
 
-from clozelab.assembly.corpora import find_corpus, prepared_corpus
+from clozelab.assembly.corpora import prepared_corpus
 from clozelab.checks import gathering
 from clozelab.checks.gathering import gather_sweep
 from clozelab.checks.subject import ERROR, WARNING, Subject
@@ -447,11 +447,3 @@ def test_reproduce_stops_at_an_error(
     ]
     assert reproduce.main(words) == ends[ran[-1]]
     assert verbs == ran
-
-
-def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
-    cfg = compose("prepare", ["scale=demo", *places]).config
-    corpus = prepared_corpus(cfg)
-    assert find_corpus(cfg) == corpus.folder
-    words = ["scale=demo", *places, "corpus.validation_fraction=0.2"]
-    assert find_corpus(compose("prepare", words).config) is None

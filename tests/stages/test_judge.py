@@ -73,15 +73,6 @@ def test_thirty_lines_are_judged(
     screen(shown)
 
 
-def test_one_seed_decides_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "scores.csv"
-    path.write_text("arm,seed,task,score\na,1,t,9\nb,1,t,1\n")
-    (tmp_path / "claims.yaml").write_text("- {text: t, compare: [a, b, t], direction: higher}\n")
-    spec = read_claims(tmp_path / "claims.yaml")
-    (judgement,) = judge(make_score_table(read_scores(path), spec.claims, spec.stopping))
-    assert judgement.verdict is Verdict.ONE_SEED
-
-
 UNITS = "columns: [{name: NAME, unit: points, higher_is_better: false}]\n"
 
 

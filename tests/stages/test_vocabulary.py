@@ -39,7 +39,12 @@ NEW = ["carcinoma", "metastasis", "cytokine"]
 TEXT = [
     " ".join(words) for words in (["the", "doctor", "and", "a", "word"], ["said", "the", "cat"])
 ]
-FAMILIES = sorted(path.stem for path in Path("conf/architecture").glob("*.yaml"))
+OF_EVERY_KIND = ("bert", "deberta", "electra", "mpnet", "roberta", "xlnet")
+"""Of every tokenizer, template and head; a family beside them is slow."""
+FAMILIES = []
+for path in sorted(Path("conf/architecture").glob("*.yaml")):
+    marks = [] if path.stem in OF_EVERY_KIND else [pytest.mark.slow]
+    FAMILIES.append(pytest.param(path.stem, marks=marks))
 SHAPE = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

@@ -4,13 +4,9 @@ missing is said.
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,88 +274,3 @@ def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
 
     logger = BackgroundLogger(Asking(), "mine", tmp_path)
     assert not hasattr(logger, "experiment") and logger.name == "mine"
-
-
-# With servers on this machine
-
-
-class WebTracker(Tracker):
-    """Posts each number."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__()
-        self.port = port
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}", json.dumps([step, metrics]).encode()
-        )
-        urllib.request.urlopen(request, timeout=0.1).read()
-
-
-class Server(ThreadingHTTPServer):
-    """Keeps what it gets."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.bodies: list[Any] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                server.bodies.append(
-                    json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                )
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None: ...
-
-        super().__init__(("127.0.0.1", port), Handler)
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def die(self) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-@pytest.fixture
-def hole() -> Iterator[int]:
-    """The port of a machine that takes connections and never answers."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield listener.getsockname()[1]
-
-
-def test_a_server_that_dies_and_comes_back_has_everything(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = Server()
-    port = server.server_address[1]
-    logger = BackgroundLogger(WebTracker(port), "web", tmp_path)
-    log_steps(logger, range(1, 6))
-    deadline = time.monotonic() + 20
-    while len(server.bodies) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    server.die()
-    log_steps(logger, range(6, 11))
-    while "tried again until the end" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    again = Server(port)
-    logger.close(0)
-    again.die()
-    assert [step for step, _ in server.bodies + again.bodies] == list(range(1, 11))
-
-
-def test_a_server_that_never_answers_is_given_up_within_seconds(
-    tmp_path: Path, hole: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    logger = BackgroundLogger(WebTracker(hole), "web", tmp_path)
-    began = time.monotonic()
-    log_steps(logger, range(1, 1001))
-    assert time.monotonic() - began < 1.0
-    logger.close(0)
-    assert time.monotonic() - began < 5.0
-    assert "web is missing 2000 of 2000 values (TimeoutError: timed out)" in caplog.text
