@@ -27,22 +27,8 @@ from clozelab.corpus.tokenizers import (
     WordPieceTokenizer,
 )
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "unaffable",
-    "naïve",
-    "Σίσυφος",
-    "日本語",
-    "running",
-    "runner",
-    "it's",
-    "3.5",
-]
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "unaffable", "naïve", "Σίσυφος", "日本語"]
+WORDS += ["running", "runner", "it's", "3.5"]
 AWKWARD = [
     "",
     " \t\n",
