@@ -197,6 +197,19 @@ def test_a_stream_starts_anywhere(
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
+def test_steps_found_one_by_one_are_the_same(
+    make: Callable[..., CorpusDataModule], objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stream_fingerprint(make(objective).train_dataloader())
+    monkeypatch.setattr("clozelab.datamodules.corpus.INSTANCES_AHEAD", 1)
+    stream = make(objective).train_stream(0, 0, 1)
+    assert stream_fingerprint(stream) == whole
+    # In any order, too.
+    backwards = [stream.micro_batches(step) for step in reversed(range(8))]
+    assert stream_fingerprint(reversed(backwards)) == whole
+
+
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 def test_workers_change_nothing(
     make: Callable[..., CorpusDataModule], objective: Objective
 ) -> None:
@@ -216,11 +229,11 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
 
-    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, order: Any) -> Any:
+    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, *rest: Any) -> Any:
         seen.update(index.tolist())
-        return MLM_NSP.arrays(instances, seed, epoch, index, order)
+        return MLM_NSP.arrays(instances, seed, epoch, index, *rest)
 
-    recorder: Any = SimpleNamespace(arrays=record)
+    recorder: Any = SimpleNamespace(arrays=record, draw=MLM_NSP.draw)
     stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]
     for step in steps:
         stream.micro_batches(step)
@@ -459,6 +472,17 @@ def test_a_weighted_phase_reads_its_shares(
     text = packed.lengths - 2  # tokens, with the separators of documents inside
     share = text[packed.source == 1].sum() / text.sum()
     assert share == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_phase_reads_nothing_of_a_source_with_weight_0(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    data = make(source_weights=[{}, {"wiki": 1.0, "books": 0.0}])
+    sources = []
+    for bound in data.bound_phases():
+        packed = bound.instances.pack(*(bound.seed, *bound.places(np.arange(24))))
+        sources.append({*packed.source.tolist(), *packed.b_source.tolist()})
+    assert sources == [{0, 1}, {0}]
 
 
 def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(

@@ -627,12 +627,25 @@ def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
     assert parts.module.facts()["steps_left_out"] == [5]
 
 
+def test_the_clock_of_a_validation_between_log_points(tmp_path: Path) -> None:
+    """It is that of the validated step, not of the last log point."""
+    run = ToyRun(tmp_path, log=8, validation=3)
+    run.fit()
+    with (run.folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    seconds = {int(row["step"]): float(row["seconds"]) for row in rows}
+    assert 0.0 < seconds[3] < seconds[6] < seconds[8]
+
+
 def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
     run = ToyRun(tmp_path / "run", stop_after=3)
     whole = ToyRun(tmp_path / "whole")
     with pytest.raises(TrainingInterruptedError) as caught:
         run.fit()
     assert caught.value.step == 3
+    with pytest.raises(TrainingInterruptedError) as again:
+        run.fit()
+    assert again.value.step == 3, "the same command again does not go one step further"
     run.options["stop_after"] = None
     run.fit()
     assert_same_bits(run.module, whole.fit())
