@@ -230,9 +230,8 @@ def test_single_sentences_are_counted_and_odd_documents_work(
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
     for rows in every_row(instances, epochs=30):
         cut = cuts(rows)
-        assert {0, 1}.isdisjoint(document_of(shards, cut.a_start)) and {0, 1}.isdisjoint(
-            document_of(shards, cut.b_start)
-        )
+        assert {0, 1}.isdisjoint(document_of(shards, cut.a_start))
+        assert {0, 1}.isdisjoint(document_of(shards, cut.b_start))
         assert set(document_of(shards, cut.a_start)) == {2, 3, 4, 5, 6, 7}
         assert cut.a_length.min() >= 1 and cut.b_length.min() >= 1
 
@@ -426,9 +425,8 @@ def test_windows_hold_the_corpus_once_in_whole_sentences(
     instances = FullSentences().bind(shards, ids, seq_length)
     rows = every_row(instances)[0]
     input_ids = rectangle(rows, rows.input_ids)
-    assert (input_ids[:, 0] == ids.cls).all() and (
-        input_ids[np.arange(len(input_ids)), rows.lengths - 1] == ids.sep
-    ).all()
+    assert (input_ids[:, 0] == ids.cls).all()
+    assert (input_ids[np.arange(len(input_ids)), rows.lengths - 1] == ids.sep).all()
     assert not rows.token_type_ids.any() and rows.next_sentence_label is None
     found = windows(rows)
     assert [p for p in chain.from_iterable(found) if p >= 0] == list(range(shards.num_tokens))

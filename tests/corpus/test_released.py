@@ -213,9 +213,8 @@ def test_another_document_of_the_source_or_of_the_corpus(
         is_random = packed.next_sentence_label == 1
         assert (a == b)[~is_random].all() and (a != b)[is_random].mean() > 0.99
         one_source = (shards.document_source[a] == shards.document_source[b])[is_random]
-        assert (packed.source == shards.document_source[a]).all() and (
-            packed.b_source == shards.document_source[b]
-        ).all()
+        assert (packed.source == shards.document_source[a]).all()
+        assert (packed.b_source == shards.document_source[b]).all()
         assert one_source.all() if scope == "source" else 0.3 < one_source.mean() < 0.7
 
 
@@ -377,17 +376,15 @@ def test_every_masked_objective_takes_whole_words(
         )
         found = token.arrays(packed)
         position = found["prediction_positions"]
-        assert (found["prediction_labels"] == packed.input_ids[position]).all() and len(
-            position
-        ) > 300
+        assert (found["prediction_labels"] == packed.input_ids[position]).all()
+        assert len(position) > 300
         word = np.cumsum(begin_words(packed, pieces.continues))
         size, hits = (
             np.bincount(word[~packed.special]),
             np.bincount(word[position], minlength=int(word.max()) + 1),
         )
-        assert ((hits > 0) & (hits < size)).sum() <= torn * 10 and (
-            (hits > 0) & (hits < size)
-        ).sum() >= torn
+        assert ((hits > 0) & (hits < size)).sum() <= torn * 10
+        assert ((hits > 0) & (hits < size)).sum() >= torn
 
 
 def test_words_of_a_byte_level_vocabulary() -> None:

@@ -53,9 +53,8 @@ def test_reads_what_was_written(
     assert shards.tokens[:].tolist() == flat.tolist()
     assert (shards.num_documents, shards.source_names) == (20, ("one", "two"))
     assert shards.document_source.tolist() == [0, 1] * 10
-    assert shards.document_origin is not None and shards.document_origin.tolist() == [
-        i // 3 for i in range(20)
-    ]
+    assert shards.document_origin is not None
+    assert shards.document_origin.tolist() == [i // 3 for i in range(20)]
     rebuilt = []
     for d in range(shards.num_documents):
         rebuilt.append(

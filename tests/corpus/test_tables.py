@@ -159,9 +159,8 @@ def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
     (tmp_path / "x.csv").write_text("\n".join(["id,text", *rows, "torn", "301,", ""]))
     documents, counts = read(tmp_path, "x.csv")
     assert len(documents) == 300
-    assert counts.bad == {"1 fields, expected 2": 1} and counts.first_bad == [
-        "x.csv:302: 1 fields, expected 2"
-    ]
+    assert counts.bad == {"1 fields, expected 2": 1}
+    assert counts.first_bad == ["x.csv:302: 1 fields, expected 2"]
     assert counts.dropped == {"empty document": 1}
 
 

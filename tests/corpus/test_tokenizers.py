@@ -27,22 +27,8 @@ from clozelab.corpus.tokenizers import (
     WordPieceTokenizer,
 )
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "unaffable",
-    "naïve",
-    "Σίσυφος",
-    "日本語",
-    "running",
-    "runner",
-    "it's",
-    "3.5",
-]
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "unaffable", "naïve", "Σίσυφος", "日本語"]
+WORDS += ["running", "runner", "it's", "3.5"]
 AWKWARD = [
     "",
     " \t\n",
@@ -228,10 +214,8 @@ def test_a_tokenizer_of_one_token_type_says_so_in_its_files(
         for name, content in wordpiece.with_token_types(number).files().items():
             (folder / name).write_bytes(content)
         found = read_tokenizer(folder)
-        assert (
-            found.has_token_types == (number == "two")
-            and found.fingerprint == wordpiece.fingerprint
-        )
+        assert found.has_token_types == (number == "two")
+        assert found.fingerprint == wordpiece.fingerprint
         assert found.files() == {path.name: path.read_bytes() for path in folder.iterdir()}
         theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(folder))
         assert ("token_type_ids" in theirs("the", "cat")) == (number == "two")
@@ -427,9 +411,8 @@ def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer, names: tuple
     assert ours.fingerprint in (found.fingerprint, found.released)
     given = TokenizerSettings("byte_bpe", 400, False, "two", ours.add_prefix_space)
     write(tmp_path / "two", ours)
-    assert (
-        tokenizer := given.given(tmp_path)
-    ) is not None and tokenizer.fingerprint == ours.fingerprint
+    assert (tokenizer := given.given(tmp_path)) is not None
+    assert tokenizer.fingerprint == ours.fingerprint
 
 
 def test_an_older_tokenizer_json_writes_merges_as_texts(tmp_path: Path) -> None:

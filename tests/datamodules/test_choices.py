@@ -205,22 +205,18 @@ def test_test_file(make: Callable[..., FinetuningDataModule], tmp_path: Path) ->
         data = make(validation_file="train.csv", folds=3, held_out_fold=1)
         data.setup()
         sequences, split = data.load_test()["Toy"]
-        assert (len(sequences), len(split), split.ids.tolist()) == (
-            9,
-            9,
-            [str(i) for i in range(9)],
-        )
+        assert len(sequences) == 9
+        assert len(split) == 9
+        assert split.ids.tolist() == [str(i) for i in range(9)]
 
 
 def test_preview_reads_the_files_and_keeps_the_folds_apart(
     make: Callable[..., FinetuningDataModule],
 ) -> None:
     whole = make().preview()
-    assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (
-        21,
-        7,
-        ["0", "1", "2"],
-    )
+    assert whole.train.num_examples == 21
+    assert whole.validation.num_examples == 7
+    assert whole.label_names == ["0", "1", "2"]
     assert whole.train.labels == [str(i % 3) for i in range(21)]
     assert [len(whole.validation.texts[part]) for part in ("context", "ending")] == [7, 21]
     parts = make(validation_file="train.csv", folds=3, held_out_fold=1).preview()

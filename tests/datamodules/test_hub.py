@@ -119,9 +119,8 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
         hub("nyu-mll/glue", "ax", {"test": splits["test_matched"]}, features)
     source = HubSource.from_task(settings)
     folder = hub_files(source, tmp_path / "cache")
-    assert {call[3] for call in asked} == {settings["hub"]["revision"]} and len(
-        settings["hub"]["revision"]
-    ) == 40
+    assert {call[3] for call in asked} == {settings["hub"]["revision"]}
+    assert len(settings["hub"]["revision"]) == 40
     data, number = settings["data"], len(asked)
     for file, place in source.files.items():
         is_test = place.rpartition("/")[2].startswith("test")

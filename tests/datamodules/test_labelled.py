@@ -71,11 +71,9 @@ def test_file_without_header(tmp_path: Path) -> None:
     examples = read_table_of(
         write_table(tmp_path, "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"), layout, ["0", "1"]
     )
-    assert (examples.ids, examples.texts, examples.labels) == (
-        ["0", "1"],
-        [("One.",), ("Two.",)],
-        ["1", "0"],
-    )
+    assert examples.ids == ["0", "1"]
+    assert examples.texts == [("One.",), ("Two.",)]
+    assert examples.labels == ["1", "0"]
 
 
 def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
@@ -130,11 +128,9 @@ def test_a_file_without_its_column_of_names_is_numbered(
     found = read_table_of(
         write_table(tmp_path, "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"), PAIRS, ["yes", "no"]
     )
-    assert (found.ids, found.texts, found.labels) == (
-        ["0", "1"],
-        [("a", "b"), ("c", "d")],
-        ["yes", "no"],
-    )
+    assert found.ids == ["0", "1"]
+    assert found.texts == [("a", "b"), ("c", "d")]
+    assert found.labels == ["yes", "no"]
     assert "has no column 'index': its rows are numbered from 0" in caplog.text
 
 
@@ -161,10 +157,8 @@ def test_every_format_gives_the_same_examples(tmp_path: Path, suffix: str, conte
         (tmp_path / name).write_bytes(content.encode())
         layout = TableFormat(["s"], "label", file_format=file_format)
         found = read_table_of(tmp_path / name, layout, ["yes", "no"])
-        assert (found.texts, found.labels) == (
-            [(text,) for text, _ in ROWS],
-            [label for _, label in ROWS],
-        )
+        assert found.texts == [(text,) for text, _ in ROWS]
+        assert found.labels == [label for _, label in ROWS]
 
 
 def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
@@ -682,9 +676,8 @@ def test_long_documents_in_windows(make: Callable[..., FinetuningDataModule]) ->
     words = 1 + np.arange(53) % 7
     windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
     unusual = {key: number for key, number in data.facts["train_counts"].items() if number}
-    assert (
-        unusual == {"windows": windows.sum()} and cut.facts["train_counts"]["truncated_sequences"]
-    )
+    assert unusual == {"windows": windows.sum()}
+    assert cut.facts["train_counts"]["truncated_sequences"]
     assert data.facts["train_examples"] == 53
     assert len(data.train_sequences) == windows.sum() > data.train_sequences.lengths.max() == 5
     owner = np.repeat(np.arange(53), windows)

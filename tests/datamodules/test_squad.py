@@ -101,9 +101,8 @@ def test_training_takes_an_exact_repeat_once(tmp_path: Path) -> None:
         write_articles(tmp_path, [question("a"), question("b", "ran", 17), question("a")]),
         for_training=True,
     )
-    assert [one.id for one in examples.questions] == ["a", "b"] and examples.counts[
-        "question_repeated"
-    ] == 1
+    assert [one.id for one in examples.questions] == ["a", "b"]
+    assert examples.counts["question_repeated"] == 1
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -167,9 +167,8 @@ def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
     before, after = (
         path.read_text().split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt")
     )
-    assert (
-        len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
-    )
+    assert len(before) == len(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == 4
     again = read_tags(tmp_path / "new.txt", UPOS)
     assert again.words == sentences.words
     assert [*chain.from_iterable(again.tags or [])] == tags
@@ -464,10 +463,8 @@ def test_preview_has_types_of_entities_whatever_the_scheme(
     assert found.label_names == ["LOC", "O", "PER"]
     assert found.train.labels == ["PER", "PER", "PER", "O", "LOC", "O"]
     assert found.validation.labels == ["PER", "PER", "LOC"]
-    assert (
-        found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]}
-        and found.train.num_examples == 4
-    )
+    assert found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]}
+    assert found.train.num_examples == 4
     assert make_tags(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]
 
 

@@ -379,16 +379,8 @@ def config_case(
     CASES.add("load", expected, names, oddity=oddity)(act)
 
 
-LEFT_OUT = [
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "layer_norm_eps",
-    "initializer_range",
-    "pad_token_id",
-    "use_cache",
-    "type_vocab_size",
-    "hidden_act",
-]
+LEFT_OUT = ["hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"]
+LEFT_OUT += ["initializer_range", "pad_token_id", "use_cache", "type_vocab_size", "hidden_act"]
 config_case("no model_type", EITHER, names="model_type", dropped=["model_type"])
 config_case("no architectures", READ, dropped=["architectures"])
 config_case(

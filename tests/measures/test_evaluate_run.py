@@ -62,10 +62,8 @@ def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
     (record,) = find(folder).evaluate
     assert (record.status, record.job_name) == ("complete", ("mlm_nsp", "my_pairs", "1/1"))
     assert {"stages.evaluate", "modules.measures", "datamodules.scoring"} <= record.modules.keys()
-    assert (
-        set(record.inputs) == {"encoder", "task_files", "task_data"}
-        and record.facts["num_examples"] == 8
-    )
+    assert set(record.inputs) == {"encoder", "task_files", "task_data"}
+    assert record.facts["num_examples"] == 8
     scores = json.loads((folder / "scores.json").read_text())
     shares = scores["scores"]
     assert (
@@ -75,10 +73,8 @@ def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
         shares["validation/accuracy"]
         == (shares["validation/accuracy/order"] + shares["validation/accuracy/form"]) / 2
     )
-    assert (
-        record.scores["validation/accuracy/order"].unit == "percent"
-        and scores["selection"] == "none: scored once"
-    )
+    assert record.scores["validation/accuracy/order"].unit == "percent"
+    assert scores["selection"] == "none: scored once"
     before = (folder / "run.json").read_bytes()
     assert (
         evaluate(*PAIRS) == folder and (folder / "run.json").read_bytes() == before

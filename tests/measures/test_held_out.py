@@ -99,9 +99,8 @@ def test_scores_of_held_out_text(folder: Path, tokenizer: WordPieceTokenizer) ->
     )
     frequent = np.argsort(-np.bincount(ids), kind="stable")[:5]
     assert math.isclose(scores["loss/rank_1-5"], -log_probs[np.isin(ids, frequent)].mean())
-    assert len(records) == len(data.source) and math.isclose(
-        sum(one["log_prob"] for one in records), log_probs.sum()
-    )
+    assert len(records) == len(data.source)
+    assert math.isclose(sum(one["log_prob"] for one in records), log_probs.sum())
 
 
 def test_pieces_are_as_long_as_they_are_written(tokenizer: WordPieceTokenizer) -> None:
@@ -216,10 +215,8 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         return HeldOutText(inputs=inputs, is_causal=True, **how)
 
     found = read(corpus.tokenizer)
-    assert len(found.documents) == corpus.validation.num_documents and found.source_names == [
-        "one",
-        "two",
-    ]
+    assert len(found.documents) == corpus.validation.num_documents
+    assert found.source_names == ["one", "two"]
     sentences = chain.from_iterable(ids for _, ids in found.documents)
     assert sum(map(len, sentences)) == corpus.validation.num_tokens
     assert found.synthetic is None
@@ -250,19 +247,14 @@ def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> Non
             data.questions.gather(np.array([example + i * number]))["input_ids"] for i in range(3)
         )
         whole = np.where(np.arange(len(both)) == place, word, both)
-        assert (
-            3 <= place < len(whole) - 3
-            and tokenizer.vocabulary[word] in WORDS
-            and mask not in whole
-        )
-        assert (
-            (left[:place] == whole[:place]).all()
-            and (left[place:-1] == mask).all()
-            and left[-1] == whole[-1]
-        )
-        assert (right[1 : place + 1] == mask).all() and (
-            right[place + 1 :] == whole[place + 1 :]
-        ).all()
+        assert 3 <= place < len(whole) - 3
+        assert tokenizer.vocabulary[word] in WORDS
+        assert mask not in whole
+        assert (left[:place] == whole[:place]).all()
+        assert (left[place:-1] == mask).all()
+        assert left[-1] == whole[-1]
+        assert (right[1 : place + 1] == mask).all()
+        assert (right[place + 1 :] == whole[place + 1 :]).all()
         assert (both == mask).sum() == 1 and both[place] == mask
         given[sources[whole[1:-1].astype(np.int32).tobytes()]] += 1
     assert given == [25, 25], "each source gives its share"
@@ -314,10 +306,8 @@ def test_pairs_are_what_their_labels_say(
     seen = {}
     for name in ("train", "validation"):
         split = getattr(data, name)
-        assert (
-            split.labels.mean() == 0.5
-            and 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
-        )
+        assert split.labels.mean() == 0.5
+        assert 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
         given = [0, 0]
         for number, is_right in enumerate(split.labels):
             ids = split.sequences.input_ids[

@@ -207,9 +207,8 @@ def test_later_pieces_of_a_word_are_hidden(tokenizer: WordPieceTokenizer, tmp_pa
         [len(ids[0]) - 2],
     )
     batch = data.questions.gather(np.array([1]))
-    assert batch["prediction_positions"].tolist() == [2] and batch[
-        "prediction_labels"
-    ].tolist() == [int(ids[0][2])]
+    assert batch["prediction_positions"].tolist() == [2]
+    assert batch["prediction_labels"].tolist() == [int(ids[0][2])]
 
 
 def test_a_constant_scorer_has_exactly_half(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
@@ -247,9 +246,8 @@ def test_sentences_of_the_same_tokens_tie(tokenizer: WordPieceTokenizer, tmp_pat
     asked = np.random.default_rng(0).normal(size=len(data.questions.ids))
     scores, records = data.score(asked, asked)
     assert scores["accuracy/case"] == 0.5 != scores["accuracy/noun"]
-    assert {one["won"] for one in records[::2]} == {0.5} and {
-        one["won"] for one in records[1::2]
-    } == {0.0, 1.0}
+    assert {one["won"] for one in records[::2]} == {0.5}
+    assert {one["won"] for one in records[1::2]} == {0.0, 1.0}
     assert data.facts["bad_rows"] == 1
 
 

@@ -247,10 +247,8 @@ def test_a_probe_of_texts_and_its_floor(
     ]
     (record,) = find(evaluate(*words)).evaluate
     assert record.task == "probe_sst2" and record.values["validation/accuracy/layer_2"] > 95.0
-    assert (
-        "validation/accuracy/pooled" in record.values
-        and "validation/selectivity" not in record.values
-    )
+    assert "validation/accuracy/pooled" in record.values
+    assert "validation/selectivity" not in record.values
     (floor,) = find(evaluate(*words, "measure.task.data.label_column=coin", name="floor")).evaluate
     assert abs(floor.values["validation/accuracy"] - 50.0) < 10.0
 

@@ -30,22 +30,8 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "xlnet": {"d_head": 8},
 }
-MODEL_TYPES = (
-    "bert",
-    "roberta",
-    "albert",
-    "electra",
-    "distilbert",
-    "deberta-v2",
-    "modernbert",
-    "mpnet",
-    "ernie",
-    "ultrabert",
-    "neobert",
-    "xlnet",
-    "longformer",
-    "big_bird",
-)
+MODEL_TYPES = ("bert", "roberta", "albert", "electra", "distilbert", "deberta-v2", "modernbert")
+MODEL_TYPES += ("mpnet", "ernie", "ultrabert", "neobert", "xlnet", "longformer", "big_bird")
 
 
 def names_of(family: Family, kind: str, head: nn.Module) -> dict[str, torch.Tensor]:

@@ -168,15 +168,12 @@ def test_a_folder_of_google_is_a_model(google):
     folder, encoder, heads = google
     stored = read_tensors(folder)
     expected = to_hf_tensors(encoder, heads)
-    assert stored.keys() == expected.keys() and all(
-        torch.equal(stored[name], expected[name]) for name in expected
-    )
+    assert stored.keys() == expected.keys()
+    assert all(torch.equal(stored[name], expected[name]) for name in expected)
     model = read_model(folder)
-    assert (
-        model.architecture == "BertForPreTraining"
-        and not model.untrained
-        and model.tokenizer.lowercase
-    )
+    assert model.architecture == "BertForPreTraining"
+    assert not model.untrained
+    assert model.tokenizer.lowercase
     assert torch.equal(model.heads["nsp"].weight, heads["nsp"].weight)
     mine = encoder.state_dict()
     read = load_encoder(folder).state_dict()

@@ -83,11 +83,9 @@ def test_loss_and_gradients_are_sentence_transformers(
         tmp_path / "m", module.encoder, module.heads(), TOKENIZER, labels=NAMES, extra_config=extra
     )
     model = read_model(tmp_path / "m")
-    assert (model.task, sentence_vectors(model.folder).pooling, model.architecture) == (
-        "embedding",
-        pooling,
-        "BertModel",
-    )
+    assert model.task == "embedding"
+    assert sentence_vectors(model.folder).pooling == pooling
+    assert model.architecture == "BertModel"
     words = {"form": "sentence_transformers", "pooling": "auto", "dtype": "float32"}
     exported = model_to_export(model, has_head=False, form=words["form"])
     write(tmp_path / "st", exported, "", has_head=False, **words)
@@ -152,10 +150,8 @@ def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
         has_head=False,
         dtype="float32",
     )
-    assert (
-        sentence_vectors(tmp_path / "m").pooling == "cls"
-        and sentence_vectors(tmp_path / "st").pooling == "mean"
-    )
+    assert sentence_vectors(tmp_path / "m").pooling == "cls"
+    assert sentence_vectors(tmp_path / "st").pooling == "mean"
     (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     assert sentence_vectors(tmp_path / "st").pooling == "cls"
 

@@ -51,12 +51,10 @@ def test_labels_task_and_length_come_back(write):
         "classification", labels=labels, max_length=48, extra_config={"clozelab": made}
     )
     model = read_model(folder)
-    assert (model.task, model.labels, model.max_length, model.untrained) == (
-        "classification",
-        labels,
-        48,
-        (),
-    )
+    assert model.task == "classification"
+    assert model.labels == labels
+    assert model.max_length == 48
+    assert model.untrained == ()
     assert model.config["clozelab"]["task"] == "rte" and not model.encoder.training
     assert torch.equal(model.heads["classification"].weight, heads["classification"].weight)
     assert model.tokenizer.fingerprint == TOKENIZER.fingerprint
@@ -142,10 +140,8 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
     folder.rename(tmp_path / "run" / "encoder")
     assert find_model(str(tmp_path / "run")) == tmp_path / "run" / "encoder"
     weights = tmp_path / "run" / "encoder" / "model.safetensors"
-    assert (
-        find_model(str(weights)) == weights
-        and read_model(weights).architecture == "BertForMaskedLM"
-    )
+    assert find_model(str(weights)) == weights
+    assert read_model(weights).architecture == "BertForMaskedLM"
     asked = []
 
     def fetch(name, revision, allow_patterns):

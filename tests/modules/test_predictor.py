@@ -192,10 +192,8 @@ def test_tags_entities_and_their_places(model: Any) -> None:
         assert close([word.probability for word in tagged.words], shares.amax(1))
         assert all(tagged.text[word.start : word.end] == word.text for word in tagged.words)
         for entity in tagged.entities:
-            assert (
-                tagged.text[entity.start : entity.end] == entity.text
-                and entity.words[0] in entity.text
-            )
+            assert tagged.text[entity.start : entity.end] == entity.text
+            assert entity.words[0] in entity.text
     assert ours.tag([["Ann", "Lee-o'x", "ran"]])[0].words[1].text == "Lee-o'x"
     assert [word.text for word in ours.tag("Ann, don't!").words] == ["Ann", ",", "don't", "!"]
     long = " ".join(["Ann", "ran"] * 100)
@@ -291,17 +289,15 @@ def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
     )
     # trained with such questions, at a threshold that all are above
     none = ours.answer(question, passages, top_k=2)
-    assert (none.text, none.start, none.passage) == ("", None, None) and none.others[
-        0
-    ].text == found.text
+    assert (none.text, none.start, none.passage) == ("", None, None)
+    assert none.others[0].text == found.text
     assert close(np.log(none.probability / none.others[0].probability), min(nulls) - best[0][0])
     long = " ".join(["red hill"] * 60 + ["Ann Lee"] + ["blue mat"] * 60)
     answer = ours.answer("who", long, null_answer=False)
     assert long[answer.start : answer.end] == answer.text
     again = ours.answer_all([("who", [long]), (question, passages)], null_answer=False, top_k=3)[1]
-    assert (again.text, again.start) == (found.text, found.start) and close(
-        again.probability, found.probability
-    )
+    assert (again.text, again.start) == (found.text, found.start)
+    assert close(again.probability, found.probability)
 
 
 @torch.inference_mode()
@@ -338,9 +334,8 @@ def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> 
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_token_id
             expected.append(reference(hidden).logits[0, place].log_softmax(0)[ids[0, place]])
-        assert close(scored.log_probabilities, expected) and close(
-            scored.log_probability, sum(expected)
-        )
+        assert close(scored.log_probabilities, expected)
+        assert close(scored.log_probability, sum(expected))
         assert list(scored.tokens) == tokenizer.convert_ids_to_tokens(ids[0, 1:-1])
     causal, folder = model("lm", is_causal=True)
     reference, tokenizer = theirs(folder, "ForCausalLM")
@@ -408,9 +403,8 @@ def test_an_odd_text_takes_no_other_along(model: Any, caplog: pytest.LogCaptureF
     says_why(found[1:4], "is empty", "no token but [UNK]", "has 82 tokens")
     with pytest.raises(AttributeError, match="this text was not answered, because it is empty"):
         _ = found[1].label
-    assert len(ours.classify(ODD, stride=31)) == 5 and not isinstance(
-        ours.classify(ODD, stride=31)[3], Unanswered
-    )
+    assert len(ours.classify(ODD, stride=31)) == 5
+    assert not isinstance(ours.classify(ODD, stride=31)[3], Unanswered)
     assert all(isinstance(answer, Unanswered) for answer in ours.classify(["", " "]))
     pairs = ours.classify([("cat", "dog"), ("cat", "")])
     assert pairs[0] == ours.classify(("cat", "dog"))
@@ -430,11 +424,8 @@ def test_an_empty_text_has_the_vector_of_its_special_tokens(model: Any) -> None:
     assert close(vectors[[0, 4]], ours.embed([ODD[0], ODD[4]]))
     # Products of other heights round otherwise on some processors.
     assert close(ours.embed(ODD, stride=31)[1], vectors[1]), "of windows, too"
-    assert np.isnan(ours.embed(["жук"], "last4")).all() and ours.hidden_states([""])[0].shape == (
-        5,
-        2,
-        24,
-    )
+    assert np.isnan(ours.embed(["жук"], "last4")).all()
+    assert ours.hidden_states([""])[0].shape == (5, 2, 24)
 
 
 def test_every_act_marks_what_it_cannot_read(
@@ -467,9 +458,8 @@ def test_a_table_goes_in_and_comes_out(model: Any) -> None:
     found = ours.classify(frame, columns="review")
     pandas.testing.assert_frame_equal(found[["n", "review"]], frame)
     cat = ours.classify("the cat")
-    assert found.prediction[7] == cat.label and close(
-        found.probability_yes[7], cat.probabilities["yes"]
-    )
+    assert found.prediction[7] == cat.label
+    assert close(found.probability_yes[7], cat.probabilities["yes"])
     shows(found.error[8], "has no 'review': the cell is empty")
     assert found.isna().error[7]
     vectors = ours.embed(frame, columns="review")

@@ -107,9 +107,8 @@ def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
         (folder / "tokenizer.json").read_text()
     )
     again = read_model(out).tokenizer
-    assert (
-        type(again) is Tokenizer and again.fingerprint == read_model(folder).tokenizer.fingerprint
-    )
+    assert type(again) is Tokenizer
+    assert again.fingerprint == read_model(folder).tokenizer.fingerprint
     if form == "sentence_transformers":
         vectors, expected = (
             clozelab.load(one, precision="32-true").embed(TEXTS) for one in (out, folder)
@@ -197,9 +196,8 @@ def test_names_behind_a_wrappers_prefix(
     expected = clozelab.load(folder).fill_mask(TEXTS)
     shutil.copytree(folder, tmp_path / "n")
     model = read_model(wrapped(tmp_path / "n", change))
-    assert (
-        list(model.heads) == ["lm"] and clozelab.load(tmp_path / "n").fill_mask(TEXTS) == expected
-    )
+    assert list(model.heads) == ["lm"]
+    assert clozelab.load(tmp_path / "n").fill_mask(TEXTS) == expected
 
 
 def two(state: dict[str, Any]) -> dict[str, Any]:
@@ -243,16 +241,9 @@ def test_names_of_another_model_are_told(tmp_path: Path, change: Any, words: str
 # is_decoder
 
 
-POOLED = (
-    "BertForSequenceClassification",
-    "BertForMultipleChoice",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "RobertaForSequenceClassification",
-    "RobertaForMultipleChoice",
-    "ElectraForSequenceClassification",
-    "ElectraForMultipleChoice",
-)
+POOLED = ("BertForSequenceClassification", "BertForMultipleChoice", "BertForNextSentencePrediction")
+POOLED += ("BertForPreTraining", "RobertaForSequenceClassification", "RobertaForMultipleChoice")
+POOLED += ("ElectraForSequenceClassification", "ElectraForMultipleChoice")
 
 
 @pytest.mark.parametrize("name", POOLED)

@@ -93,9 +93,8 @@ def reference(
         missing = half.load_state_dict(
             to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False
         )
-        assert not missing.unexpected_keys and set(missing.missing_keys) <= {
-            "generator_lm_head.weight"
-        }
+        assert not missing.unexpected_keys
+        assert set(missing.missing_keys) <= {"generator_lm_head.weight"}
         half.tie_weights()
         halves.append(half)
     generator, discriminator = halves
@@ -128,10 +127,8 @@ def test_losses_and_gradients_are_those_of_a_plain_electra(
     generator, discriminator, losses = reference(models, batch, 5)
     torch.manual_seed(5)
     terms = objective.terms(models, to_torch(batch))
-    assert objective.weights == {"mlm": 1.0, "rtd": 50.0} and [term.name for term in terms] == [
-        "mlm",
-        "rtd",
-    ]
+    assert objective.weights == {"mlm": 1.0, "rtd": 50.0}
+    assert [term.name for term in terms] == ["mlm", "rtd"]
     assert [term.count for term in terms] == [
         len(batch["prediction_labels"]),
         batch["lengths"].sum(),
@@ -188,18 +185,15 @@ def test_what_is_drawn_and_reported(
     text = torch_batch["input_ids"].index_copy(
         0, torch_batch["prediction_positions"], torch_batch["prediction_labels"]
     )
-    assert torch.equal(is_new, filled != text) and 0 < int(is_new.sum()) <= len(
-        batch["prediction_labels"]
-    )
+    assert torch.equal(is_new, filled != text)
+    assert 0 < int(is_new.sum()) <= len(batch["prediction_labels"])
     assert set(is_new.nonzero()[:, 0].tolist()) <= set(batch["prediction_positions"].tolist())
     torch.manual_seed(5)
     term = objective.terms(models, torch_batch)[1]
     replaced = term.figures["rtd_replaced"]
     trivial = term.figures["rtd_trivial_accuracy"]
-    assert (
-        int(replaced[0]) == int(is_new.sum())
-        and int(replaced[0] + trivial[0]) == term.count == trivial[1]
-    )
+    assert int(replaced[0]) == int(is_new.sum())
+    assert int(replaced[0] + trivial[0]) == term.count == trivial[1]
     # Words come by the generator's probabilities, and the same seed draws the same.
     torch.manual_seed(5)
     drawn = token.draw(models["generator"], hidden[:1].expand(20_000, -1))

@@ -141,9 +141,8 @@ def test_held_out_losses_by_source_and_separators_apart(
     is_sep = labels == ids.sep
     assert bool(is_sep.any()) == is_causal
     assert float(term.loss_sum) == pytest.approx(float(each[~is_sep].sum()), rel=1e-5)
-    assert term.count == int((~is_sep).sum()) and int(term.num_correct) == int(
-        (logits.argmax(-1) == labels)[~is_sep].sum()
-    )
+    assert term.count == int((~is_sep).sum())
+    assert int(term.num_correct) == int((logits.argmax(-1) == labels)[~is_sep].sum())
     sep = f"{token.name}_sep_loss"
     assert float(term.figures[sep][0]) == pytest.approx(float(each[is_sep].sum()), rel=1e-5)
     assert float(term.loss_sum + term.figures[sep][0]) == pytest.approx(

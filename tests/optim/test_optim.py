@@ -191,20 +191,16 @@ def test_muon_against_another_library_and_over_a_checkpoint(
 
 def test_other_schedules() -> None:
     cosine = rates(100, 0.1, CosineDecay, final_fraction=0.1)
-    assert (
-        cosine[0] == 0
-        and cosine[10] == 2.0
-        and cosine[55] == pytest.approx(1.1)
-        and cosine[100] == pytest.approx(0.2)
-    )
+    assert cosine[0] == 0
+    assert cosine[10] == 2.0
+    assert cosine[55] == pytest.approx(1.1)
+    assert cosine[100] == pytest.approx(0.2)
     assert cosine[10:] == sorted(cosine[10:], reverse=True)
     stable = rates(100, 0.1, WarmupStableDecay, decay_fraction=0.2)
-    assert (
-        stable[5] == 1.0
-        and set(stable[10:81]) == {2.0}
-        and stable[90] == pytest.approx(1.0)
-        and stable[100] == 0
-    )
+    assert stable[5] == 1.0
+    assert set(stable[10:81]) == {2.0}
+    assert stable[90] == pytest.approx(1.0)
+    assert stable[100] == 0
     assert set(rates(100, 0.1, WarmupStableDecay, decay_fraction=0.0)[10:]) == {2.0}
 
 

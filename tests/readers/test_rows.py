@@ -39,9 +39,8 @@ def test_tsv_is_quoted_where_a_program_has_quoted_it(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"text": ['he said "no"\tand\nwent', "plain"], "label": [0, 1]})
     frame.to_csv(tmp_path / "quoted.tsv", sep="\t", index=False)
     file = open_rows(str(tmp_path / "quoted.tsv"))
-    assert (
-        file.is_quoted and [row.record["text"] for row in file.placed_rows()] == frame.text.tolist()
-    )
+    assert file.is_quoted
+    assert [row.record["text"] for row in file.placed_rows()] == frame.text.tolist()
     glue = 'text\tlabel\n"a film" of note\t1\n"whole"\t0\n'
     assert [record["text"] for _, record, _ in rows_of(tmp_path / "glue.tsv", glue)] == [
         '"a film" of note',
@@ -58,11 +57,9 @@ def test_lines_are_texts_or_pairs(tmp_path: Path) -> None:
         {"text": "three"},
     ]
     pairs = rows_of(tmp_path / "b.txt", "one\ttwo\nthree\nfour\tfive\n")
-    assert (
-        pairs[0][1] == {"text": "one", "pair": "two"}
-        and "0 tabs" in str(pairs[1][2])
-        and pairs[2][2] is None
-    )
+    assert pairs[0][1] == {"text": "one", "pair": "two"}
+    assert "0 tabs" in str(pairs[1][2])
+    assert pairs[2][2] is None
     assert rows_of(tmp_path / "c.txt", b"one\ncaf\xe9\n")[1][2] == "is damaged: not UTF-8 text"
     objects = rows_of(tmp_path / "d.txt", '{"text": "one"}\n[1]\n\n{"text": 2}\n')
     assert [problem for _, _, problem in objects] == [None, "is damaged: no JSON object", None]

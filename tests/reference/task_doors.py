@@ -122,24 +122,9 @@ BATCHES = {
 }
 """Name -> what it changes of doors.FINETUNE."""
 FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow")
-TASKS = (
-    "cola",
-    "mnli",
-    "mnli_siamese",
-    "mrpc",
-    "ner_features_microworld",
-    "ner_microworld",
-    "qnli",
-    "qqp",
-    "rte",
-    "squad_v1",
-    "squad_v2",
-    "sst2",
-    "stsb",
-    "stsb_siamese",
-    "stsb_simcse",
-    "swag",
-)
+TASKS = ("cola", "mnli", "mnli_siamese", "mrpc", "ner_features_microworld", "ner_microworld")
+TASKS += ("qnli", "qqp", "rte", "squad_v1", "squad_v2", "sst2", "stsb", "stsb_siamese")
+TASKS += ("stsb_simcse", "swag")
 """All in conf/task whose files the world has."""
 
 
