@@ -165,7 +165,10 @@ def _in_whole_lines(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     is_measured = _on_cpu(weight) and weight.dtype == torch.float32
     if not missing or not is_measured or torch.backends.cpu.get_cpu_capability() != "AVX2":
         return weight, bias
-    return F.pad(weight, (0, 0, 0, missing)), F.pad(bias, (0, missing), value=-torch.inf)
+    # F.pad would fill all of the new memory first.
+    zeros = weight.new_zeros(missing, weight.shape[1])
+    nothing = bias.new_full((missing,), -torch.inf)
+    return torch.cat([weight, zeros]), torch.cat([bias, nothing])
 
 
 def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor | None:
