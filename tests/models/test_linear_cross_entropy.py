@@ -50,6 +50,51 @@ def test_equals_plain_cross_entropy(rows, ignored, on_cpu, monkeypatch):
         torch.testing.assert_close(grad, leaf.grad, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("vocab", [96, 97, 101])
+def test_rows_of_whole_cache_lines_change_nothing(vocab, monkeypatch):
+    """Entries of probability 0 fill them up: the same loss, accuracy and gradients."""
+    results = []
+    for capability in ("another", "AVX2"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+        leaves, labels = _inputs(40, vocab)
+        labels[3] = -100
+        result = linear_cross_entropy(*leaves, labels)
+        result.loss_sum.backward()
+        gradients = [leaf.grad for leaf in leaves]
+        results.append([result.loss_sum, result.num_correct, *gradients])
+    for plain, filled in zip(*results, strict=True):
+        torch.testing.assert_close(filled, plain, rtol=1e-6, atol=1e-7)
+
+
+def test_which_weights_are_filled_up(monkeypatch):
+    (_, weight, bias), _ = _inputs(1)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    assert module._in_whole_lines(weight, bias)[0] is weight
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    half = weight.bfloat16()
+    assert module._in_whole_lines(half, bias)[0] is half
+    assert module._in_whole_lines(weight[:96], bias[:96])[0].shape == (96, 12)
+    filled_weight, filled_bias = module._in_whole_lines(weight, bias)
+    assert filled_weight.shape == (112, 12) and not filled_weight[101:].any()
+    assert torch.equal(filled_weight[:101], weight) and torch.equal(filled_bias[:101], bias)
+    assert (filled_bias[101:] == -torch.inf).all()
+
+
+def test_few_rows_copy_no_weights(monkeypatch):
+    asked = []
+
+    def note(weight, bias):
+        asked.append(len(weight))
+        return weight, bias
+
+    monkeypatch.setattr(module, "_in_whole_lines", note)
+    monkeypatch.setattr(module, "MIN_CHUNK_ROWS", 8)
+    for rows in (7, 8):
+        leaves, labels = _inputs(rows)
+        linear_cross_entropy(*leaves, labels)
+    assert asked == [101]
+
+
 def test_autocast_is_as_close_to_fp32_as_plain_autocast():
     leaves, labels = _inputs(64)
     exact, _ = _plain(*leaves, labels)

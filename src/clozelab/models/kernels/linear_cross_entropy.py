@@ -26,6 +26,8 @@ MIN_CHUNK_ROWS = 256
 ACCELERATOR_CHUNK_LOGITS = 1 << 27
 CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays in a core's cache
 IGNORED_LABEL = -100
+# fp32 numbers in a cache line.
+LINE_LOGITS = 16
 # A smaller one is not read from the softmax, whose fp32 ends there, but from the logits.
 SURE_PROB = 1e-30
 
@@ -47,6 +49,7 @@ class _Sums:
     """
 
     needed: tuple[bool, ...]  # gradients somebody will ask for: hidden, weight, bias
+    vocab_size: int  # logits may have further columns
     loss: Tensor
     num_correct: Tensor
     grad_hidden: Tensor | None = None
@@ -104,24 +107,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab_size = weight.shape[0]
         sums = _Sums(
             needed,
+            vocab_size,
             loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
             num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
         )
         if needed[0]:
             sums.grad_hidden = torch.empty_like(hidden)
         chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
-        # One buffer for all chunks: fresh memory of this size costs page faults.
-        buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)
+        block_rows = CACHED_LOGITS // vocab_size if _on_cpu(hidden) else chunk_rows
         low_hidden = hidden.to(dtype)
         low_weight = weight.to(dtype)
         low_bias = bias.to(dtype)
+        # A copy of the weights, which few rows would not pay for.
+        if num_rows >= MIN_CHUNK_ROWS:
+            low_weight, low_bias = _in_whole_lines(low_weight, low_bias)
+        # One buffer for all chunks: fresh memory of this size costs page faults.
+        buffer = torch.empty(chunk_rows, len(low_weight), dtype=dtype, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, num_rows, max(1, chunk_rows)):
                 rows = slice(start, start + chunk_rows)
                 chunk = low_hidden[rows]
                 # [C, V]
                 logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])
-                _softmax_blocks(logits, labels[rows], sums)
+                _softmax_blocks(logits, labels[rows], sums, max(1, block_rows))
                 _multiply_out(logits, chunk, low_weight, sums, rows)
         grad_weight = _finished(sums.grad_weight, weight, needed[1])
         grad_bias = _finished(sums.grad_bias, bias, needed[2])
@@ -147,24 +155,38 @@ def _on_cpu(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
+def _in_whole_lines(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [V, H] and bias [V], with further entries of probability 0 where that is faster.
+
+    The product that makes logits takes 0.7 of the time at V 30,522 where each row of them begins at
+    a cache line. All bits are the same. Measured for fp32 on a CPU with AVX2 alone.
+    """
+    missing = -len(weight) % LINE_LOGITS
+    is_measured = _on_cpu(weight) and weight.dtype == torch.float32
+    if not missing or not is_measured or torch.backends.cpu.get_cpu_capability() != "AVX2":
+        return weight, bias
+    # F.pad would fill all of the new memory first.
+    zeros = weight.new_zeros(missing, weight.shape[1])
+    nothing = bias.new_full((missing,), -torch.inf)
+    return torch.cat([weight, zeros]), torch.cat([bias, nothing])
+
+
 def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor | None:
-    """The sum in the parameter's type; zero when there was no chunk."""
+    """The sum in the parameter's type and size; zero when there was no chunk."""
     if grad is not None:
-        return grad.to(parameter.dtype)
+        return grad[: len(parameter)].to(parameter.dtype)
     if is_needed:
         return torch.zeros_like(parameter)
     return None
 
 
-def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
-    """Adds loss and correct count of logits [C, V].
+def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums, block_rows: int) -> None:
+    """Adds loss and correct count of logits [C, V], `block_rows` at a time.
 
     Turns them into d loss / d logits, in place, where that is needed.
     """
-    on_cpu = _on_cpu(logits)
-    block_rows = max(1, CACHED_LOGITS // logits.shape[1]) if on_cpu else logits.shape[0]
     has_label = labels >= 0
-    all_labelled = on_cpu and bool(has_label.all())
+    all_labelled = _on_cpu(logits) and bool(has_label.all())
     for start in range(0, logits.shape[0], block_rows):
         rows = slice(start, start + block_rows)
         block = logits[rows]
@@ -229,7 +251,7 @@ def _multiply_out(
             sums.grad_weight += grad_logits.t() @ hidden
     if sums.needed[2]:
         # sum(dtype=float32) would first copy the chunk: 5 x the time.
-        grad_bias = grad_logits.sum(dim=0).float()
+        grad_bias = grad_logits[:, : sums.vocab_size].sum(dim=0).float()
         if sums.grad_bias is None:
             sums.grad_bias = grad_bias
         else:
