@@ -1,6 +1,4 @@
-"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what
-is never touched.
-"""
+"""Instances as one stream, and masking: exact numbers, uniform positions, 80/10/10."""
 
 from __future__ import annotations
 
@@ -176,6 +174,7 @@ def test_shares_that_cannot_be(shares: tuple[float, float, float, float]) -> Non
     [
         ("max_predictions_fraction", 0.0),
         ("span_weights", ()),
+        ("span_weights", 3),
         ("span_weights", (0.0,)),
         ("span_weights", (1.0, -1.0)),
     ],

@@ -265,7 +265,8 @@ class Masking:
                 f"mask_fraction, random_fraction and same_fraction are {fractions}, sum"
                 f" {sum(fractions):g}; they must not be negative and must sum to 1."
             )
-        has_weights = sum(self.span_weights) > 0 and min(self.span_weights) >= 0
+        weights = self.span_weights
+        has_weights = isinstance(weights, Sequence) and sum(weights) > 0 and min(weights) >= 0
         if self.max_predictions_fraction <= 0 or not has_weights:
             raise ValueError(
                 f"max_predictions_fraction is {self.max_predictions_fraction}, span_weights"

@@ -19,7 +19,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
+from clozelab.corpus.instances import BoundPairs, Instances
 from clozelab.corpus.mixing import Mixture, check_weights
 from clozelab.corpus.packing import I64, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
@@ -287,7 +287,7 @@ class CorpusDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.validation_instances = validation_instances
         self.validation_seq_length = validation_seq_length
-        self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
+        self._bound: dict[object, Instances] = {}
 
     @property
     def total_steps(self) -> int:
@@ -304,27 +304,32 @@ class CorpusDataModule(LightningDataModule):
 
         So errors come before training starts, and forked workers share the instances.
         """
-        for objective, phase in zip(self.objectives, self.phases, strict=True):
+        for number, (objective, phase) in enumerate(zip(self.objectives, self.phases, strict=True)):
             objective.token.check_batch(phase.global_batch_size)
-            self.instances("train", phase.seq_length, objective)
+            self.instances("train", phase.seq_length, objective, self._weights(number))
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
 
     def instances(
-        self, split: str, seq_length: int, objective: Objective | None = None
+        self,
+        split: str,
+        seq_length: int,
+        objective: Objective | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> Instances:
-        """The instances of a split at a length, found once for each input format.
+        """The instances of a split at a length, found once for each input format and weights.
 
         The objective is the last phase's, or another.
         """
         if objective is None:
             objective = self.objectives[-1]
-        key = (split, seq_length, objective.input)
+        shares = frozenset(weights.items()) if weights else None
+        key = (split, seq_length, objective.input, shares)
         if key not in self._bound:
             shards = getattr(self.corpus, split)
             special_ids = SpecialIds.from_tokenizer(self.corpus.tokenizer)
             try:
-                instances = objective.bind(shards, special_ids, seq_length)
+                instances = objective.bind(shards, special_ids, seq_length, weights)
             except ValueError as error:
                 raise ValueError(
                     f"The {split} split at seq_length {seq_length}: {error}"
@@ -336,28 +341,32 @@ class CorpusDataModule(LightningDataModule):
         return self._bound[key]
 
     def bound_phases(self) -> list[BoundPhase]:
-        """The phases with their training instances."""
+        """The phases with their training instances; ValueError where a source has none to read."""
         phases = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            instances = self.instances("train", phase.seq_length, objective)
+            weights = self._weights(number)
+            instances = self.instances("train", phase.seq_length, objective, weights)
             seed = derive_seed(self.seed, f"phase {number}")
             first_step = self.first_steps[number]
-            mixture = self._mixture(number, instances, seed)
+            mixture = None
+            if weights:
+                sizes = self.corpus.train.tokens_by_source()
+                mixture = Mixture(instances.sources(), weights, sizes, seed)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
             )
         return phases
 
-    def _mixture(self, number: int, instances: Instances, seed: int) -> Mixture | None:
-        """The order of a phase with weights; ValueError where a source has nothing to read."""
+    def _weights(self, number: int) -> Mapping[str, float] | None:
+        """Those of a phase, if it has any; ValueError where they are no share of each source."""
         if not any(self.source_weights):
             return None
         weights = self.source_weights[number]
         if not weights:
             return None
-        sizes = self.corpus.train.tokens_by_source()
-        check_weights(f"phases.{number}.source_weights", weights, list(sizes))
-        return Mixture(instances.sources(), weights, sizes, seed)
+        names = self.corpus.train.source_names
+        check_weights(f"phases.{number}.source_weights", weights, names)
+        return weights
 
     def words_by_step(self) -> NDArray[np.float64]:
         """Words that have been read after each step, repeated ones as well [steps].

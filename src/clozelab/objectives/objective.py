@@ -522,9 +522,15 @@ class Objective:
             flops += self.token.pair_flops_per_token(config, seq_length)
         return flops
 
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
+    def bind(
+        self,
+        shards: Any,
+        ids: SpecialIds,
+        seq_length: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> Instances:
         """The input format's instances of one split at one sequence length."""
-        return self.input.bind(shards, ids, seq_length)
+        return self.input.bind(shards, ids, seq_length, weights)
 
     def arrays(
         self,
