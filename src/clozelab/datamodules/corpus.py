@@ -171,10 +171,8 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     slots = np.arange(batch["width"])
     weights = uniform_u64(0, 0, "contents", slots)
     tokens = batch["input_ids"].reshape(len(index), -1).view(np.uint64)
-    token_sums = np.einsum("ij,j->i", tokens, weights)
-    short = np.flatnonzero(batch["lengths"] < batch["width"])
-    is_padding = slots >= batch["lengths"][short, None]
-    token_sums[short] -= np.einsum("ij,j->i", tokens[short] * is_padding, weights)
+    is_token = slots < batch["lengths"][:, None]
+    token_sums = np.einsum("ij,j->i", tokens * is_token, weights)
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
     instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
