@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from hydra.core.utils import setup_globals
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from claims.analysis.grouping import (
     group_by,
@@ -35,8 +36,10 @@ from clozelab.config import (
     Composed,
     to_plain,
     typed,
+    validation_messages,
 )
 from clozelab.launch import experiments
+from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
 from clozelab.launch.own_task import with_own_task
 from clozelab.launch.own_text import (
@@ -185,6 +188,7 @@ class Sweep:
         self.master = Composed.from_node(master)
         self.composer = hydra_compat.JobComposer(loader, self.master)
         self._settings: dict[tuple[str, ...], PlainDict] = {}
+        self._alike: dict[hydra_compat.JobKind, AlikeJobs] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
@@ -215,10 +219,21 @@ class Sweep:
         """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
         key = tuple(overrides)
         if key not in self._settings:
-            job = self.composer.compose(overrides)
-            job.check()
-            self._settings[key] = job.values
+            self._settings[key] = self._resolved(overrides)
         return copy.deepcopy(self._settings[key])
+
+    def _resolved(self, overrides: Sequence[str]) -> JsonObject:
+        kind, settings = self.composer.kind_of(overrides)
+        with suppress(OmegaConfBaseException, ValueError):
+            if kind not in self._alike:
+                self._alike[kind] = AlikeJobs(self.composer.compose(overrides), kind.keys)
+            values = self._alike[kind].values(settings)
+            if not validation_messages(self.master.stage, values):
+                return values
+        # What is wrong is said of the job as it is composed by itself.
+        job = self.composer.compose(overrides)
+        job.check()
+        return job.values
 
     def config(self, overrides: Sequence[str]) -> Any:
         """Return the same as an object of the stage's schema."""
