@@ -8,9 +8,10 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from operator import eq
 from pathlib import Path
 
 from claims.analysis.comparability import RunEvidence, is_within
@@ -162,6 +163,27 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
             factors.add(key)
 
     return _with_referring_keys(frozenset(factors), frozenset(equal_lines))
+
+
+def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[str]]:
+    """Arm or row -> the settings that its own lines set differently from those of some other."""
+    lines = {name: delta_of(runs[0]) for name, runs in groups.items()}
+    # "/objective" sorts before any setting.
+    keys = sorted(set().union(*lines.values()))
+    num_choices = sum(key.startswith("/") for key in keys)
+    values = {name: [own.get(key, NO_LINE) for key in keys] for name, own in lines.items()}
+    factors = {}
+    for name, own in values.items():
+        # All others that differ in the same lines are one question; their choices are their own.
+        others: dict[Hashable, str] = {}
+        for other, other_values in values.items():
+            question: tuple[object, ...] = tuple(map(eq, own, other_values))
+            if not all(question[:num_choices]):
+                question = (other,)
+            others.setdefault(question, other)
+        pairs = [treatment_factors(groups[name], groups[other]) for other in others.values()]
+        factors[name] = frozenset[str]().union(*pairs)
+    return factors
 
 
 @cache
