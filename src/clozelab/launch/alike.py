@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import MISSING_VALUE, Composed, to_plain, with_encoder_folders
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import Json, JsonObject, PlainDict
 
 
 def varying() -> NoReturn:
@@ -64,8 +64,7 @@ class AlikeJobs:
 
         An OmegaConfBaseException or a ValueError: it has none, or needs Hydra's node.
         """
-        for key, value in settings.items():
-            OmegaConf.update(self._job.node, key, value)
+        self._set(settings)
         values: JsonObject = pickle.loads(self._common)
         with self._job.resolving() as node:
             for *parents, key in self._dependent:
@@ -76,3 +75,12 @@ class AlikeJobs:
                     source = source[parent]
                 place[key] = to_plain(source[key])
         return with_encoder_folders(values)
+
+    def get(self, key: str, settings: Mapping[str, object]) -> Json:
+        """Return the value of one key in that job; the same errors."""
+        self._set(settings)
+        return self._job.get(key)
+
+    def _set(self, settings: Mapping[str, object]) -> None:
+        for key, value in settings.items():
+            OmegaConf.update(self._job.node, key, value)

@@ -41,6 +41,7 @@ from clozelab.config import (
 from clozelab.launch import experiments
 from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
+from clozelab.launch.overrides import check_overrides
 from clozelab.launch.own_task import with_own_task
 from clozelab.launch.own_text import (
     NO_CORPUS,
@@ -55,6 +56,7 @@ from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.text.redaction import redact_argv
 
+UNRESOLVABLE = (OmegaConfBaseException, ValueError)
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}
 LONGEST_VALUE = 40  # characters of a value that a run folder's name shows
@@ -216,24 +218,43 @@ class Sweep:
         return Path(str(self.master.hydra_value("sweep.dir")))
 
     def settings(self, overrides: Sequence[str]) -> JsonObject:
-        """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
+        """Return a job's configuration in plain values, as its stage gets it; the caller's own.
+
+        ValueError for overrides that cannot be meant; of alike jobs one is looked at.
+        """
         key = tuple(overrides)
         if key not in self._settings:
             self._settings[key] = self._resolved(overrides)
         return copy.deepcopy(self._settings[key])
 
     def _resolved(self, overrides: Sequence[str]) -> JsonObject:
-        kind, settings = self.composer.kind_of(overrides)
-        with suppress(OmegaConfBaseException, ValueError):
-            if kind not in self._alike:
-                self._alike[kind] = AlikeJobs(self.composer.compose(overrides), kind.keys)
-            values = self._alike[kind].values(settings)
+        alike, settings = self._alike_jobs(overrides)
+        with suppress(*UNRESOLVABLE):
+            values = alike.values(settings)
             if not validation_messages(self.master.stage, values):
                 return values
         # What is wrong is said of the job as it is composed by itself.
         job = self.composer.compose(overrides)
         job.check()
         return job.values
+
+    def _alike_jobs(self, overrides: Sequence[str]) -> tuple[AlikeJobs, dict[str, Any]]:
+        """Return the jobs that a job is one of, and what it gives the keys in which they differ."""
+        kind, settings = self.composer.kind_of(overrides)
+        if kind not in self._alike:
+            job = self.composer.compose(overrides)
+            job.check()
+            check_overrides(job)
+            self._alike[kind] = AlikeJobs(job, kind.keys)
+        return self._alike[kind], settings
+
+    def run_dir(self, overrides: Sequence[str]) -> str:
+        """Return the folder of a job's run; "" where it has none."""
+        alike, settings = self._alike_jobs(overrides)
+        try:
+            return str(alike.get("run_dir", settings) or "")
+        except UNRESOLVABLE:
+            return str(self.composer.compose(overrides).get("run_dir") or "")
 
     def config(self, overrides: Sequence[str]) -> Any:
         """Return the same as an object of the stage's schema."""
