@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clozelab.config import canonical
 from clozelab.files.digests import digest
 from clozelab.files.origin import RUN_FILE
 from clozelab.launch.jobs import plan_job
 from clozelab.planning.shapes import Words
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs, find
-from clozelab.runs.identity import SEED_KEYS
+from clozelab.runs.identity import SEED_KEYS, counting_leaves
 from clozelab.runs.reuse import is_complete_run, trained_by
 from clozelab.text.did_you_mean import values_of
 
@@ -38,7 +37,7 @@ def done_jobs(step: Step, runs: Runs | None) -> set[Words]:
         settings = sweep.settings(jobs[0])
         if settings["reuse"] == "never":
             continue
-        of_group = canonical(settings)
+        of_group = counting_leaves(settings)
         for job in jobs:
             recorded = of_group | _seeds_of(job)
             # Where the launch looks, too: a run of this name in another folder is no run of it.
