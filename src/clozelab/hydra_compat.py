@@ -16,10 +16,10 @@ import itertools
 import pickle
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import omegaconf
 from hydra._internal import config_loader_impl, defaults_list
@@ -138,18 +138,6 @@ class CheckingLoader(CachedMergeLoader):
         """ValueError for what must not be run."""
 
 
-class JobKind(NamedTuple):
-    """What jobs have in common that differ in plain values alone.
-
-    Attributes:
-        overrides: theirs, without the values in which they differ: ("objective=mlm", "seed").
-        keys: whose values each job gives itself.
-    """
-
-    overrides: tuple[str, ...]
-    keys: tuple[str, ...]
-
-
 class JobComposer:
     """Composes a sweep's jobs as Hydra does.
 
@@ -164,15 +152,18 @@ class JobComposer:
         self._names_group = functools.cache(
             lambda key: bool(loader.get_group_options(key))
         )  # reads folders
-        self._templates: dict[JobKind, bytes] = {}
-        self._merged_last: dict[tuple[str, ...], bool] = {}
+        self._last_group = functools.cache(self._find_last_group)
+        self._templates: dict[tuple[str, ...], bytes] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Compose a job's configuration."""
         return Composed.from_node(self._compose(overrides))
 
-    def kind_of(self, overrides: Sequence[str]) -> tuple[JobKind, dict[str, Any]]:
-        """Return the kind of a job, and its own values of the kind's keys."""
+    def kind_of(self, overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return what a job has in common with those that differ in plain values, and its own.
+
+        ("objective=mlm", "seed", "seed"): the overrides without these values, and their keys.
+        """
         parsed = self._parser.parse_overrides(list(overrides))
         common = []
         settings: dict[str, Any] = {}
@@ -180,7 +171,7 @@ class JobComposer:
             of_override = self._plain_settings(override, parsed)
             common.append(override.key_or_group if of_override else override.input_line)
             settings |= of_override
-        return JobKind(tuple(common), tuple(settings)), settings
+        return (*common, *settings), settings
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return it with its `hydra` node."""
@@ -226,6 +217,9 @@ class JobComposer:
             return {}
         settings = {override.key_or_group: override.value()}
         if self._names_group(override.key_or_group):
+            # `+group=name` would be merged after the choice.
+            if any(other.type != OverrideType.CHANGE for other in all_of_job):
+                return {}
             settings = self._settings_of_choice(override, all_of_job)
         other_keys = [other.key_or_group for other in all_of_job if other is not override]
         if any(itertools.starmap(_overlap, itertools.product(settings, other_keys))):
@@ -250,10 +244,17 @@ class JobComposer:
 
         Empty where it says more than numbers and texts, or is not merged last.
         """
-        if not self._is_merged_last(choice, all_of_job):
+        group = choice.key_or_group
+        if group != self._last_group():
             return {}
-        result = self.loader.repository.load_config(f"{choice.key_or_group}/{choice.value()}")
-        if result is None or result.header["package"] != "_global_":
+        # The job's other choices may bring files of their own.
+        others = []
+        for other in all_of_job:
+            if other is not choice and self._names_group(other.key_or_group):
+                others.append(other.input_line)
+        result = self.loader.repository.load_config(f"{group}/{choice.value()}")
+        is_last = group == self._last_group(*others)
+        if not is_last or result is None or result.header["package"] != "_global_":
             return {}
         content = to_plain(result.config, resolve=False)
         has_others = not all(default.is_self() for default in result.defaults_list)
@@ -261,47 +262,20 @@ class JobComposer:
             return {}
         return flatten(content)
 
-    def _is_merged_last(self, choice: Override, all_of_job: Sequence[Override]) -> bool:
-        """Whether the file of a job's choice is merged after all of its others.
+    def _find_last_group(self, *choices: str) -> str:
+        """The group whose file is merged after all others, of a job with some choices.
 
-        Not where another file's defaults are called as the choice is: `rates: ${arm}`. That hangs
-        on the other choices, and is looked at once for each set of them.
+        Empty where some file's defaults are called as its choice is: `rates: ${arm}`.
         """
-        # `+group=name` would be merged after the choice.
-        is_added = any(other.type != OverrideType.CHANGE for other in all_of_job)
-        group = choice.key_or_group
-        if is_added or group != self._last_group:
-            return False
-        others = []
-        for other in all_of_job:
-            if other is not choice and self._names_group(other.key_or_group):
-                others.append(other.input_line)
-        key = (group, *others)
-        if key not in self._merged_last:
-            files = self._files_of([*others, choice.input_line])
-            is_last = files[-1].rpartition("/")[0] == group
-            self._merged_last[key] = is_last and not self._is_named(group, files)
-        return self._merged_last[key]
-
-    @functools.cached_property
-    def _last_group(self) -> str:
-        """The group whose file the sweep's own configuration merges last."""
-        return self._files_of(self.master.hydra.overrides.task)[-1].rpartition("/")[0]
-
-    def _files_of(self, words: Iterable[str]) -> list[str]:
-        """Return the files that are merged for some overrides, in order."""
-        overrides = [*self.master.hydra.overrides.hydra, *words]
+        overrides = [*self.master.hydra.overrides.task, *choices]
         name = self.master.hydra.job.config_name
         listed = self.loader.compute_defaults_list(name, overrides, RunMode.MULTIRUN)
-        return [str(file.config_path) for file in listed.defaults]
-
-    def _is_named(self, group: str, files: Iterable[str]) -> bool:
-        """Whether the defaults of some file are called as the choice of a group is."""
-        for file in files:
-            result = self.loader.repository.load_config(file)
+        group = str(listed.defaults[-1].config_path).rpartition("/")[0]
+        for file in listed.defaults:
+            result = self.loader.repository.load_config(file.config_path)
             if result is not None and f"${{{group}}}" in str(result.defaults_list):
-                return True
-        return False
+                return ""
+        return group
 
 
 def _is_literal(value: object) -> bool:

@@ -127,9 +127,6 @@ def test_jobs_that_differ_in_seeds_are_composed_once(
     runs = find(tmp_path / FOLDER.name / "demo")
     assert done_jobs(step, runs) == set(step.sweep.jobs)
     assert len(step.sweep.jobs) == 6 and len(composed) == 3
-    # The folder is found for each job, as the launch finds it.
-    for words in step.sweep.jobs:
-        assert step.sweep.run_dir(words) == str(compose(words).get("run_dir"))
     assert not done_jobs(steps["finetune"], runs)
 
 
@@ -157,7 +154,7 @@ def test_a_run_in_another_folder_is_no_job_of_a_sweep(
     moved, kept = jobs(step, "arm=mlm")
     for words in (moved, kept):
         finish(step, words)
-    folder = Path(step.sweep.run_dir(moved))
+    folder = Path(step.sweep.settings(moved)["run_dir"])
     folder.rename(folder.with_name("copy"))
     runs = find(tmp_path / FOLDER.name / "demo")
     assert len(runs.pretrain) == 2
@@ -167,9 +164,7 @@ def test_a_run_in_another_folder_is_no_job_of_a_sweep(
 
 
 def test_a_plan_refuses_what_a_launch_refuses(steps: dict[str, Step]) -> None:
-    step = replace(
-        steps["pretrain"], overrides=(*steps["pretrain"].overrides, "objective=ltr")
-    )
+    step = replace(steps["pretrain"], overrides=(*steps["pretrain"].overrides, "objective=ltr"))
     with refuses("stands for"):
         next(planned_jobs(step.sweep))
     with refuses("stands for"):

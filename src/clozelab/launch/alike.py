@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Mapping
-from typing import NoReturn
+import copy
+from collections.abc import Mapping
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import MISSING_VALUE, Composed, to_plain, with_encoder_folders
-from clozelab.text.plain import Json, JsonObject, PlainDict
+from clozelab.text.plain import JsonObject
 
-
-def varying() -> NoReturn:
-    """`${varying:}`: a value that each job has its own of, so that nothing can be made of it."""
-    raise ValueError("this value is another one in each job")
-
-
-OmegaConf.register_new_resolver("varying", varying, replace=True)
+OWN_VALUE = "${each_job_has_its_own}"
+"""In the place of a value: there is no such key, so that nothing can be made of it."""
 
 
 class AlikeJobs:
     """The configurations of jobs that differ in the values of some keys.
 
     What these values decide cannot be resolved without them. Everything else is resolved once.
+    `${hydra:...}` cannot be resolved either: Hydra's own node is another one in each job.
 
     Args:
-        composed: one of the jobs.
-        keys: in whose values they may differ.
+        job: one of them.
+        settings: its own values.
     """
 
-    def __init__(self, composed: Composed, keys: Iterable[str]) -> None:
-        # Without Hydra's node, which is another one in each job: `${hydra:...}` cannot be resolved.
-        self._job = Composed(composed.stage, composed.node)
-        for key in keys:
-            OmegaConf.update(self._job.node, key, "${varying:}")
-        self._dependent: list[tuple[str, ...]] = []
+    def __init__(self, job: Composed, settings: Mapping[str, object]) -> None:
+        self._job = Composed(job.stage, job.node)
+        self._dependent: list[tuple[JsonObject, DictConfig, str]] = []
+        self._set(dict.fromkeys(settings, OWN_VALUE))
         with self._job.resolving() as node:
-            common = self._resolve(node, ())
-        self._common = pickle.dumps(common)
+            self._values = self._resolve(node)
 
-    def _resolve(self, node: DictConfig, parents: tuple[str, ...]) -> PlainDict:
+    def _set(self, settings: Mapping[str, object]) -> None:
+        for key, value in settings.items():
+            OmegaConf.update(self._job.node, key, value)
+
+    def _resolve(self, node: DictConfig) -> JsonObject:
         """Return what can be resolved of a node, as plain values, and note where the rest is."""
-        plain: PlainDict = {}
+        plain: JsonObject = {}
         for key in map(str, node):
             plain[key] = MISSING_VALUE
             if OmegaConf.is_missing(node, key):
@@ -52,35 +48,20 @@ class AlikeJobs:
             try:
                 value = node[key]
                 if isinstance(value, DictConfig) and not is_reference:
-                    plain[key] = self._resolve(value, (*parents, key))
+                    plain[key] = self._resolve(value)
                 else:
                     plain[key] = to_plain(value)
             except OmegaConfBaseException:
-                self._dependent.append((*parents, key))
+                self._dependent.append((plain, node, key))
         return plain
 
     def values(self, settings: Mapping[str, object]) -> JsonObject:
-        """Return the resolved configuration of the job with these values of the keys.
+        """Return the resolved configuration of the job with these values.
 
         An OmegaConfBaseException or a ValueError: it has none, or needs Hydra's node.
         """
         self._set(settings)
-        values: JsonObject = pickle.loads(self._common)
-        with self._job.resolving() as node:
-            for *parents, key in self._dependent:
-                place = values
-                source = node
-                for parent in parents:
-                    place = place[parent]
-                    source = source[parent]
-                place[key] = to_plain(source[key])
-        return with_encoder_folders(values)
-
-    def get(self, key: str, settings: Mapping[str, object]) -> Json:
-        """Return the value of one key in that job; the same errors."""
-        self._set(settings)
-        return self._job.get(key)
-
-    def _set(self, settings: Mapping[str, object]) -> None:
-        for key, value in settings.items():
-            OmegaConf.update(self._job.node, key, value)
+        with self._job.resolving():
+            for plain, node, key in self._dependent:
+                plain[key] = to_plain(node[key])
+        return with_encoder_folders(copy.deepcopy(self._values))

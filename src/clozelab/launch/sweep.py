@@ -6,7 +6,6 @@ basic sweeper, so that `reproduce --dry-run` and the report's plan never disagre
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections import Counter
@@ -56,7 +55,6 @@ from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.text.redaction import redact_argv
 
-UNRESOLVABLE = (OmegaConfBaseException, ValueError)
 # what names an arm or a row already, in conf/pretrain.yaml and finetune.yaml
 NAMED_BY = {"objective", "encoder_arm"}
 LONGEST_VALUE = 40  # characters of a value that a run folder's name shows
@@ -189,8 +187,7 @@ class Sweep:
         master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
         self.master = Composed.from_node(master)
         self.composer = hydra_compat.JobComposer(loader, self.master)
-        self._settings: dict[tuple[str, ...], PlainDict] = {}
-        self._alike: dict[hydra_compat.JobKind, AlikeJobs] = {}
+        self._alike: dict[tuple[str, ...], AlikeJobs] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
@@ -222,39 +219,20 @@ class Sweep:
 
         ValueError for overrides that cannot be meant; of alike jobs one is looked at.
         """
-        key = tuple(overrides)
-        if key not in self._settings:
-            self._settings[key] = self._resolved(overrides)
-        return copy.deepcopy(self._settings[key])
-
-    def _resolved(self, overrides: Sequence[str]) -> JsonObject:
-        alike, settings = self._alike_jobs(overrides)
-        with suppress(*UNRESOLVABLE):
-            values = alike.values(settings)
+        kind, own = self.composer.kind_of(overrides)
+        if kind not in self._alike:
+            job = self.composer.compose(overrides)
+            job.check()
+            check_overrides(job)
+            self._alike[kind] = AlikeJobs(job, own)
+        with suppress(OmegaConfBaseException, ValueError):
+            values = self._alike[kind].values(own)
             if not validation_messages(self.master.stage, values):
                 return values
         # What is wrong is said of the job as it is composed by itself.
         job = self.composer.compose(overrides)
         job.check()
         return job.values
-
-    def _alike_jobs(self, overrides: Sequence[str]) -> tuple[AlikeJobs, dict[str, Any]]:
-        """Return the jobs that a job is one of, and what it gives the keys in which they differ."""
-        kind, settings = self.composer.kind_of(overrides)
-        if kind not in self._alike:
-            job = self.composer.compose(overrides)
-            job.check()
-            check_overrides(job)
-            self._alike[kind] = AlikeJobs(job, kind.keys)
-        return self._alike[kind], settings
-
-    def run_dir(self, overrides: Sequence[str]) -> str:
-        """Return the folder of a job's run; "" where it has none."""
-        alike, settings = self._alike_jobs(overrides)
-        try:
-            return str(alike.get("run_dir", settings) or "")
-        except UNRESOLVABLE:
-            return str(self.composer.compose(overrides).get("run_dir") or "")
 
     def config(self, overrides: Sequence[str]) -> Any:
         """Return the same as an object of the stage's schema."""

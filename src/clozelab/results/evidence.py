@@ -11,7 +11,6 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from operator import eq
 from pathlib import Path
 
 from claims.analysis.comparability import RunEvidence, is_within
@@ -171,17 +170,16 @@ def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[s
     # "/objective" sorts before any setting.
     keys = sorted(set().union(*lines.values()))
     num_choices = sum(key.startswith("/") for key in keys)
-    values = {name: [own.get(key, NO_LINE) for key in keys] for name, own in lines.items()}
     factors = {}
-    for name, own in values.items():
+    for name, own in lines.items():
         # All others that differ in the same lines are one question; their choices are their own.
-        others: dict[Hashable, str] = {}
-        for other, other_values in values.items():
-            question: tuple[object, ...] = tuple(map(eq, own, other_values))
+        others: dict[tuple[object, ...], Sequence[Record]] = {}
+        for other, theirs in lines.items():
+            question: list[object] = [own.get(key) == theirs.get(key) for key in keys]
             if not all(question[:num_choices]):
-                question = (other,)
-            others.setdefault(question, other)
-        pairs = [treatment_factors(groups[name], groups[other]) for other in others.values()]
+                question.append(other)
+            others[tuple(question)] = groups[other]
+        pairs = [treatment_factors(groups[name], runs) for runs in others.values()]
         factors[name] = frozenset[str]().union(*pairs)
     return factors
 

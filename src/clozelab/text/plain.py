@@ -36,19 +36,13 @@ def read_json(path: Path) -> Json:
 
 def flatten(value: Json, prefix: str = "") -> JsonObject:
     """Return nested mappings and lists as one mapping of dotted keys; empty ones have none."""
-    leaves: JsonObject = {}
-    _add_leaves(leaves, value, prefix)
-    return leaves
-
-
-def _add_leaves(leaves: JsonObject, value: Json, key: str) -> None:
-    """Add what is below a key, or the key itself where it has a value."""
     if not isinstance(value, dict | list):
-        leaves[key] = value
-        return
+        return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, child in items:
-        _add_leaves(leaves, child, f"{key}.{name}" if key else str(name))
+    leaves: JsonObject = {}
+    for key, child in items:
+        leaves.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
+    return leaves
 
 
 def hydra_text(text: str) -> str:
