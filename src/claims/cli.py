@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ABOUT = """Judges claims about systems from scores over seeds: paired by seed, corrected for the
@@ -14,6 +15,7 @@ number of claims, with intervals and a forecast of the seeds that would decide a
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, or 1 where a file has a slip."""
     parser = argparse.ArgumentParser("claims", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     judge = parser.add_subparsers(required=True).add_parser("judge", description=ABOUT)
     judge.add_argument("scores", type=Path, help="a CSV, a Parquet file or a folder of results")
     judge.add_argument("claims", type=Path, nargs="?", help="a YAML file of claims")
@@ -31,6 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print_score_page(page, options.out, Console())
     return 0
+
+
+def _version() -> str:
+    """The version of the installed package: the small one, or clozelab, which contains it."""
+    try:
+        return version("clozelab-claims")
+    except PackageNotFoundError:
+        return version("clozelab")
 
 
 if __name__ == "__main__":

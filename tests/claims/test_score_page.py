@@ -14,6 +14,7 @@ from tests.screens import refuses, shows
 from claims.cli import main
 from claims.report.score_page import judge_files
 from claims.tables.score_file import read_scores
+from clozelab.version import __version__
 
 SCORES = {
     "bert": (84.1, 84.4, 83.9, 84.3),
@@ -60,6 +61,13 @@ def test_the_command_line_writes_the_whole_report(
 
     assert main(["judge", str(tmp_path / "none.csv"), str(claims)]) == 1
     assert "none.csv" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"claims {__version__}\n"
 
 
 def test_all_pairs_are_corrected_together(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class HeldOutMeasure(MeasureDataModule):
             raise ValueError(
                 "the held-out text has no sentence: name a longer one, measure.data.sources",
             )
+        self.facts["tokenizer"] = self.inputs.tokenizer.fingerprint
         self.facts["documents"] = len(self.documents)
         self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
 
