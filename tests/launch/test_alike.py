@@ -9,8 +9,16 @@ from omegaconf.errors import OmegaConfBaseException
 from tests.screens import refuses
 
 from clozelab.launch.alike import AlikeJobs
+from clozelab.launch.experiments import sweeps_in
 from clozelab.launch.sweep import Sweep, make_loader
+from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
+from clozelab.runs.identity import SEED_KEYS
 from clozelab.text.paths import EXPERIMENTS_DIR
+
+
+def inputs_of(name: str) -> object:
+    """What a user has to bring."""
+    return load_experiment(find_experiment(name)).inputs
 
 
 def kinds(sweep: Sweep) -> set[object]:
@@ -36,6 +44,16 @@ def test_settings_are_those_of_each_job_composed_by_itself(
         composed = sweep.composer.compose(job)
         assert sweep.settings(job) == composed.values
         assert list(sweep.settings(job)) == list(composed.values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in list_experiments() if not inputs_of(name)])
+def test_settings_of_every_arm_and_row_of_the_house(name: str) -> None:
+    folder = find_experiment(name)
+    for config_name in sweeps_in(folder).values():
+        sweep = Sweep(config_name, ["scale=demo"], folder=folder)
+        for jobs in sweep.groups(lambda key: key not in SEED_KEYS).values():
+            assert sweep.settings(jobs[-1]) == sweep.composer.compose(jobs[-1]).values
 
 
 def test_what_hangs_on_a_value_is_resolved_for_each_job() -> None:
