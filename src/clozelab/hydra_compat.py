@@ -169,7 +169,7 @@ class JobComposer:
         settings: dict[str, Any] = {}
         for override in parsed:
             of_override = self._plain_settings(override, parsed)
-            common.append(override.key_or_group if of_override else override.input_line)
+            common.append(override.key_or_group if of_override else str(override.input_line))
             settings |= of_override
         return (*common, *settings), settings
 
