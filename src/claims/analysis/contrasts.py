@@ -718,19 +718,21 @@ def _interim(
     contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
-    seeds = sorted({pretrain_seed for pretrain_seed, _ in _common_seeds(cells)})
+
+    def replication(seeds: Seeds) -> Seeds:
+        # Of given encoders every fine-tuning is one, else every pre-training.
+        return seeds if contrast.has_fixed_encoders else (seeds[0], 0)
+
+    replications = sorted(set(map(replication, _common_seeds(cells))))
     analyses = []
-    for count in range(design.first, min(len(seeds), design.most) + 1):
-        first_seeds = seeds[:count]
+    for count in range(design.first, min(len(replications), design.most) + 1):
+        first = replications[:count]
         of_seeds = []
         for cell in cells:
-            of_seeds.append(
-                replace(
-                    cell,
-                    scores=_of_seeds(cell.scores, first_seeds),
-                    healthy=_of_seeds(cell.healthy, first_seeds),
-                )
-            )
+            kept = [seeds for seeds in cell.scores if replication(seeds) in first]
+            scores = {seeds: cell.scores[seeds] for seeds in kept}
+            healthy = {seeds: cell.healthy[seeds] for seeds in kept if seeds in cell.healthy}
+            of_seeds.append(replace(cell, scores=scores, healthy=healthy))
         difference, without_collapsed = _estimates(
             contrast.terms, of_seeds, contrast.has_fixed_encoders
         )
@@ -740,7 +742,3 @@ def _interim(
             replace(contrast, difference=difference, without_collapsed=without_collapsed)
         )
     return tuple(analyses)
-
-
-def _of_seeds(scores: Scores, pretrain_seeds: Sequence[int]) -> dict[Seeds, float]:
-    return {seeds: score for seeds, score in scores.items() if seeds[0] in pretrain_seeds}
