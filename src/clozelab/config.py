@@ -460,16 +460,8 @@ class Composed:
 
         A public encoder is the folder that its name stands for; ValueError where there is none.
         """
-        with self._resolving() as node:
-            values = to_plain(node)
-        for place in PLACES_OF_ENCODERS:
-            *parents, key = place.split(".")
-            settings = values
-            for parent in parents:
-                settings = settings.get(parent) or {}
-            if isinstance(settings.get(key), str):
-                settings[key] = encoder_folder(settings[key])
-        return values
+        with self.resolving() as node:
+            return with_encoder_folders(to_plain(node))
 
     @cached_property
     def unresolved(self) -> PlainDict:
@@ -488,7 +480,7 @@ class Composed:
 
         ValueError where a value is missing.
         """
-        with self._resolving() as node:
+        with self.resolving() as node:
             return canonical(node)
 
     @property
@@ -526,7 +518,7 @@ class Composed:
 
     def get(self, key: str) -> Json:
         """Return the plain value of a dotted key, resolved by itself; None where there is none."""
-        with self._resolving() as node:
+        with self.resolving() as node:
             return to_plain(OmegaConf.select(node, key))
 
     def hydra_value(self, key: str) -> Json:
@@ -560,7 +552,7 @@ class Composed:
             return list(_resolved_texts(self.node, "", texts))
 
     @contextmanager
-    def _resolving(self) -> Iterator[DictConfig]:
+    def resolving(self) -> Iterator[DictConfig]:
         """Yield it without Hydra's own node, which `${hydra:...}` then means."""
         with self._known_to_hydra(), without_hydra_part(self.node) as node:
             yield node
@@ -590,6 +582,21 @@ class Composed:
         alone = OmegaConf.masked_copy(self._hydra, "hydra")
         alone.hydra._set_parent(alone)
         return alone
+
+
+def with_encoder_folders(values: JsonObject) -> JsonObject:
+    """Return resolved values with the folders that names of public encoders stand for.
+
+    ValueError where there is none.
+    """
+    for place in PLACES_OF_ENCODERS:
+        *parents, key = place.split(".")
+        settings = values
+        for parent in parents:
+            settings = settings.get(parent) or {}
+        if isinstance(settings.get(key), str):
+            settings[key] = encoder_folder(settings[key])
+    return values
 
 
 def to_plain(value: object, *, resolve: bool = True) -> Json:

@@ -152,40 +152,43 @@ class JobComposer:
         self._names_group = functools.cache(
             lambda key: bool(loader.get_group_options(key))
         )  # reads folders
+        self._last_group = functools.cache(self._find_last_group)
         self._templates: dict[tuple[str, ...], bytes] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Compose a job's configuration."""
         return Composed.from_node(self._compose(overrides))
 
+    def kind_of(self, overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return what a job has in common with those that differ in plain values, and its own.
+
+        ("objective=mlm", "seed", "seed"): the overrides without these values, and their keys.
+        """
+        parsed = self._parser.parse_overrides(list(overrides))
+        common = []
+        settings: dict[str, Any] = {}
+        for override in parsed:
+            of_override = self._plain_settings(override, parsed)
+            common.append(override.key_or_group if of_override else str(override.input_line))
+            settings |= of_override
+        return (*common, *settings), settings
+
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return it with its `hydra` node."""
-        parsed = self._parser.parse_overrides(list(overrides))
-        # Jobs whose overrides are equal but for the values of plain ones share a template:
-        # ("objective=mlm", "seed").
-        plain: list[tuple[str, Any]] = []
-        signature = []
-        for text, override in zip(overrides, parsed, strict=True):
-            settings = self._plain_settings(override, parsed)
-            if settings:
-                plain += settings.items()
-                signature.append(" ".join([override.key_or_group, *settings]))
-            else:
-                signature.append(text)
-        template = tuple(signature)
-        if template not in self._templates:
+        kind, settings = self.kind_of(overrides)
+        if kind not in self._templates:
             loaded = self.loader.load_sweep_config(self.master, list(overrides))
-            self._templates[template] = pickle.dumps(loaded)
-        config: DictConfig = pickle.loads(self._templates[template])
+            self._templates[kind] = pickle.dumps(loaded)
+        config: DictConfig = pickle.loads(self._templates[kind])
         try:
-            for key, value in plain:
+            for key, value in settings.items():
                 OmegaConf.update(config, key, value)
         except OmegaConfBaseException:
             # Hydra says what is wrong, as anywhere
             return self.loader.load_sweep_config(self.master, list(overrides))
         # What resolvers such as `now:` have given the master is the job's as well.
         OmegaConf.copy_cache(from_config=self.master, to_config=config)
-        self._record_overrides(config, parsed)
+        self._record_overrides(config, self._parser.parse_overrides(list(overrides)))
         return config
 
     @staticmethod
@@ -217,7 +220,7 @@ class JobComposer:
             # `+group=name` would be merged after the choice.
             if any(other.type != OverrideType.CHANGE for other in all_of_job):
                 return {}
-            settings = self._settings_of_choice(override)
+            settings = self._settings_of_choice(override, all_of_job)
         other_keys = [other.key_or_group for other in all_of_job if other is not override]
         if any(itertools.starmap(_overlap, itertools.product(settings, other_keys))):
             return {}
@@ -234,14 +237,24 @@ class JobComposer:
             return False
         return isinstance(override.value(), int | float | str) and not override.is_hydra_override()
 
-    def _settings_of_choice(self, choice: Override) -> dict[str, Any]:
+    def _settings_of_choice(
+        self, choice: Override, all_of_job: Sequence[Override]
+    ) -> dict[str, Any]:
         """Return the keys and values of a choice's file, which no other file may change.
 
         Empty where it says more than numbers and texts, or is not merged last.
         """
         group = choice.key_or_group
+        if group != self._last_group():
+            return {}
+        # The job's other choices may bring files of their own.
+        others = []
+        for other in all_of_job:
+            if other is not choice and self._names_group(other.key_or_group):
+                others.append(other.input_line)
         result = self.loader.repository.load_config(f"{group}/{choice.value()}")
-        if group != self._last_group or result is None or result.header["package"] != "_global_":
+        is_last = group == self._last_group(*others)
+        if not is_last or result is None or result.header["package"] != "_global_":
             return {}
         content = to_plain(result.config, resolve=False)
         has_others = not all(default.is_self() for default in result.defaults_list)
@@ -249,13 +262,12 @@ class JobComposer:
             return {}
         return flatten(content)
 
-    @functools.cached_property
-    def _last_group(self) -> str:
-        """The group whose file is merged after all others.
+    def _find_last_group(self, *choices: str) -> str:
+        """The group whose file is merged after all others, of a job with some choices.
 
         Empty where some file's defaults are called as its choice is: `rates: ${arm}`.
         """
-        overrides = list(self.master.hydra.overrides.task)
+        overrides = [*self.master.hydra.overrides.task, *choices]
         name = self.master.hydra.job.config_name
         listed = self.loader.compute_defaults_list(name, overrides, RunMode.MULTIRUN)
         group = str(listed.defaults[-1].config_path).rpartition("/")[0]

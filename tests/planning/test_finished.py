@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.screens import shows
+from tests.screens import refuses, shows
 
 from clozelab.config import Composed, canonical
+from clozelab.launch.jobs import planned_jobs
 from clozelab.planning.cost import Costing
 from clozelab.planning.finished import done_jobs
 from clozelab.planning.steps import Step, make_steps
@@ -113,6 +115,7 @@ def test_jobs_that_differ_in_seeds_are_composed_once(
     for words in step.sweep.jobs:
         finish(step, words)
     finish(steps["finetune"], jobs(steps["finetune"], "row=mlm")[0], gradient_clip_norm=9.0)
+    step = replace(step)  # which has composed nothing yet
     composed = []
     compose = step.sweep.composer.compose
 
@@ -141,3 +144,28 @@ def test_what_another_experiment_trained_is_shared(steps: dict[str, Step], tmp_p
     record.code = code_hash("pretrain", record.config)
     write_record(record)
     assert done_jobs(step, runs) == {words}
+
+
+def test_a_run_in_another_folder_is_no_job_of_a_sweep(
+    steps: dict[str, Step], tmp_path: Path
+) -> None:
+    """Neither for the plan nor for the launch, which looks into the job's own folder alone."""
+    step = steps["pretrain"]
+    moved, kept = jobs(step, "arm=mlm")
+    for words in (moved, kept):
+        finish(step, words)
+    folder = Path(step.sweep.settings(moved)["run_dir"])
+    folder.rename(folder.with_name("copy"))
+    runs = find(tmp_path / FOLDER.name / "demo")
+    assert len(runs.pretrain) == 2
+    assert done_jobs(step, runs) == {kept}
+    status = {job.overrides: job.status for job in planned_jobs(step.sweep)}
+    assert status[moved] == "new" and status[kept] == "check"
+
+
+def test_a_plan_refuses_what_a_launch_refuses(steps: dict[str, Step]) -> None:
+    step = replace(steps["pretrain"], overrides=(*steps["pretrain"].overrides, "objective=ltr"))
+    with refuses("stands for"):
+        next(planned_jobs(step.sweep))
+    with refuses("stands for"):
+        analyse([step], Corpora(strict=False))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from clozelab.report import render
-from clozelab.results import table
+from clozelab.results import evidence, table
 from clozelab.results.experiment import load_experiment
 from clozelab.runs import find
 
@@ -51,6 +51,8 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(find, "read_record")
     counted(table, "evidence_of")
     counted(table, "compare_rows")
+    # what the list of unequal runs asks
+    counted(evidence, "treatment_factors")
     return calls
 
 
@@ -72,4 +74,6 @@ def test_a_record_is_read_once_and_a_claim_compares_its_own_rows(
             "read_record": num_runs,
             "evidence_of": num_runs,
             "compare_rows": num_arms - 1,
+            # of each arm and row beside all others together, since the same lines differ
+            "treatment_factors": 2 * num_arms,
         }

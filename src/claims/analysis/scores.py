@@ -267,7 +267,7 @@ class ScoreTable:
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
 
-    @property
+    @cached_property
     def rows(self) -> list[str]:
         return [row.name for row in self.spec.rows]
 

@@ -15,6 +15,7 @@ from claims.report.forest import Forest, ForestGroup, ForestLine
 from claims.report.pictures import (
     FAINT,
     INK,
+    MOST_DRAWN,
     PAPER,
     WIDTH,
     Picture,
@@ -29,8 +30,6 @@ from claims.text.phrases import count_noun
 CLAIM_HEIGHT = 0.48
 CLAIM_CHARACTERS = 44
 BAND_ALPHA = 0.25
-# claims; the page has a line for every one
-MOST_LINES = 30
 # shape of a verdict's mark -> matplotlib's marker, and whether it is filled
 VERDICT_MARKERS = {
     "circle": ("o", True),
@@ -57,9 +56,9 @@ def forest_files(forest: Forest) -> dict[str, bytes]:
 
 def _forest_figure(forest: Forest) -> tuple[Figure, list[Line2D]]:
     """The first claims' forest plot as a figure, and the entries of its legend."""
-    num_hidden = len(forest.lines) - MOST_LINES
+    num_hidden = len(forest.lines) - MOST_DRAWN
     groups = []
-    num_left = MOST_LINES
+    num_left = MOST_DRAWN
     for group in forest.groups:
         groups.append(replace(group, lines=group.lines[:num_left]))
         num_left -= len(groups[-1].lines)

@@ -19,6 +19,8 @@ matplotlib.use("Agg")
 
 # inches; the page is about a hundred pixels an inch wide
 WIDTH = 10.5
+# arms, or claims, that a picture can tell apart; the page and its tables have all
+MOST_DRAWN = 30
 STYLES = ("light", "dark")
 STYLE_FOLDER = Path(__file__).parent / "templates"
 # where a style keeps its colours

@@ -6,11 +6,11 @@ basic sweeper, so that `reproduce --dry-run` and the report's plan never disagre
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from hydra.core.utils import setup_globals
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from claims.analysis.grouping import (
     group_by,
@@ -35,9 +35,12 @@ from clozelab.config import (
     Composed,
     to_plain,
     typed,
+    validation_messages,
 )
 from clozelab.launch import experiments
+from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
+from clozelab.launch.overrides import check_overrides
 from clozelab.launch.own_task import with_own_task
 from clozelab.launch.own_text import (
     NO_CORPUS,
@@ -197,7 +200,7 @@ class Sweep:
         master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
         self.master = Composed.from_node(master)
         self.composer = hydra_compat.JobComposer(loader, self.master)
-        self._settings: dict[tuple[str, ...], PlainDict] = {}
+        self._alike: dict[tuple[str, ...], AlikeJobs] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
@@ -225,13 +228,24 @@ class Sweep:
         return Path(str(self.master.hydra_value("sweep.dir")))
 
     def settings(self, overrides: Sequence[str]) -> JsonObject:
-        """Return a job's configuration in plain values, as its stage gets it; the caller's own."""
-        key = tuple(overrides)
-        if key not in self._settings:
+        """Return a job's configuration in plain values, as its stage gets it; the caller's own.
+
+        ValueError for overrides that cannot be meant; of alike jobs one is looked at.
+        """
+        kind, own = self.composer.kind_of(overrides)
+        if kind not in self._alike:
             job = self.composer.compose(overrides)
             job.check()
-            self._settings[key] = job.values
-        return copy.deepcopy(self._settings[key])
+            check_overrides(job)
+            self._alike[kind] = AlikeJobs(job, own)
+        with suppress(OmegaConfBaseException, ValueError):
+            values = self._alike[kind].values(own)
+            if not validation_messages(self.master.stage, values):
+                return values
+        # What is wrong is said of the job as it is composed by itself.
+        job = self.composer.compose(overrides)
+        job.check()
+        return job.values
 
     def config(self, overrides: Sequence[str]) -> Any:
         """Return the same as an object of the stage's schema."""

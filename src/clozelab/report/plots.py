@@ -29,6 +29,7 @@ from claims.analysis.statistics import SIGNIFICANCE, Estimate, Seeds, estimate
 from claims.report.pictures import (
     FAINT,
     INK,
+    MOST_DRAWN,
     PAPER,
     WIDTH,
     Picture,
@@ -49,8 +50,6 @@ DASHED = (0, (4, 3))
 MARKERS = "osv^DP"
 # data sets side by side
 PANELS_ACROSS = 3
-# of arms that a picture can tell apart at all
-MOST_ARMS = 30
 # of the axis: how far intervals of two lines at one place are drawn from each other
 APART = 0.006
 # of the axis: what is left of zero, so that points there are whole
@@ -171,7 +170,7 @@ def draw_curves(table: ResultTable) -> Picture | None:
     Of many arms the first ones are drawn.
     """
     labels = arm_labels(table)
-    arms = list(labels)[:MOST_ARMS]
+    arms = list(labels)[:MOST_DRAWN]
     runs = []
     for run in table.runs.pretrain:
         if run.name in arms and run.curves.get("validation/loss"):

@@ -15,9 +15,9 @@ from claims.text.phrases import SHOWN, join_list
 from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import (
     encoder_of,
+    own_factors,
     seeds_of,
     settings,
-    treatment_factors,
 )
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, scored_run
@@ -205,12 +205,11 @@ def _unequal_settings(
     One that sets an arm or row apart has to be the same in all of its own runs.
     """
     by_name = group_by(runs, lambda run: run.name)
-    own_keys = {}
-    for name, group in by_name.items():
-        factors = [treatment_factors(group, others) for others in by_name.values()]
-        own_keys[name] = free_keys.union(*factors)
+    own_keys = {name: free_keys | keys for name, keys in own_factors(by_name).items()}
     compared = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
     for key in sorted(set().union(*compared.values())):
+        if len({run_settings.get(key) for run_settings in compared.values()}) == 1:
+            continue
         # owner of the key, or nobody -> value -> runs
         values: dict[str, dict[str, list[Record]]] = {}
         for run in runs:

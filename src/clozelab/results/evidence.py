@@ -8,7 +8,7 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -165,6 +165,26 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
             factors.add(key)
 
     return _with_referring_keys(frozenset(factors), frozenset(equal_lines))
+
+
+def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[str]]:
+    """Arm or row -> the settings that its own lines set differently from those of some other."""
+    lines = {name: delta_of(runs[0]) for name, runs in groups.items()}
+    # "/objective" sorts before any setting.
+    keys = sorted(set().union(*lines.values()))
+    num_choices = sum(key.startswith("/") for key in keys)
+    factors = {}
+    for name, own in lines.items():
+        # All others that differ in the same lines are one question; their choices are their own.
+        others: dict[tuple[object, ...], Sequence[Record]] = {}
+        for other, theirs in lines.items():
+            question: list[object] = [own.get(key) == theirs.get(key) for key in keys]
+            if not all(question[:num_choices]):
+                question.append(other)
+            others[tuple(question)] = groups[other]
+        pairs = [treatment_factors(groups[name], runs) for runs in others.values()]
+        factors[name] = frozenset[str]().union(*pairs)
+    return factors
 
 
 @cache

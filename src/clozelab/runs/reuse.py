@@ -27,6 +27,13 @@ def is_record_of(record: Record, *, stage: str, recorded: PlainMapping) -> bool:
     return record.config == recorded or identity_of(record.config) == identity_of(recorded)
 
 
+def is_complete_run(record: Record | None, *, stage: str, recorded: PlainMapping) -> bool:
+    """Whether the record in a job's own folder is of that job, complete, whatever it read."""
+    if record is None or not record.is_complete:
+        return False
+    return is_record_of(record, stage=stage, recorded=recorded)
+
+
 def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     """Whether the folder surely holds this very run, complete.
 
@@ -35,9 +42,9 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     folder = Path(run_dir)
     try:
         record = read_record(folder)
-        if record is None or config.get("reuse") == "never" or not record.is_complete:
+        if record is None or config.get("reuse") == "never":
             return False
-        if not is_record_of(record, stage=stage, recorded=config.recorded):
+        if not is_complete_run(record, stage=stage, recorded=config.recorded):
             return False
         if not are_untouched(config, record.watched) and not _has_traveled(record, config):
             return False
