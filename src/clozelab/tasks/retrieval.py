@@ -94,6 +94,7 @@ class RetrievalUnit(VectorUnit):
         self.micro_batch_size = micro_batch_size
         self.groups_by_length = groups_by_length
         self.aligned = False
+        self.training_differs = True
         self.has_training_labels = False
 
     # Fingerprints, and what a model's folder remembers
