@@ -27,10 +27,8 @@ def rows(number: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
 def test_overlap_is_a_set_of_texts() -> None:
     train = [("a", "b"), ("ab", ""), ("c", "d"), ("a", "b")]
     validation = [("ab", "x"), ("a", "b"), ("", "ab"), ("c", "d"), ("c", "d")]
-    overlap = Overlap.between(
-        text_hashes(train), text_hashes(validation), np.arange(2, 6), np.arange(10, 15)
-    )
-    assert overlap == Overlap(3, 5, validation_line=11, training_line=2)
+    overlap = Overlap.between(text_hashes(train), text_hashes(validation))
+    assert overlap == Overlap(3, 5, validation_row=1, training_row=0)
     assert overlap.is_large
     # one in a hundred is what benchmarks have
     hashes = np.arange(200, dtype=np.uint64)
@@ -42,10 +40,9 @@ def test_a_pair_counts_in_either_order() -> None:
     train = [("a", "b"), ("c", "d"), ("e", "e")]
     validation = [("x", "y"), ("d", "c"), ("a", "b"), ("e", "e"), ("b", "c")]
     hashes = text_hashes(train), text_hashes(validation)
-    lines = np.arange(2, 5), np.arange(10, 15)
-    overlap = Overlap.between(*hashes, *lines, swapped=swapped_hashes(validation))
-    assert overlap == Overlap(3, 5, validation_line=11, training_line=3, num_swapped=1)
-    assert Overlap.between(*hashes, *lines).num_seen == 2
+    overlap = Overlap.between(*hashes, swapped=swapped_hashes(validation))
+    assert overlap == Overlap(3, 5, validation_row=1, training_row=1, num_swapped=1)
+    assert Overlap.between(*hashes).num_seen == 2
 
 
 def test_a_pair_and_its_swap_are_one_group() -> None:

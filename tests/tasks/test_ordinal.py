@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.tasks.labelled_files import (
 )
 from tests.tasks.test_targets import split_of
 
+from clozelab.metrics.ordinal import quadratic_weighted_kappa
 from clozelab.modules.predictor import load
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.batches import make_batch
@@ -81,6 +83,14 @@ def test_scores_are_scikit_learns(seed: int) -> None:
     assert scores["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     turned = OrdinalTarget(labels=RANKS).evaluate(-logits, split_of(labels)).scores
     assert turned["quadratic_kappa"] < 0 < kappa  # negative control: the order the other way
+
+
+def test_a_constant_prediction_has_no_kappa() -> None:
+    """Not 1e-16, which would be better than another one's 0.0."""
+    for counts in product((5, 15, 20, 25), repeat=3):
+        labels = np.repeat([0, 1, 2], counts)
+        assert quadratic_weighted_kappa(np.ones_like(labels), labels) == 0.0
+        assert quadratic_weighted_kappa(labels, labels) == 1.0
 
 
 def test_probabilities_are_of_classes() -> None:

@@ -297,6 +297,19 @@ def test_wrong_settings_are_refused(settings: Any, reason: str) -> None:
         RetrievalUnit(**(UNIT | settings))
 
 
+@pytest.mark.parametrize("sizes", [[16, 8], [64, 8], [32, 0], []])
+def test_sizes_have_the_whole_vector(make: Any, sizes: list[int]) -> None:
+    """A folder gives whole vectors, and the score without a suffix is theirs."""
+    module, _ = make(TRIPLES)
+    width = module.encoder.config.output_size
+    target = RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=sizes)
+    with pytest.raises(ValueError, match=f"so give {width} and sizes of 1 to {width}"):
+        target.check_encoder(module.encoder.config, module.unit)
+    for sound in ([8, width], None):
+        target.sizes = sound
+        target.check_encoder(module.encoder.config, module.unit)
+
+
 def test_only_right_pairs_of_a_labelled_file_are_read(make: Any, tmp_path: Path) -> None:
     file = tmp_path / "labelled.tsv"
     file.write_text("query\tpassage\tlabel\na\tb\tyes\na\tc\tno\nd\te\tyes\n")

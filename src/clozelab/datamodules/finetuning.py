@@ -200,6 +200,8 @@ class FinetuningDataModule(LightningDataModule):
         self.target = target
         # (role, file) -> hashes and lines of its rows
         self._rows: dict[tuple[str, Path], Arrays] = {}
+        # of a file of which a part is held out: role -> its rows
+        self._numbers_of_role: dict[str, NDArray[np.int64]] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     # Fingerprints
@@ -259,18 +261,36 @@ class FinetuningDataModule(LightningDataModule):
 
     # Examples
 
+    @property
+    def train_paths(self) -> list[Path]:
+        """All training files, the main one first."""
+        return [self.train_path, *(self.train_extra_paths or ())]
+
     def examples(self, path: Path, role: str, *, strict: bool = True) -> Any:
         """The examples of a file that are for a role, with labels as they are predicted.
 
         Without `strict` labels are taken as they are written, and may be none of the target's.
         """
         examples = self.unit.read(path, role, self.target, strict=strict)
-        if self.held_out is None or role == "test" or self.unit.has_folds:
+        held_out = self.held_out
+        if held_out is None or self.unit.has_folds:
             return examples
-        # Validation is drawn from the training file: by groups of rows, with the classes' shares.
-        strata = self.unit.strata(examples, self.target)
-        rows = self.rows_of(role, path, self.unit.groups(examples), strata)
-        return examples.select(rows)
+        if role == "test" or path != self.train_path:
+            return examples
+        # The file is divided once, by the rows and texts that validation reads of it.
+        if not self._numbers_of_role:
+            rows = examples
+            if role == "training" and self.unit.training_differs:
+                rows = self.unit.read(path, "validation", self.target, strict=strict)
+            self._numbers_of_role = self._divide(rows, held_out)
+        chosen = np.flatnonzero(np.isin(examples.numbers, self._numbers_of_role[role]))
+        if not len(chosen):
+            raise ValueError(
+                f"{path}: none of its {len(examples)} rows is left for {role} with"
+                f" {held_out.setting}, since {self.unit.grouping}: take another number, or"
+                " name a task.data.validation_file"
+            )
+        return examples.select(chosen.tolist())
 
     def examples_in_use(self, path: Path, role: str) -> Any:
         """The same, as many as the plan allows."""
@@ -284,74 +304,85 @@ class FinetuningDataModule(LightningDataModule):
             balanced_subset(len(examples), self.limit(role), self.plan.sample_seed, classes)
         )
 
-    def rows_of(
-        self,
-        role: str,
-        path: Path,
-        groups: Sequence[str],
-        strata: NDArray[np.int64] | None = None,
-    ) -> list[int]:
-        """The numbers of a file's rows that are for a role: all, unless validation is held out.
-
-        Rows of one group [N] stay together; `strata` [N] keep their shares. ValueError where no
-        row is left for the role.
-        """
-        if self.held_out is None or role == "test" or path != self.train_path:
-            return list(range(len(groups)))
+    def _divide(self, examples: Any, held_out: HeldOut | Fold) -> dict[str, NDArray[np.int64]]:
+        """Role -> the numbers of the file's rows that are for it."""
+        groups = self.unit.groups(examples)
+        strata = self.unit.strata(examples, self.target)
         if strata is None:
             # A group is drawn as a whole: its rows would tell each other's labels.
-            is_held_out = self.held_out.drawn(groups)
+            is_held_out = held_out.drawn(groups)
         else:
-            is_held_out = self.held_out.stratified(groups, strata)
-        rows = np.flatnonzero(is_held_out == (role == "validation"))
-        if not len(rows):
-            raise ValueError(
-                f"{path}: none of its {len(groups)} rows is left for {role} with"
-                f" {self.held_out.setting}, since {self.unit.grouping}: take another number, or"
-                " name a task.data.validation_file"
-            )
-        return rows.tolist()
+            is_held_out = held_out.stratified(groups, strata)
+        numbers = np.array(examples.numbers)
+        return {"training": numbers[~is_held_out], "validation": numbers[is_held_out]}
 
-    @cached_property
+    @property
     def overlap(self) -> Overlap:
         """How many validation rows stand in training, after `setup`."""
-        train = self._rows["training", self.train_path]
-        validation = self._rows["validation", self.validation_path]
+        return self._overlap(self.validation_path, self.train_paths)
+
+    def _overlap(self, path: Path, train_paths: Sequence[Path]) -> Overlap:
+        """How many rows of a validation file stand in any of these training files."""
+        train = [self._rows["training", train_path]["row_hashes"] for train_path in train_paths]
+        rows = self._rows["validation", path]
         return Overlap.between(
-            train["row_hashes"],
-            validation["row_hashes"],
-            train["row_lines"],
-            validation["row_lines"],
-            validation.get("swapped_hashes"),
+            np.concatenate(train), rows["row_hashes"], rows.get("swapped_hashes")
         )
 
     def refuse_overlap(self, *, allowed: bool) -> None:
-        """Warn of validation rows that stand in training; ValueError where all do.
+        """Warn of validation rows that stand in training; ValueError where all of a file do.
 
-        Unless that is `allowed`.
+        ValueError also where any of those do that are held out of the training file. Unless that
+        is `allowed`.
         """
-        overlap = self.overlap
-        if allowed or not overlap.is_large:
+        if allowed:
             return
-        noun = self.unit.row_noun
-        in_order = ""
-        if overlap.num_swapped:
-            in_order = f", {overlap.num_swapped} of them also in swapped order"
-        problem = (
-            f"{overlap.num_seen} of {overlap.num_rows} rows of {self.validation_path} stand in the"
-            f" training file {self.train_path}{in_order} (the first: {noun}"
-            f" {overlap.validation_line} is {noun} {overlap.training_line} of training)"
-        )
+        if self.held_out is not None and not self.unit.divides_equal_rows:
+            within = self._overlap(self.train_path, [self.train_path])
+            if within.num_seen:
+                raise ValueError(
+                    f"{self._described(within, self.train_path)}, which is the same file: training"
+                    " reads other columns of it, so name a task.data.validation_file"
+                )
+        paths = {"validation_file": self.validation_path}
+        for name, path in (self.extra_validation_paths or {}).items():
+            paths[f"extra_validation_files.{name}"] = path
+        for key, path in paths.items():
+            self._refuse_large(self._overlap(path, self.train_paths), key, path)
+
+    def _refuse_large(self, overlap: Overlap, key: str, path: Path) -> None:
+        if not overlap.is_large:
+            return
+        problem = self._described(overlap, path)
         if overlap.num_seen == overlap.num_rows:
             raise ValueError(
                 f"{problem}, so a score would be one on training data: name another"
-                " task.data.validation_file, task.data.validation_file=null holds out a part of"
-                " the training file, and allow_validation_in_training=true trains all the same"
+                f" task.data.{key} (task.data.validation_file=null holds out a part of the training"
+                " file), or say allow_validation_in_training=true"
             )
         log.warning(
             "%s, so scores are higher than on new texts: remove them from one of your files"
             " (benchmarks have some); allow_validation_in_training=true silences this",
             problem,
+        )
+
+    def _described(self, overlap: Overlap, path: Path) -> str:
+        """How many rows of a validation file stand in training, and where the first one does."""
+        noun = self.unit.row_noun
+        validation_line = self._rows["validation", path]["row_lines"][overlap.validation_row]
+        training_row = overlap.training_row
+        for train_path in self.train_paths:
+            lines = self._rows["training", train_path]["row_lines"]
+            if training_row < len(lines):
+                break
+            training_row -= len(lines)
+        in_order = ""
+        if overlap.num_swapped:
+            in_order = f", {overlap.num_swapped} of them also in swapped order"
+        return (
+            f"{overlap.num_seen} of {overlap.num_rows} rows of {path} stand in the training file"
+            f" {train_path}{in_order} (the first: {noun} {validation_line} is {noun}"
+            f" {lines[training_row]} of training)"
         )
 
     @cached_property
@@ -371,11 +402,13 @@ class FinetuningDataModule(LightningDataModule):
         listed = files.baselines_of(self.inputs.data_dir, self.validation_path)
         if listed:
             return listed
-        # Another code, other files or another number of examples: another key.
+        # Another code, other files, examples or scores: another key.
         content = {
             "code": self.inputs.code,
             "sources": self.source_fingerprint,
             "max_examples": self._sample("training"),
+            "target": self.target.config_to_save(),
+            "metrics": [metric.name for metric in self.target.metrics],
         }
         if isinstance(self.held_out, Fold):
             content["fold"] = self.held_out.number

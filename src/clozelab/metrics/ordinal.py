@@ -26,10 +26,12 @@ def quadratic_weighted_kappa(predictions: ArrayLike, labels: ArrayLike) -> float
             f"predictions {predicted.shape} and labels {expected.shape} must be equal,"
             " non-empty [N]"
         )
-    observed = np.square(predicted - expected).mean()
-    # the mean of (p - l)**2 over all pairs of a prediction and a label
-    by_chance = predicted.var() + expected.var() + (predicted.mean() - expected.mean()) ** 2
-    return float(1.0 - observed / by_chance) if by_chance > 0 else 0.0
+    # N**2 times the means, sums of whole numbers: no rounding makes a constant prediction's 0.0
+    # anything else. By chance it is (p - l)**2 of all pairs of a prediction and a label.
+    squares = np.square(predicted).sum() + np.square(expected).sum()
+    by_chance = len(predicted) * squares - 2.0 * predicted.sum() * expected.sum()
+    observed = len(predicted) * np.square(predicted - expected).sum()
+    return float((by_chance - observed) / by_chance) if by_chance > 0 else 0.0
 
 
 SCORERS = by_name(

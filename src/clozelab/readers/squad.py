@@ -33,6 +33,7 @@ class SquadQuestion:
     passage: int
     answers: tuple[str, ...]
     answer_start: int
+    number: int = 1  # its place in the file, from 1
 
 
 @dataclass
@@ -57,9 +58,13 @@ class SquadExamples:
         return [question.id for question in self.questions]
 
     @property
-    def lines(self) -> range:
-        """The questions' numbers, from 1."""
-        return range(1, len(self) + 1)
+    def numbers(self) -> list[int]:
+        return [question.number for question in self.questions]
+
+    @property
+    def lines(self) -> list[int]:
+        """The questions' numbers."""
+        return self.numbers
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -83,7 +88,7 @@ def read_squad(
     """
     examples = SquadExamples()
     seen: PlainDict = {}
-    for text, record in _questions(path):
+    for number, (text, record) in enumerate(_questions(path), 1):
         # neighbours with the same passage share it
         if not examples.passages or examples.passages[-1] != text:
             examples.passages.append(text)
@@ -107,7 +112,9 @@ def read_squad(
             continue
         question = _value(path, record, "question", str)
         passage = len(examples.passages) - 1
-        examples.questions.append(SquadQuestion(identifier, question, passage, answers, start))
+        examples.questions.append(
+            SquadQuestion(identifier, question, passage, answers, start, number)
+        )
     if not examples.questions:
         raise ValueError(
             f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})"

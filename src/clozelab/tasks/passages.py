@@ -279,6 +279,7 @@ class PassageUnit(Unit[SquadExamples]):
 
     kind = "PassageUnit"
     row_noun = "question"
+    training_differs = True
     grouping = "questions of one passage stay together"
     settings: WindowSettings  # once `fitted`
 

@@ -94,6 +94,7 @@ class RetrievalUnit(VectorUnit):
         self.micro_batch_size = micro_batch_size
         self.groups_by_length = groups_by_length
         self.aligned = False
+        self.training_differs = True
         self.has_training_labels = False
 
     # Fingerprints, and what a model's folder remembers
@@ -230,7 +231,7 @@ class RetrievalTarget(Target):
         metrics: names of metrics/ranking.py.
         temperature: cosines are divided by it.
         sizes: how many leading numbers of a vector are a vector, too: the loss is the sum over
-            them (Kusupati et al. 2022). None: the whole vector alone.
+            them (Kusupati et al. 2022). The whole vector is one of them. None: it alone.
     """
 
     units = ("RetrievalUnit",)
@@ -249,10 +250,13 @@ class RetrievalTarget(Target):
 
     def check_encoder(self, config: EncoderConfig, unit: Any) -> None:
         width = config.output_size
-        if self.sizes is not None and not all(0 < size <= width for size in self.sizes):
+        if self.sizes is None:
+            return
+        # The largest has the scores without a suffix, and a folder gives whole vectors.
+        if min(self.sizes, default=0) < 1 or max(self.sizes) != width:
             raise ValueError(
                 f"task.module.sizes={list(self.sizes)}: this encoder's vectors have {width}"
-                f" numbers, so give sizes of 1 to {width}"
+                f" numbers, so give {width} and sizes of 1 to {width}"
             )
 
     # The model

@@ -16,7 +16,6 @@ from clozelab.corpus.random import uniform01, uniform_u64
 
 Hashes = NDArray[np.uint64]
 Lines = NDArray[np.int64]
-NO_LINES: Lines = np.zeros(0, dtype=np.int64)
 MAX_SEEN = 0.01  # of validation rows that may stand in training, as in benchmarks, unwarned
 NUM_QUANTILES = 10  # by which numbers are held out alike
 
@@ -60,12 +59,12 @@ def _root_of(text: str, parents: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many of the validation rows stand in training, and where the first of them stands."""
+    """How many of the validation rows stand in training, and which is the first in both."""
 
     num_seen: int
     num_rows: int
-    validation_line: int = 0
-    training_line: int = 0
+    validation_row: int = 0
+    training_row: int = 0
     num_swapped: int = 0  # of those seen: pairs that stand there in the other order alone
 
     @property
@@ -73,15 +72,8 @@ class Overlap:
         return self.num_seen > MAX_SEEN * self.num_rows
 
     @classmethod
-    def between(
-        cls,
-        train: Hashes,
-        validation: Hashes,
-        train_lines: Lines = NO_LINES,
-        validation_lines: Lines = NO_LINES,
-        swapped: Hashes | None = None,
-    ) -> Overlap:
-        """Of hashed rows and the lines of each; without lines the first row has no place.
+    def between(cls, train: Hashes, validation: Hashes, swapped: Hashes | None = None) -> Overlap:
+        """Of hashed rows.
 
         `swapped` has the hashes of validation pairs in the other order, which count as well.
         """
@@ -94,12 +86,11 @@ class Overlap:
             is_seen = _is_among(ordered, hashes)
         num_seen = int(is_seen.sum())
         num_swapped = num_seen - num_exact
-        if not num_seen or not len(train_lines):
-            return cls(num_seen, len(validation), num_swapped=num_swapped)
+        if not num_seen:
+            return cls(0, len(validation))
         first = int(is_seen.argmax())
         row = int((train == hashes[first]).argmax())
-        lines = (int(validation_lines[first]), int(train_lines[row]))
-        return cls(num_seen, len(validation), *lines, num_swapped)
+        return cls(num_seen, len(validation), first, row, num_swapped)
 
 
 def _is_among(ordered: Hashes, hashes: Hashes) -> NDArray[np.bool_]:

@@ -40,6 +40,7 @@ class TextExamples:
     labels: list[Any] | None = None  # as a target reads cells; None: the file has none
     num_bad_rows: int = 0
     lines: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # of the file's rows, from 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,7 +52,8 @@ class TextExamples:
         ids = [self.ids[i] for i in index]
         texts = [self.texts[i] for i in index]
         lines = [self.lines[i] for i in index]
-        return TextExamples(ids, texts, labels, self.num_bad_rows, lines)
+        numbers = [self.numbers[i] for i in index]
+        return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers)
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
@@ -137,6 +139,7 @@ class TableFormat:
             examples.ids.append(str(row) if name is None else name)
             examples.texts.append(texts)
             examples.lines.append(line)
+            examples.numbers.append(row)
         if named_classes is not None:
             named_classes.refuse_two_readings()
         # A label column that is no column of labels, before the rows that are damaged beside it.

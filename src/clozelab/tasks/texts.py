@@ -210,7 +210,9 @@ class TextUnit(Unit[TextExamples]):
         return pair_groups(examples.texts)
 
     def strata(self, examples: TextExamples, target: Target) -> NDArray[np.int64] | None:
-        return target.strata(examples.labels or [])
+        if examples.labels is None:
+            return None
+        return target.strata(examples.labels)
 
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:
         columns = zip(*examples.texts, strict=True)
@@ -290,6 +292,7 @@ class VectorUnit(TextUnit):
                 self.layout, text_columns=list(train_columns), id_column=None
             )
             self.aligned = False
+            self.training_differs = True
             self.has_training_labels = False
             self.trains_text_with_itself = train_columns[0] == train_columns[1]
             # The texts of a batch are each other's negatives. So it is a uniform draw of the

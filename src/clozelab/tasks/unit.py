@@ -86,6 +86,10 @@ class Examples(Protocol):
         """Where each example stands in its file."""
 
     @property
+    def numbers(self) -> Sequence[int]:
+        """Which of the file's rows each example is, however many of them were read."""
+
+    @property
     def labels(self) -> Sequence[Any] | None:
         """As a target reads them; None: the file has none."""
 
@@ -161,6 +165,10 @@ class Unit(ABC, Generic[E]):
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     reads_folders: bool = False  # what its data name are folders of files
     has_folds = False  # it tells training from validation itself
+    # whether training reads fewer rows of a file than validation, or other texts of them
+    training_differs: bool = False
+    # whether two rows with the same texts may be held out and trained on
+    divides_equal_rows = False
     # whether a training batch holds examples of similar length
     groups_by_length = True
     has_training_labels: bool = True

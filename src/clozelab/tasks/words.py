@@ -261,6 +261,10 @@ class Sentences:
         return [self.file.words[number] for number in self.selection]
 
     @property
+    def numbers(self) -> Sequence[int]:
+        return self.selection
+
+    @property
     def labels(self) -> list[Sequence[Any]] | None:
         """The tags of each sentence."""
         if self.tags is None:
@@ -342,6 +346,7 @@ class WordUnit(Unit[Sentences]):
     grouping = "equal sentences, or those of one document, stay together"
     column_key = "task.data.tag_column"
     index_key = "word_index"
+    divides_equal_rows = True  # of several documents
 
     def __init__(
         self, *, file_format: str, word_column: int, tag_column: int, document_context: bool
