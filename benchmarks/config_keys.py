@@ -437,10 +437,10 @@ def families_of_keys() -> dict[str, list[str]]:
 
 
 def is_compared_in(name: str, key: str, value: Any) -> bool:
-    """Whether a family is the first, sixth, ... that has a key: there its numbers are compared."""
+    """Whether a family is the first, eighth, ... that has a key: there its numbers are compared."""
     if is_of_heads(key) and not is_further_activation(key, value):
         return True
-    return families_of_keys()[key].index(name) % 5 == 0
+    return families_of_keys()[key].index(name) % 7 == 0
 
 
 def refusal_of_config(subject: Subject, key: str, value: Any, folder: Path) -> str:

@@ -64,6 +64,21 @@ def clozelab_encoder(size: str) -> Any:
     return Encoder(clozelab_config(size))
 
 
+def pairs_objective() -> Any:
+    """Masked tokens and next sentences, as in BERT."""
+    from clozelab.corpus.instances import SegmentPairs
+    from clozelab.objectives.mlm import MaskedLanguageModel
+    from clozelab.objectives.nsp import NextSentencePrediction
+    from clozelab.objectives.objective import Objective
+
+    masking = {"mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1}
+    return Objective(
+        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
+        token=MaskedLanguageModel(predict_prob=0.15, weight=1.0, **masking),
+        pair=NextSentencePrediction(weight=1.0),
+    )
+
+
 def clozelab_optimizer(named_parameters: Any, learning_rate: float = 1e-4) -> Any:
     from clozelab.optim.adamw import build_adamw
 

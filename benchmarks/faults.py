@@ -74,9 +74,7 @@ class Row(NamedTuple):
 
 
 def die_in_a_save(number: int, draw: random.Random) -> None:
-    """SIGKILL in the number-th save from here: amid its bytes, before its checksum is safe, or
-    around a rename.
-    """
+    """SIGKILL in the number-th save: amid its bytes, before its checksum, or around a rename."""
     share, moment = (
         draw.random(),
         draw.choice(["bytes", "bytes", "checksum", "first rename", "last rename", "link"]),
@@ -107,9 +105,7 @@ def die_in_a_save(number: int, draw: random.Random) -> None:
 
 
 def kills_in_training(lab: Lab) -> Iterator[Row]:
-    """At any moment: one in five in the first half second, else after a random number of lines of
-    the curve.
-    """
+    """One in five in the first half second, else after a random number of lines of the curve."""
     draw = random.Random("training")
 
     def kill(trial: Trial) -> bool:
@@ -132,9 +128,7 @@ def kills_in_saves(lab: Lab) -> Iterator[Row]:
 
 
 def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> tuple[int, int]:
-    """(kills, those of runs that ended as the undisturbed one); some kills a run, which then goes
-    on to its end.
-    """
+    """(kills, those of runs that ended as the undisturbed one); the run then goes on to its end."""
     trials = passed = number = 0
     while trials < wanted:
         trial, kills, number = lab.trial(f"{name}-{number}"), 0, number + 1
@@ -147,9 +141,7 @@ def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> t
 
 
 def kills_in_prepare(lab: Lab) -> Iterator[Row]:
-    """Corpora of a text large enough that preparing it takes a while; files are compared by their
-    bytes.
-    """
+    """Corpora of a large text, killed while they are prepared, are compared by their bytes."""
     draw, wanted, trials, passed = random.Random("prepare"), lab.count(10, 30), 0, 0
     write_text(lab.folder / "large", documents=8000)
 
@@ -183,9 +175,7 @@ def kills_in_prepare(lab: Lab) -> Iterator[Row]:
 
 
 def stops(lab: Lab) -> Iterator[Row]:
-    """Each signal in training, in a validation and in a save of one run, which then goes on to its
-    end.
-    """
+    """Each signal in training, in a validation and in a save of one run, which then goes on."""
     draw, places = random.Random("stops"), {"training": 0, "validation": 0, "a save": 0}
     rounds = lab.count(1, 20)
     for number, repeat in itertools.product(SIGNALS, range(rounds)):
@@ -214,9 +204,7 @@ def send(number: int) -> None:
 
 
 def controls(lab: Lab) -> Iterator[Row]:
-    """What a restore leaves out on purpose: a comparison that does not notice it would prove
-    nothing above.
-    """
+    """What a restore leaves out on purpose: a comparison has to notice it."""
 
     def no_generator() -> None:
         pretraining.seed_forward = lambda *_: None
@@ -410,9 +398,7 @@ def workers(lab: Lab) -> Iterator[Row]:
 
 
 def gradients(lab: Lab) -> Iterator[Row]:
-    """A gradient that is not what it should be, in one step: its update is left out, or the run
-    ends before it is saved.
-    """
+    """A wrong gradient in one step: its update is left out, or the run ends unsaved."""
     passed = {"stop": 0, "skip": 0}
     factors = (float("nan"), float("inf"), 1000.0)
     for number, factor in enumerate(factors):
@@ -466,9 +452,7 @@ def launches(lab: Lab) -> Iterator[Row]:
 
 
 def shards(lab: Lab) -> Iterator[Row]:
-    """Of the training split; a corpus whose sizes are wrong is prepared again, one whose bytes are
-    wrong is refused.
-    """
+    """A corpus of wrong sizes is prepared again; one whose bytes are wrong is refused."""
     cache, passed, rounds = (
         lab.folder / "shards",
         {"flipped": 0, "cut": 0, "missing": 0},
@@ -500,9 +484,7 @@ def halve(path: Path) -> None:
 
 
 def hostile(lab: Lab) -> Iterator[Row]:
-    """What others may have written: configurations, pickles, archives, paths; and a look at the
-    network.
-    """
+    """Configurations, pickles, archives and paths of others; and a look at the network."""
     place = lab.folder / "hostile"
     place.mkdir()
     yield from itertools.starmap(Row, importlib.import_module(HOSTILE).run(lab.is_long, place))

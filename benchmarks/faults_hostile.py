@@ -102,9 +102,7 @@ KINDS = (
 
 
 def run(long: bool, scratch: Path) -> list[tuple[str, str, int, int]]:
-    """(what was done, what must happen, trials, passed); a trial that cannot be made on this
-    machine is not counted.
-    """
+    """(what was done, what must happen, trials, passed); impossible trials are not counted."""
     tests = []
     for kind in KINDS:
         tests += [(kind.file, test) for test in kind.tests]
@@ -119,9 +117,7 @@ def run(long: bool, scratch: Path) -> list[tuple[str, str, int, int]]:
 def outcomes_of(
     tests: list[tuple[str, str]], scratch: Path, *, slow: bool
 ) -> dict[tuple[str, str], Counter[bool]]:
-    """File and function -> how many of its cases passed, and failed. RuntimeError: pytest did not
-    get so far.
-    """
+    """File and function -> how many of its cases passed, and failed. RuntimeError: pytest broke."""
     found, marks = scratch / "trials.xml", "" if slow else "not slow"
     command = [
         sys.executable,

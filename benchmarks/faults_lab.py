@@ -55,9 +55,7 @@ RANKS = {"trainer": "ddp", "trainer.accelerator": "cpu"}
 
 
 class Lab:
-    """Where runs lie, and the configurations that they are made of; `scale` multiplies the number
-    of trials.
-    """
+    """Where runs lie, and their configurations; `scale` multiplies the number of trials."""
 
     def __init__(self, folder: Path, is_long: bool) -> None:
         self.folder, self.is_long = folder, is_long
@@ -172,9 +170,7 @@ def fork(work: Callable[[], int], log: Path) -> int:
 
 
 def be_two_ranks() -> None:
-    """This process is the first of two ranks, its child the second, as Lightning would start
-    them.
-    """
+    """This process is the first of two ranks, its child the second, as with Lightning."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -204,9 +200,7 @@ def end(pid: int) -> int:
 
 
 def is_same(run: Path, other: Path) -> bool:
-    """Whether two complete runs have the same curve, encoder, optimizer state and batches, to the
-    bit.
-    """
+    """Whether two runs have the same curve, encoder, optimizer state and batches, to the bit."""
     if not (run / "run.json").exists() or state(run)["status"] != "complete":
         return False
     mine, theirs = (load_file(one / "checkpoints" / LAST) for one in (run, other))

@@ -133,9 +133,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 def noticed_after(trial: Trial, began: float, pid: int) -> float:
-    """Seconds from a moment until a run's log says that its tracker is away; infinite where it
-    never does.
-    """
+    """Seconds until a run's log says that its tracker is away; infinite where it never does."""
     while not any(words in trial.said for words in SAID):
         if has_ended(pid) and not any(words in trial.said for words in SAID):
             return float("inf")
@@ -161,9 +159,7 @@ def add_logger(trial: Trial, label: str, node: dict[str, Any]) -> None:
 
 
 def trackers(lab: Lab) -> Iterator[Outcome]:
-    """A tracker's server that works, is down at the start, is killed, and stops answering in the
-    middle of a run.
-    """
+    """A tracker's server that works, is down at the start, is killed, or stops answering."""
     log = lab.folder / "served"
     port = free_port()
     server = fork(partial(serve, port, log), lab.folder / "server.said")
@@ -221,9 +217,7 @@ def wandb(lab: Lab) -> Outcome:
 
 
 def killed_with_trackers(lab: Lab) -> Iterator[Outcome]:
-    """W&B's files, TensorBoard's and Lightning's table after kills, against metrics.csv, per key
-    and step.
-    """
+    """W&B's files, TensorBoard's and Lightning's table after kills, against metrics.csv."""
     moments = {
         "before the first save": (PretrainingModule, "training_step", 6),
         "between two saves": (PretrainingModule, "training_step", 34),
@@ -358,9 +352,7 @@ def silence(lab: Lab) -> Iterator[Outcome]:
 
 
 def slurm(lab: Lab) -> Iterator[Outcome]:
-    """All processes of a job are killed, as by a machine without memory, on the Slurm of this
-    machine.
-    """
+    """All processes of a job are killed, as without memory, on the Slurm of this machine."""
     done = "all processes of a Slurm job killed with -9"
     if (
         shutil.which("sinfo") is None
@@ -415,9 +407,7 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_job(run_dir: Path) -> bool:
-    """Kill what trains in a folder, and submitit's worker above it; False where there is
-    nothing.
-    """
+    """Kill what trains in a folder, and submitit's worker above it; False where there is none."""
     own = [f"run_dir={run_dir}".encode(), b"hydra.mode=RUN"]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -116,9 +116,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
 def clozelab_training(
     task: str, size: str, rows: Any, targets: dict[str, Any]
 ) -> Callable[[], int]:
-    """A step of clozelab's own pieces on length-bucketed batches of packed rows; it returns the
-    real tokens.
-    """
+    """A step of clozelab's own pieces on bucketed batches of packed rows; gives real tokens."""
     import torch
     from torch.nn import functional as F
 
@@ -167,9 +165,7 @@ def clozelab_training(
 def transformers_training(
     task: str, size: str, rows: Any, targets: dict[str, Any], is_bf16: bool
 ) -> Callable[[], int]:
-    """A step on shuffled batches padded to the longest row there may be, as run_glue and run_qa do
-    by default.
-    """
+    """A step on shuffled batches padded to the longest row, as run_glue and run_qa do."""
     import numpy as np
     import torch
     from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification

@@ -26,8 +26,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -43,7 +41,7 @@ from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_ste
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_family import check_compiled, check_family
 from gpu_kernels import check_kernels
-from gpu_plan import Plan, moved, require
+from gpu_plan import Plan, moved
 from gpu_runs import check_runs
 from gpu_steps import check_graphs, corpus_stream, measure_steps
 from gpu_whole import check_whole, measure_large, measure_whole
@@ -286,39 +284,6 @@ def measure_data(plan: Plan) -> None:
     )
 
 
-# 7. The plan
-
-
-def time_plan(plan: Plan) -> None:
-    """How long `clozelab plan pretrain` takes where nothing is in the cache, and then again."""
-    words = ["pretrain", "scale=demo"] if plan.smoke else ["pretrain", "scale=dials", "trainer=gpu"]
-    with tempfile.TemporaryDirectory() as folder:
-        places = [f"{name}_dir={folder}/{name}" for name in ("data", "cache", "runs")]
-        for name in ("nothing in the cache", "again"):
-            command = [sys.executable, "-m", "clozelab", "plan", *words, *places]
-            seconds = followed(plan, command, plan.seconds_left() - 2)
-            plan.record(f"plan {name}", seconds=seconds)
-            plan.say("", f"plan, {name}: {seconds:.1f} s", "")
-
-
-def followed(plan: Plan, command: Sequence[str], limit: float) -> float:
-    """The seconds that a command takes; its lines are kept, each with the second it came in."""
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    )
-    timer = threading.Timer(limit, process.kill)
-    timer.start()
-    assert process.stdout is not None
-    plan.say("```")
-    for line in process.stdout:
-        plan.say(f"{time.perf_counter() - start:6.1f} {line.rstrip()[:150]}")
-    plan.say("```")
-    timer.cancel()
-    require(process.wait() == 0, f"status {process.returncode}")
-    return time.perf_counter() - start
-
-
 PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "kernels": ("Kernels", check_kernels),
     "losses": ("Losses", check_losses),
@@ -327,7 +292,6 @@ PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "data": ("Data", measure_data),
     "graphs": ("Steps as CUDA graphs are right", check_graphs),
     "steps": ("Small steps", measure_steps),
-    "plan": ("The plan", time_plan),
     "runs": ("Whole runs", check_runs),
     "whole": ("The encoder compiled as a whole is right", check_whole),
     "base": ("BERT-Base by layers and as a whole", measure_whole),

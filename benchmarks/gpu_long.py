@@ -2,9 +2,7 @@
 
 Masks are those of the recipes of Longformer, ModernBERT (its local layers) and BigBird. "Plain" is
 one product, one softmax and one product more on padded rows. Both run forward and backward in bf16;
-errors are those against one sequence after the other in fp32. Chunks of a window
-(windows.py), which attention.py takes on a CPU alone, have a line of their own, to show what they
-would save.
+errors are those against one sequence after the other in fp32.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from clozelab.models.attention import (
     masked_pairs,
 )
 from clozelab.models.layout import Layout
-from clozelab.models.windows import block_bias, make_chunks
+from clozelab.models.windows import block_bias
 from families import FULL_ROWS, MEMBERS, make_member
 from gpu_kernels import largest_error
 from gpu_plan import Line, Plan, require, table
@@ -46,10 +44,7 @@ def check_long_rows(plan: Plan) -> list[Line]:
             line.write(plan, [], len(TITLES))
             lines.append(line)
             continue
-        kinds = ["padded", "ragged"]
-        if mask.window is not None:
-            kinds.append("chunks")
-        for kind in kinds:
+        for kind in ("padded", "ragged"):
             line = Line(f"{name}, {kind}")
             cells = line.check("rows", len(TITLES), partial(long_cells, plan, mask, kind))
             line.write(plan, cells, len(TITLES))
@@ -74,14 +69,13 @@ def long_cells(plan: Plan, mask: Mask, kind: str) -> list[str]:
     for _ in range(4):
         low.append(torch.randn(shape, generator=generator).to(plan.device, torch.bfloat16))
     exact = rows.run(rows.one_by_one, [x.float() for x in low])
-    ours = rows.chunks() if kind == "chunks" else rows.attend
     plain = rows.plain()
-    error = largest_error(rows.run(ours, low), exact)
+    error = largest_error(rows.run(rows.attend, low), exact)
     usual_error = largest_error(rows.run(plain, low), exact)
     del exact
     times = []
     peaks = []
-    for kernel in (ours, plain):
+    for kernel in (rows.attend, plain):
         milliseconds, peak = rows.measure(kernel, low)
         times.append(f"{milliseconds:.1f}")
         peaks.append(peak)
@@ -95,7 +89,6 @@ class LongRows:
     def __init__(self, plan: Plan, mask: Mask, kind: str) -> None:
         self.plan = plan
         self.mask = mask
-        self.kind = kind
         self.lengths = [1024, 760] if plan.smoke else [4096, 3000, 2500, 2048]
         self.heads = 1 if plan.smoke else 12
         self.head_dim = 16 if plan.smoke else 64
@@ -138,19 +131,6 @@ class LongRows:
         """As a layer does."""
         inputs = AttentionInputs(self.layout, self.mask)
         return attention(q, k, v, inputs, dropout_prob=0.0, training=True)
-
-    def chunks(self) -> Kernel:
-        """Chunks of a window, whatever the device."""
-        rows = Layout.rectangle(self.lengths, self.lengths[0])
-        assert self.mask.window is not None
-        made = make_chunks(rows.key_padding(), self.mask.window, None, torch.bfloat16)
-        made = made._replace(bias=made.bias.to(self.plan.device))
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (x.unflatten(0, (len(self.lengths), -1)) for x in (q, k, v))
-            return made.attend(q, k, v, self.scale, 0.0).flatten(0, 1)
-
-        return attend
 
     def plain(self) -> Kernel:
         """On all rows at once, padded, with everything added that a mask says."""
@@ -196,8 +176,6 @@ class LongRows:
 
     def way(self, q: Tensor) -> str:
         """Which kernel attention.py takes, and what torch makes of it."""
-        if self.kind == "chunks":
-            return "chunks"
         rows = dense_rows(self.layout, self.mask, self.heads, q.dtype, q.device)
         if rows is None:
             return "varlen" if has_varlen_kernel(q, self.mask) else "groups"

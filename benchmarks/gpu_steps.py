@@ -6,9 +6,6 @@ checkpoints. A part of benchmarks/gpu.py.
 
 from __future__ import annotations
 
-import cProfile
-import io
-import pstats
 import statistics
 import tempfile
 import time
@@ -25,7 +22,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import (
@@ -38,14 +34,12 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs
 from clozelab.modules.pretraining import PretrainingModule
-from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.runtime import ReiterableLoader, batch_loader
 from clozelab.training.trainer import build_trainer, choose_hardware
-from encoders import shape
+from encoders import pairs_objective, shape
 from gpu_busy import busy_milliseconds
 from gpu_plan import Plan, require, table
 
@@ -84,16 +78,6 @@ class Case:
         return ", ".join(words)
 
 
-def make_objective() -> Objective:
-    return Objective(
-        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
-        token=MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-        ),
-        pair=NextSentencePrediction(weight=1.0),
-    )
-
-
 def corpus_stream(
     objective: Objective, vocab_size: int, length: int, rows: int, steps: int, first_step: int = 0
 ) -> StepStream:
@@ -120,14 +104,13 @@ def corpus_stream(
 class Clock(Callback):
     """Losses of all steps, seconds a step by blocks, and what the device does meanwhile."""
 
-    def __init__(self, plan: Plan, *, keeps_losses: bool = False, profiles: str = "") -> None:
+    def __init__(self, plan: Plan, *, keeps_losses: bool = False, profiles: bool = False) -> None:
         self.plan = plan
         self.keeps_losses = keeps_losses
-        self.profiles = profiles  # device | host
+        self.profiles = profiles
         self.losses: list[Tensor] = []
         self.seconds: list[float] = []
         self.busy = (0.0, 0)
-        self.report = ""
         self._start = 0.0
         self._profiler: Any = None
 
@@ -157,27 +140,16 @@ class Clock(Callback):
         self._start = time.perf_counter()
 
     def _begin_profile(self) -> None:
-        if self.profiles == "host":
-            self._profiler = cProfile.Profile()
-            self._profiler.enable()
-        else:
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            if self.plan.device.type == "cuda":
-                activities = [torch.profiler.ProfilerActivity.CUDA]
-            self._profiler = torch.profiler.profile(activities=activities)
-            self._profiler.__enter__()
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.plan.device.type == "cuda":
+            activities = [torch.profiler.ProfilerActivity.CUDA]
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler.__enter__()
 
     def _end_profile(self) -> None:
-        if self.profiles == "host":
-            self._profiler.disable()
-            stream = io.StringIO()
-            pstats.Stats(self._profiler, stream=stream).sort_stats("tottime").print_stats(22)
-            lines = stream.getvalue().splitlines()
-            self.report = "\n".join(line[:110] for line in lines if line.strip())
-        else:
-            self._profiler.__exit__(None, None, None)
-            milliseconds, kernels = busy_milliseconds(self._profiler)
-            self.busy = (milliseconds / BLOCK, kernels // BLOCK)
+        self._profiler.__exit__(None, None, None)
+        milliseconds, kernels = busy_milliseconds(self._profiler)
+        self.busy = (milliseconds / BLOCK, kernels // BLOCK)
         self._profiler = None
 
 
@@ -244,7 +216,7 @@ class Fit:
             deterministic=case.deterministic,
         )
         torch.manual_seed(case.seed)
-        objective = make_objective()
+        objective = pairs_objective()
         self.module = PretrainingModule(
             Encoder(self._config()),
             [objective],
@@ -507,7 +479,7 @@ def _measure(plan: Plan, cases: Sequence[Case]) -> None:
             plan.say(f"| {case.name} | {case.graphs} | {case.spike} | left out, no time |")
             continue
         start = time.perf_counter()
-        clock = Clock(plan, profiles="device")
+        clock = Clock(plan, profiles=True)
         blocks = 2 if plan.smoke or case.size == "base" else 5
         try:
             Fit(plan, case, 1000, clock).run(WARM_UP + (blocks + 1) * BLOCK)

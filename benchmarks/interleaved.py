@@ -80,9 +80,7 @@ def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
 
 
 def start_worker(is_clozelab: bool, threads: int) -> None:
-    """To be called before anything imports torch: clozelab's side runs with clozelab's
-    allocator.
-    """
+    """Called before anything imports torch: clozelab's side has clozelab's allocator."""
     if is_clozelab:
         from clozelab.training.host import tune_allocator
 
@@ -208,9 +206,7 @@ def fastest(sides: Mapping[str, Side]) -> str:
 
 
 def commit() -> str:
-    """Short name of the checkout's commit, with + where tracked files differ from it; "unknown"
-    outside one.
-    """
+    """Short name of the commit, with + where tracked files differ; "unknown" outside a checkout."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"

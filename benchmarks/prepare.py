@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from encoders import pairs_objective
 from interleaved import (
     ROOT,
     Side,
@@ -249,21 +250,10 @@ def serve_instances(corpus: str) -> None:
     """Pairs with masks from a prepared corpus: optimizer steps, as training's loader makes them."""
     import torch
 
-    from clozelab.corpus.instances import SegmentPairs
     from clozelab.corpus.shards import PreparedCorpus
     from clozelab.datamodules.corpus import CorpusDataModule, StepStream
-    from clozelab.objectives.mlm import MaskedLanguageModel
-    from clozelab.objectives.nsp import NextSentencePrediction
-    from clozelab.objectives.objective import Objective
 
     prepared = PreparedCorpus.open(corpus)
-    objective = Objective(
-        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
-        token=MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-        ),
-        pair=NextSentencePrediction(weight=1.0),
-    )
     phase = {
         "seq_length": LENGTH,
         "steps": 10**9,
@@ -272,7 +262,7 @@ def serve_instances(corpus: str) -> None:
     }
     data = CorpusDataModule(
         prepared,
-        [objective],
+        [pairs_objective()],
         phases=[phase],
         seed=0,
         validation_instances=1,

@@ -29,6 +29,7 @@ from encoders import (
     clozelab_encoder,
     clozelab_optimizer,
     clozelab_precision,
+    pairs_objective,
     shape,
     size_name,
     training_step,
@@ -64,9 +65,7 @@ SIDE_NAMES = {
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
-    """[B, S] ids, token types, the predicted positions and their labels, and NSP labels; the same
-    for all sides.
-    """
+    """[B, S] ids, types, predicted positions with labels, and NSP labels; alike for all sides."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -85,42 +84,10 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
     """clozelab's own PretrainingModel: MLM and NSP, BERT's own dropout."""
     import torch
 
-    from clozelab.corpus.instances import SegmentPairs
-    from clozelab.objectives.mlm import MaskedLanguageModel
-    from clozelab.objectives.nsp import NextSentencePrediction
-    from clozelab.objectives.objective import Objective
+    from clozelab.modules.pretraining import PretrainingModel
 
     torch.manual_seed(seed)
-    objective = Objective(
-        input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
-        token=MaskedLanguageModel(
-            predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-        ),
-        pair=NextSentencePrediction(weight=1.0),
-    )
-    encoder = clozelab_encoder(size)
-    try:
-        from clozelab.modules.pretraining import PretrainingModel
-    except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
-        return _plain_model(encoder, objective)
-    return PretrainingModel(encoder, [objective])
-
-
-def _plain_model(encoder: Any, objective: Any) -> Any:
-    from torch import nn
-
-    from clozelab.objectives.objective import build_models
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.objectives = encoder, [objective]
-            self.models = nn.ModuleDict(build_models(encoder, [objective]))
-
-        def forward(self, batch: dict[str, Any]) -> Any:
-            return objective.terms(self.models, batch)
-
-    return Model()
+    return PretrainingModel(clozelab_encoder(size), [pairs_objective()])
 
 
 def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
@@ -144,9 +111,7 @@ def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def clozelab_step(size: str, batch_size: int | None = None) -> Callable[[], float]:
-    """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto`
-    does.
-    """
+    """One optimizer step of clozelab's module, in the precision that `precision=auto` takes."""
     model = clozelab_model(size)
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters()), clozelab_precision()
     batch = clozelab_batch(make_rows(batch_size or BATCH[size]))
@@ -182,9 +147,7 @@ def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
 def transformers_step(
     size: str, is_bf16: bool, batch_size: int | None = None, *, compiles: bool = False
 ) -> Callable[[], float]:
-    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop; compiled ones have had
-    two steps.
-    """
+    """A step of `BertForPreTraining` in the shortest loop; compiled ones have had two steps."""
     import torch
 
     model = transformers_model(size)
@@ -273,9 +236,7 @@ def work(side: str, size: str, threads: int) -> None:
 
 
 def is_bf16_faster() -> bool:
-    """Whether large matrix products are faster in bf16 than in fp32 here; where bf16 is emulated
-    they are slower.
-    """
+    """Whether large products are faster in bf16 than in fp32; emulated bf16 is slower."""
     import torch
 
     from clozelab.training.runtime import matmul_ceiling
@@ -285,9 +246,7 @@ def is_bf16_faster() -> bool:
 
 
 def usual_peers(bf16_is_faster: bool) -> tuple[str, ...]:
-    """Those that may be the strongest: without bf16 products, all that is in bf16 is out of the
-    question.
-    """
+    """Those that may be the strongest; without bf16 products none that computes in bf16."""
     if bf16_is_faster:
         return "bf16-compiled", "trainer-fp32", "trainer-bf16", CEILING
     return "fp32-compiled", "trainer-fp32", CEILING

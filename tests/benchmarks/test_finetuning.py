@@ -1,6 +1,4 @@
-"""`make bench-finetuning` on generated files and tiny shapes: every task runs and its table is
-whole.
-"""
+"""`make bench-finetuning` on generated files and tiny shapes: every table is whole."""
 
 from __future__ import annotations
 

@@ -57,9 +57,7 @@ def make_shards() -> Callable[..., TokenShards]:
 
 @pytest.fixture
 def make_documents() -> Callable[..., list[list[int]]]:
-    """make_documents(count, low, high, seed) -> sentence lengths (mean 12) of documents of
-    low..high sentences.
-    """
+    """make_documents(count, low, high, seed) -> sentence lengths of documents of low..high ones."""
 
     def make(count: int, low: int, high: int, seed: int) -> list[list[int]]:
         rng = np.random.default_rng(seed)

@@ -1,6 +1,4 @@
-"""Text files to cleaned documents: formats, cleaning, sentence splitting, dirt, and bounded time on
-hostile text.
-"""
+"""Text files to cleaned documents: formats, cleaning, splitting, dirt, and bounded time."""
 
 from __future__ import annotations
 
@@ -158,11 +156,12 @@ def test_over_long_sentences_are_cut_between_words() -> None:
     assert len(parts) > 1
 
 
+UNITS = ["word ", "x", '"open quotation ', "(", "etc. ", "a. ", "<b ", "*_ ", "&amp", "A \u200b"]
+
+
 @pytest.mark.parametrize(
-    "unit",
-    ["word ", "x", '"open quotation ', "(", "etc. ", "a. ", "<b ", "*_ ", "&amp", "A \u200b"],
+    ("unit", "form"), [*((unit, "jsonl") for unit in UNITS), ("word ", "text"), ("<b ", "text")]
 )
-@pytest.mark.parametrize("form", ["jsonl", "text"])
 def test_a_million_characters_without_a_boundary_take_bounded_time(
     tmp_path: Path, unit: str, form: str
 ) -> None:

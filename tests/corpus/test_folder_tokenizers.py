@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +110,7 @@ def xlm_roberta(where: Path, tokens: Sequence[Any] = ()) -> None:
 
 
 def generic(where: Path, tokens: Sequence[Any] = (), **parts: Any) -> None:
-    """A tokenizer.json that no class of transformers builds; `parts`: what differs from lower-cased
-    NFKC words.
-    """
+    """A tokenizer.json of no class of transformers; `parts`: what differs from NFKC words."""
     names = parts.pop("names", ("<p>", "<?>", "<begin>", "<end>", "<hole>"))
     library = Library(parts.pop("model", None) or models.WordLevel(unk_token=names[1]))
     library.normalizer = parts.pop(
@@ -342,9 +339,7 @@ def lines(number: int = 200) -> list[str]:
 
 
 def compare(ours: Tokenizer, theirs: Any, texts: Sequence[str]) -> None:
-    """Ids alone and with special tokens, pairs, token types, character ranges, and words given one
-    by one.
-    """
+    """Ids alone and with special tokens, token types, character ranges, and single words."""
     flat = ours.encode_batch(texts)
     again = ours.encode_batch(texts)
     aligned = ours.encode_with_offsets(texts)
@@ -393,42 +388,6 @@ def test_ids_are_those_of_auto_tokenizer(folder_of: Callable[[str], Path], kind:
     assert special == [ours.pad_id, ours.cls_id, ours.sep_id, ours.mask_id]
     if theirs.unk_token_id is not None:
         assert ours.unk_id == theirs.unk_token_id
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize("kind", KINDS)
-def test_ids_of_real_text(folder_of: Callable[[str], Path], shared_dir: Path, kind: str) -> None:
-    """2,000 lines of Wikipedia and books, an added token in every third."""
-    folder, rng = folder_of(kind), random.Random(3)
-    texts = list(real_lines(shared_dir))
-    for number in range(0, len(texts), 3):
-        words = texts[number].split(" ")
-        words.insert(
-            rng.randrange(len(words) + 1),
-            rng.choice([*MARKED, *(one.content for one in EVERY_FLAG)]),
-        )
-        texts[number] = " ".join(words)
-    assert len(texts) == 2000
-    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
-    for text, ids, wanted in zip(
-        texts, read_tokenizer(folder).encode_batch(texts), expected, strict=True
-    ):
-        assert ids.tolist() == wanted, text
-
-
-def real_lines(shared_dir: Path) -> Iterator[str]:
-    zstandard = pytest.importorskip("zstandard")
-    for name in ("wiki-00", "wiki-01", "books-00", "books-01"):
-        with (shared_dir / "data" / "corpus" / f"{name}.jsonl.zst").open("rb") as file:
-            rows = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(file), "utf-8")
-            left = 500
-            while left:
-                for line in json.loads(next(rows))["text"].split("\n"):
-                    if line.strip() and left:
-                        left -= 1
-                        yield line
 
 
 # What it says of itself
@@ -480,19 +439,6 @@ def test_an_export_gives_an_alberts_pair_the_types_that_its_own_class_leaves_out
     assert pair["token_type_ids"] == types.astype(int).tolist()
 
 
-def test_a_cache_that_is_always_full_changes_nothing(
-    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = lines(60)
-    for kind in ("bert with every flag", "roberta with every flag", "xlm-roberta with every flag"):
-        tokenizer = read_tokenizer(folder_of(kind))
-        together = tokenizer.encode_batch(texts)
-        monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
-        for text, ids in zip(texts, together, strict=True):
-            assert tokenizer.encode_batch([text])[0].tolist() == ids.tolist()
-        monkeypatch.undo()
-
-
 @pytest.mark.parametrize(
     "kind", ["bert with every flag", "roberta with every flag", "albert with every flag"]
 )
@@ -541,9 +487,7 @@ def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
 
 
 def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:
-    """Their files stay theirs: the same class, ids and fingerprint, and no special token in
-    text.
-    """
+    """The same class, ids and fingerprint, and no special token in text."""
     for number, made in enumerate(
         (
             WordPieceTokenizer.train(TRAINING, 300, True),
@@ -561,9 +505,7 @@ def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> 
 
 
 def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
-    """Its config.json still has the fingerprint of the prepared tokenizer, and the vocabulary is
-    that one.
-    """
+    """Its config.json still has the fingerprint of the prepared tokenizer."""
     made = WordPieceTokenizer.train(TRAINING, 300, True)
     for name, content in made.files().items():
         (tmp_path / name).write_bytes(content)
@@ -628,30 +570,28 @@ def drop_token(content: dict[str, Any], name: str) -> None:
     }
 
 
+DROPOUT = "its model has dropout 0.1, so a text would have other ids each time;"
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("kind", "change", "reason"),
     [
-        pytest.param(lambda x: x.pop("model"), id="no model"),
-        pytest.param(lambda x: x["model"].update(type="Magic"), id="a model of nobody's"),
-        pytest.param(lambda x: x["post_processor"]["single"].pop(), id="no token behind"),
-        pytest.param(lambda x: x["post_processor"]["single"].pop(0), id="no token before"),
+        ("bert", lambda x: x.pop("model"), "m/tokenizer.json"),
+        ("bert", lambda x: x["model"].update(type="Magic"), "m/tokenizer.json"),
+        ("bert", lambda x: x["post_processor"]["single"].pop(), "m/tokenizer.json"),
+        ("bert", lambda x: x["post_processor"]["single"].pop(0), "m/tokenizer.json"),
+        ("roberta", lambda x: x["model"].update(dropout=0.1), DROPOUT),
     ],
 )
 def test_a_tokenizer_json_that_cannot_be_read_is_refused(
     folder_of: Callable[[str], Path],
     tmp_path: Path,
+    kind: str,
     change: Callable[[dict[str, Any]], Any],
+    reason: str,
 ) -> None:
-    with refuses("m/tokenizer.json"):
-        read_tokenizer(rewritten(folder_of("bert"), tmp_path / "m", change))
-
-
-def test_dropout_of_merges_is_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = rewritten(
-        folder_of("roberta"), tmp_path / "m", lambda content: content["model"].update(dropout=0.1)
-    )
-    with refuses("its model has dropout 0.1, so a text would have other ids each time;"):
-        read_tokenizer(folder)
+    with refuses(reason):
+        read_tokenizer(rewritten(folder_of(kind), tmp_path / "m", change))
 
 
 def test_what_is_missing_is_said_where_it_is_needed(
@@ -694,9 +634,3 @@ def test_another_vocabulary_beside_tokenizer_json_is_refused(
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
     with refuses("has 'covid' where tokenizer.json has '日' (id 50); AutoTokenizer reads"):
         read_tokenizer(folder)
-
-
-def test_a_sentencepiece_file_alone_says_how_to_make_a_tokenizer_json(tmp_path: Path) -> None:
-    (tmp_path / "spiece.model").write_bytes(b"")
-    with refuses("holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json"):
-        read_tokenizer(tmp_path)

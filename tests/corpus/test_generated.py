@@ -1,6 +1,4 @@
-"""What a generator says of its files: which are generated, and the bound of its corpus in nats a
-predicted token.
-"""
+"""What a generator says of its files: which they are, and the bound of its corpus in nats."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Data sets of the hub as sources of a corpus, by a server of this machine that answers as the hub
-does: the datasets library itself is not replaced.
-"""
+"""Data sets of the hub as sources, by a server of this machine that answers as the hub does."""
 
 from __future__ import annotations
 

@@ -139,9 +139,7 @@ def test_negative_scope(shards: TokenShards, ids: SpecialIds) -> None:
 def test_what_the_sources_alone_tell(
     make_shards: MakeShards, ids: SpecialIds, scope: str, expected: float
 ) -> None:
-    """Two sources of one size: over the corpus, half of the random segments are of the other
-    one.
-    """
+    """Over the corpus, half of the random segments are of the other of two equal sources."""
     shards = make_shards([[9] * 20] * 100, sources=[number % 2 for number in range(100)])
     rows = every_row(SegmentPairs(0.5, scope).bind(shards, ids, 32), epochs=5)
     label = np.concatenate([one.next_sentence_label for one in rows])
@@ -278,9 +276,7 @@ def test_a_single_document_needs_no_other_where_none_is_drawn(
 
 
 def length_features(shards: TokenShards, cut: Cut) -> np.ndarray:
-    """[B, 6]: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends
-    in B.
-    """
+    """[B, 6]: len A, B, both, B ends a sentence, len of B's first sentence, sentence ends in B."""
     offsets = shards.sentence_offsets
     end = cut.b_start + cut.b_length
     first_end = offsets[np.searchsorted(offsets, cut.b_start, side="right")]
@@ -331,9 +327,7 @@ def length_only_accuracy(
 def collect(
     shards: TokenShards, instances: PairInstances, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels, and which rows train: the others are of other instances, not only of other
-    epochs.
-    """
+    """Features, labels, and which rows train: the others are of other instances."""
     parts = every_row(instances, epochs=-(-count // len(instances)))
     features = np.concatenate([length_features(shards, cuts(rows)) for rows in parts])
     labels = np.concatenate([rows.next_sentence_label for rows in parts])

@@ -110,9 +110,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("distance", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
-    """A preparation is ended before its n-th file, for every n in the long form; the same command
-    makes the rest.
-    """
+    """Ended before its n-th file, for every n in the long form; the same command goes on."""
     write_file = passes.write_file
     written: list[str] = []
     limit = 0
@@ -224,14 +222,6 @@ def test_a_kill_when_all_is_done_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not work.exists()
 
 
-def test_a_worker_that_is_ended_from_outside_is_named() -> None:
-    with (
-        ShardPool(None, workers=2) as pool,
-        pytest.raises(ValueError, match=r"ended from outside.*corpus\.workers=1 needs least"),
-    ):
-        list(pool.map(end_process, range(4)))
-
-
 class EndsOnce(CorpusStep):
     """Ends its process at the first document of the second shard, the first time."""
 
@@ -254,7 +244,8 @@ def test_what_is_finished_stays_when_a_worker_is_ended(tmp_path: Path) -> None:
     """As its message says, the same command goes on where it was."""
     steps = (Clean(), RepeatedLines(max_count=10**6), EndsOnce(str(tmp_path / "mark")))
     with patch.object(texts, "SHARD_CHARACTERS", 20_000):
-        with pytest.raises(ValueError, match="goes on where it was"):
+        message = r"ended from outside.* goes on where it was; corpus\.workers=1 needs least"
+        with pytest.raises(ValueError, match=message):
             prepare(CORPORA["several"], tmp_path, steps=steps, workers=2)
         (work,) = (tmp_path / "cache" / "corpora").glob(".frozen-*.work")
         assert (work / "texts.json").exists()
@@ -275,7 +266,3 @@ def squares() -> list[int]:
 
 def square(_: object, task: int) -> int:
     return task * task
-
-
-def end_process(_: object, task: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)

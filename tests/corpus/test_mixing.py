@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +104,41 @@ def test_the_source_of_a_released_instance() -> None:
     instances = layout.bind(make_shards(30, 3), IDS, 24)
     packed = instances.pack(1, 0, np.arange(len(instances)))
     np.testing.assert_array_equal(instances.sources(), packed.source)
+
+
+PAIRS = [SegmentPairs(0.5, "corpus"), SegmentPairs(0.5, "corpus", cuts="released")]
+
+
+@pytest.mark.parametrize("layout", PAIRS)
+def test_random_next_segments_are_of_the_sources_that_are_read(layout: SegmentPairs) -> None:
+    shards = make_shards(300, 0)
+    for weights, share in (({"wiki": 1, "books": 0}, 0.0), ({"wiki": 1, "books": 3}, 0.75)):
+        instances = layout.bind(shards, IDS, 32, weights)
+        index = np.arange(len(instances))
+        packed = instances.pack(1, 0, index)
+        assert packed.b_source is not None
+        drawn = packed.b_source[packed.next_sentence_label == 1]
+        assert len(drawn) > 100
+        assert drawn.mean() == pytest.approx(share, abs=0.08 * share)
+        copy = pickle.loads(pickle.dumps(instances)).pack(1, 0, index)
+        np.testing.assert_array_equal(copy.input_ids, packed.input_ids)
+
+
+def test_a_source_of_one_document_draws_by_weight_from_the_others() -> None:
+    weights = {"wiki": 1, "books": 1, "news": 0}
+    source = np.array([0] + [1] * 20 + [2] * 20, dtype=np.uint8)
+    shards = replace(make_shards(41, 0), document_source=source, source_names=tuple(weights))
+    instances = SegmentPairs(1.0, "source").bind(shards, IDS, 32, weights)
+    packed = instances.pack(1, 0, np.zeros(1, dtype=np.int64))
+    rows = [instances.pack(seed, 0, np.zeros(1, dtype=np.int64)) for seed in range(60)]
+    drawn = {int(row.b_source[0]) for row in rows if row.next_sentence_label[0]}
+    assert packed.source[0] == 0 and drawn == {1}
+
+
+def test_weights_that_leave_a_single_document_to_draw_from_are_refused() -> None:
+    shards = replace(make_shards(20, 0), document_source=np.uint8([0] + [1] * 19))
+    with pytest.raises(ValueError, match="no other one to draw a random next segment from"):
+        SegmentPairs(0.5, "corpus").bind(shards, IDS, 32, {"wiki": 1, "books": 0})
 
 
 def test_tokens_of_each_source() -> None:

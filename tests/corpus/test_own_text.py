@@ -1,6 +1,4 @@
-"""Text of one's own: paths from where one stands, the fields that a file has, how often a run reads
-it.
-"""
+"""Text of one's own: paths from where one stands, and how often a run reads it."""
 
 from __future__ import annotations
 

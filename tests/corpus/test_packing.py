@@ -1,6 +1,4 @@
-"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what
-is never touched.
-"""
+"""Instances as one stream, and masking: exact numbers, uniform positions, 80/10/10."""
 
 from __future__ import annotations
 
@@ -75,6 +73,17 @@ def test_exact_number_a_row(ids: SpecialIds) -> None:
         counts = np.bincount(position // 64, minlength=len(lengths))
         assert counts.tolist() == [max(1, round(prob * (length - 2))) for length in lengths]
         assert (np.diff(position) > 0).all() and not rows.special[position].any()
+
+
+def test_slots_that_agree_in_half_of_their_bits(
+    ids: SpecialIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other half decides: the smallest three of 8 7 6 ... are the last ones of the text."""
+    rows = rectangle([10, 10], 12, ids)
+    falling = (np.uint64(7) << np.uint64(32)) + np.arange(12, 0, -1, dtype=np.uint64)
+    both = np.stack([falling, falling << np.uint64(1)])
+    monkeypatch.setattr("clozelab.corpus.packing._slot_priorities", lambda _: both.copy())
+    assert choose_positions(rows, np.array([3, 2])).tolist() == [6, 7, 8, 19, 20]
 
 
 def test_rows_without_candidates_have_no_predictions(ids: SpecialIds) -> None:
@@ -165,6 +174,7 @@ def test_shares_that_cannot_be(shares: tuple[float, float, float, float]) -> Non
     [
         ("max_predictions_fraction", 0.0),
         ("span_weights", ()),
+        ("span_weights", 3),
         ("span_weights", (0.0,)),
         ("span_weights", (1.0, -1.0)),
     ],

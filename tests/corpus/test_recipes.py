@@ -1,6 +1,4 @@
-"""The corpora of conf/corpus that name a public data set: each is prepared from small files of its
-exact form, and says how to get the real ones.
-"""
+"""Corpora of conf/corpus that name a public data set, prepared from files of its form."""
 
 from __future__ import annotations
 

@@ -180,9 +180,7 @@ def test_equals_a_plain_builder_fed_with_the_same_draws(
 
 
 def test_a_pure_function_of_settings_and_index(shards: TokenShards, ids: SpecialIds) -> None:
-    """Neither seed nor epoch nor the batch matters, nor whether a worker found the instances
-    again.
-    """
+    """Neither seed nor epoch nor batch matters, nor a worker that finds the instances again."""
     instances = RELEASED.bind(shards, ids, 64)
     assert isinstance(instances, ReleasedInstances) and not isinstance(instances, PairInstances)
     whole = instances.pack(1, 0, np.arange(len(instances)))
@@ -196,19 +194,6 @@ def test_a_pure_function_of_settings_and_index(shards: TokenShards, ids: Special
     assert (
         len(other) != len(instances) or (other.pack(1, 0, index).input_ids != whole.input_ids).any()
     )
-
-
-def test_random_next_is_above_one_half_where_chunks_have_one_sentence(
-    shards: TokenShards, ids: SpecialIds
-) -> None:
-    """More than random_next_prob by those chunks, which are left out or not."""
-    share = {}
-    for kept in ("random", "left_out"):
-        instances = replace(RELEASED, copies=40, lone_sentences=kept).bind(shards, ids, 64)
-        label = instances.pack(1, 0, np.arange(len(instances))).next_sentence_label
-        assert label is not None and len(label) > 3000
-        share[kept] = label.mean()
-    assert share["random"] > 0.53 and share["left_out"] == pytest.approx(0.5, abs=0.03)
 
 
 def test_another_document_of_the_source_or_of_the_corpus(
@@ -235,9 +220,7 @@ def test_another_document_of_the_source_or_of_the_corpus(
 
 
 def test_short_instances_of_our_cuts(shards: TokenShards, ids: SpecialIds) -> None:
-    """The one setting of the released builder that ours can have: some documents are in short
-    instances as a whole.
-    """
+    """A setting of the released builder: some documents are in short instances as a whole."""
     ours = SegmentPairs(0.5, "corpus")
     found = [
         len(replace(ours, short_seq_prob=share).bind(shards, ids, 64)) for share in (0.0, 0.3, 1.0)
@@ -257,16 +240,14 @@ def test_short_instances_of_our_cuts(shards: TokenShards, ids: SpecialIds) -> No
 def kinds(
     pairs: list[tuple[list[int], list[int], bool]], budget: int
 ) -> Counter[tuple[int, int, bool]]:
-    """How many instances of each shape: length in eighths of the budget, A's share in quarters,
-    random.
-    """
+    """Instances by shape: length in eighths of the budget, A's share in quarters, random."""
     return Counter(
         ((len(a) + len(b)) * 8 // budget, len(a) * 4 // (len(a) + len(b)), random)
         for a, b, random in pairs
     )
 
 
-@pytest.mark.parametrize(("seed", "is_sound"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("seed", "is_sound"), [(0, True), (2, False)])
 def test_shapes_are_distributed_as_with_a_generator(
     make_shards: MakeShards,
     make_documents: MakeDocuments,
@@ -327,9 +308,7 @@ def plain_words(row: list[int], special: list[bool], continues: Any) -> list[lis
 def plain_spans(
     words: list[list[int]], number: int, order: list[int], reach: dict[int, int]
 ) -> set[int]:
-    """Slots that are predicted: words in the order of their first slots in `order`, each with those
-    behind it.
-    """
+    """Slots that are predicted: words by their first slots' place in `order`, and those behind."""
     covered: set[int] = set()
     for begin in sorted(range(len(words)), key=lambda word: order.index(words[word][0])):
         for step, word in enumerate(words[begin : begin + reach[words[begin][0]]]):
@@ -376,28 +355,6 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
         assert (position == choose_positions(packed, number)).all()
 
 
-@pytest.mark.parametrize(("weights", "mean"), [((6.0, 3.0, 2.0), 18 / 11), ((0.0, 0.0, 1.0), 3.0)])
-def test_spans_have_their_lengths(ids: SpecialIds, weights: tuple[float, ...], mean: float) -> None:
-    """Few predictions in long texts: spans seldom meet, so that hardly one is cut."""
-    width = 512
-    special = np.zeros((200, width), dtype=bool)
-    special[:, [0, -1]] = True
-    packed = PackedInstances(
-        input_ids=np.full(200 * width, 50),
-        token_type_ids=np.zeros(200 * width, dtype=np.int64),
-        position_ids=np.tile(np.arange(width), 200),
-        lengths=np.full(200, width),
-        width=width,
-        ids=ids,
-        draws=Draws(1, 0, np.arange(200)),
-        special=special.reshape(-1),
-    )
-    position, first = choose_spans(packed, np.full(200, 12), begin_words(packed, None), weights)
-    lengths = np.unique(first, return_counts=True)[1]
-    assert lengths.mean() == pytest.approx(mean, rel=0.06)
-    assert len(position) == 200 * 12
-
-
 @pytest.mark.parametrize(
     "make", [MaskedLanguageModel, partial(ReplacedTokenDetection, generator_width="1/2")]
 )
@@ -434,9 +391,7 @@ def test_every_masked_objective_takes_whole_words(
 
 
 def test_words_of_a_byte_level_vocabulary() -> None:
-    """A word has the space before it; punctuation goes with the word, as in RoBERTa's whole-word
-    masks.
-    """
+    """A word has the space before it and the punctuation behind it, as RoBERTa's."""
     texts = ["the cat sat on a mat.", "'Tis naïve, she said!"]
     tokenizer = ByteBpeTokenizer.train(texts * 9, 300, lowercase=False, add_prefix_space=True)
     ids = SpecialIds.from_tokenizer(tokenizer)
@@ -492,8 +447,6 @@ def test_the_share_counts_special_tokens_and_is_held_down(
 
 # The released code's own instances: real text, real vocabulary.
 
-Measure = Callable[[Any], dict[str, float]]
-
 
 @pytest.fixture(scope="module")
 def sample(shared_dir: Path) -> tuple[TokenShards, WordPieceTokenizer, dict[str, Any]]:
@@ -532,9 +485,7 @@ def sample(shared_dir: Path) -> tuple[TokenShards, WordPieceTokenizer, dict[str,
 def figures(
     lengths: np.ndarray, is_random: np.ndarray, words: list[list[list[int]]], hits: list[set[int]]
 ) -> dict[str, float]:
-    """What instances of 128 slots are like; words as slots of each instance, and the slots that are
-    predicted.
-    """
+    """What instances of 128 slots are like; words and predictions as slots of each instance."""
     pieces = []
     for row, found in zip(words, hits, strict=True):
         for word in row:
@@ -607,20 +558,13 @@ RELEASED_MASKS = Masking(
 def test_the_released_instances_lie_among_ours(
     sample: tuple[TokenShards, WordPieceTokenizer, dict[str, Any]],
 ) -> None:
-    """Each figure of its 60 instances within three standard deviations of those of 50 seeds; ours
-    are too few.
-    """
+    """Within three standard deviations of 50 seeds; our own cuts give too few."""
     oracle, layout = oracle_figures(sample), replace(RELEASED, copies=5)
     assert oracle["instances"] == 60 and oracle["partial words"] > 100
     found = [our_figures(sample, seed, layout, RELEASED_MASKS) for seed in range(50)]
     for name, value in oracle.items():
         ours = [one[name] for one in found]
-        assert abs(value - np.mean(ours)) < 3 * np.std(ours), (
-            name,
-            value,
-            np.mean(ours),
-            np.std(ours),
-        )
+        assert abs(value - np.mean(ours)) < 3 * np.std(ours), name
     before = [
         our_figures(sample, seed, SegmentPairs(0.5, "corpus"), Masking(0.15, 0.8, 0.1, 0.1))
         for seed in range(20)

@@ -69,9 +69,7 @@ def test_the_sample_is_bounded_and_does_not_depend_on_order(tmp_path: Path) -> N
 
 
 def test_the_sample_is_not_the_held_out_documents(tmp_path: Path) -> None:
-    """Both take the lowest hashes, and a short document is one block: of one hash they would take
-    the same ones.
-    """
+    """Both take the lowest hashes: of one hash they would take the same documents."""
     documents = [Document(0, n, 0, [f"Document {n}."]) for n in range(4000)]
     taken = set(sampled(tmp_path, documents, 8_000))
     assert len(taken) > 200

@@ -1,6 +1,4 @@
-"""A folder is read by the rules of its tokenizer's class, as transformers' AutoTokenizer has them,
-or refused by the class's name.
-"""
+"""A folder is read by the rules of its tokenizer's class, or refused by the class's name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Words that are cut out of texts and encoded once each give the ids of the whole texts, for every
-kind of tokenizer, whatever the texts hold; and words that are counted, the same vocabulary.
-"""
+"""Words that are cut out of texts and encoded once each give the ids of the whole texts."""
 
 from __future__ import annotations
 
@@ -120,7 +118,8 @@ def learnt(kind: str, lowercase: bool) -> Tokenizer:
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize(
     "kind",
-    ["wordpiece", "byte_bpe", "byte_bpe prefixed", "unigram", "characters", "whitespace"],
+    # test_tokenizer_kinds.py has the others, of every character
+    ["wordpiece", "byte_bpe", "byte_bpe prefixed"],
 )
 def test_ids_of_a_vocabularys_tokenizer(kind: str, lowercase: bool) -> None:
     check_many(learnt(kind, lowercase))

@@ -1,6 +1,4 @@
-"""What meets in a batch: rows, buckets, prefetching, and byte-level BPE's inputs beside
-transformers' own.
-"""
+"""What meets in a batch: rows, buckets, prefetching, and byte-level BPE's inputs."""
 
 from __future__ import annotations
 

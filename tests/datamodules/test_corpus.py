@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +17,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from tests.screens import shows
 from torch import nn
-from torch.utils.data import DataLoader
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
@@ -139,9 +137,7 @@ def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """(row's ids, slot, label) of each prediction: what must not change when the batch is cut
-    differently.
-    """
+    """(row's ids, slot, label) of each prediction, which stay however the batch is cut."""
     slots, rows = batch["layout"].row_slots, rows_of(batch)
     pairs = zip(
         batch["prediction_positions"].tolist(), batch["prediction_labels"].tolist(), strict=True
@@ -201,12 +197,24 @@ def test_a_stream_starts_anywhere(
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_change_nothing(
-    make: Callable[..., CorpusDataModule], num_workers: int, objective: Objective
+def test_steps_found_one_by_one_are_the_same(
+    make: Callable[..., CorpusDataModule], objective: Objective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stream_fingerprint(make(objective).train_dataloader())
-    assert stream_fingerprint(make(objective, num_workers=num_workers).train_dataloader()) == whole
+    monkeypatch.setattr("clozelab.datamodules.corpus.INSTANCES_AHEAD", 1)
+    stream = make(objective).train_stream(0, 0, 1)
+    assert stream_fingerprint(stream) == whole
+    # In any order, too.
+    backwards = [stream.micro_batches(step) for step in reversed(range(8))]
+    assert stream_fingerprint(reversed(backwards)) == whole
+
+
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
+def test_workers_change_nothing(
+    make: Callable[..., CorpusDataModule], objective: Objective
+) -> None:
+    whole = stream_fingerprint(make(objective).train_dataloader())
+    assert stream_fingerprint(make(objective, num_workers=2).train_dataloader()) == whole
 
 
 @pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
@@ -217,25 +225,15 @@ def test_a_stream_can_be_sent_to_a_process(
     assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == stream_fingerprint(stream)
 
 
-@pytest.mark.slow
-def test_a_spawned_worker_finds_the_instances_again(make: Callable[..., CorpusDataModule]) -> None:
-    stream = make().train_stream(0, 0, 1)
-    context = multiprocessing.get_context("spawn")
-    loader: DataLoader[Any] = DataLoader(
-        stream, batch_size=None, num_workers=1, multiprocessing_context=context
-    )
-    assert stream_fingerprint(loader) == stream_fingerprint(stream)
-
-
 def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
 
-    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, order: Any) -> Any:
+    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, *rest: Any) -> Any:
         seen.update(index.tolist())
-        return MLM_NSP.arrays(instances, seed, epoch, index, order)
+        return MLM_NSP.arrays(instances, seed, epoch, index, *rest)
 
-    recorder: Any = SimpleNamespace(arrays=record)
+    recorder: Any = SimpleNamespace(arrays=record, draw=MLM_NSP.draw)
     stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]
     for step in steps:
         stream.micro_batches(step)
@@ -308,9 +306,7 @@ def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule
 def test_held_out_labels_are_what_the_loss_is_over(
     make: Callable[..., CorpusDataModule], corpus: Any
 ) -> None:
-    """All that is predicted of all instances, but for [SEP], whose place a left-to-right model can
-    count out.
-    """
+    """All but [SEP], whose place a left-to-right model can count out."""
     data = make(
         Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
     )
@@ -329,9 +325,7 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
 ) -> None:
     """One document with nearly all of the text finds no other one to draw from."""
     make().instances("train", 16)
-    shows(
-        caplog.text,
-    )
+    assert "train split at" not in caplog.text
     sizes, tokens = np.array([4000, 3, 3, 1]), np.random.default_rng(0).integers(5, 90, 4007 * 6)
     corpus.train = replace(
         corpus.train,
@@ -350,9 +344,7 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     )
     caplog.clear()
     make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
-    shows(
-        caplog.text,
-    )
+    assert "train split at" not in caplog.text
     # A source of one document draws from the others, which tells its label.
     corpus.train = replace(
         corpus.train,
@@ -480,6 +472,17 @@ def test_a_weighted_phase_reads_its_shares(
     text = packed.lengths - 2  # tokens, with the separators of documents inside
     share = text[packed.source == 1].sum() / text.sum()
     assert share == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_phase_reads_nothing_of_a_source_with_weight_0(
+    make: Callable[..., CorpusDataModule],
+) -> None:
+    data = make(source_weights=[{}, {"wiki": 1.0, "books": 0.0}])
+    sources = []
+    for bound in data.bound_phases():
+        packed = bound.instances.pack(*(bound.seed, *bound.places(np.arange(24))))
+        sources.append({*packed.source.tolist(), *packed.b_source.tolist()})
+    assert sources == [{0, 1}, {0}]
 
 
 def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(

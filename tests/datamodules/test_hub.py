@@ -64,9 +64,7 @@ def sentence(rng: random.Random) -> str:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
-    """hub(name, config, {split: columns}, features) puts a data set there; returns the list of what
-    was asked for.
-    """
+    """hub(name, config, {split: columns}, features) puts a data set there; gives what was asked."""
     asked: list[tuple[Any, ...]] = []
 
     def load(name: str, config: str | None, *, revision: str) -> Any:
@@ -94,9 +92,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[t
 
 @pytest.mark.parametrize("name", [*CLASSES, "stsb"])
 def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
-    """Texts, labels as the files spell them and row numbers come out as they would from the
-    official files.
-    """
+    """Texts, labels as the files spell them, and row numbers are those of the official files."""
     rng = random.Random(name)
     columns = TEXTS.get(name, ["sentence1", "sentence2"])
     label = (

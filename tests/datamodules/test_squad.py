@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from clozelab.datamodules.finetuning import (
 from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 from clozelab.tasks.passages import (
     PassageSplit,
-    SquadFeatures,
     WindowSettings,
     answer_tokens,
     build_features,
@@ -34,22 +34,27 @@ from clozelab.tasks.sequences import window_ranges
 CONTEXT = "A cat sat. A cat ran."
 
 
-def question(identifier: str, text: str = "cat", start: Any = 2) -> dict[str, Any]:
-    return {
-        "id": identifier,
-        "question": "Who sat?",
-        "answers": [{"text": text, "answer_start": start}],
-    }
+def question(
+    identifier: str, text: str = "cat", start: Any = 2, asked: str = "Who sat?"
+) -> dict[str, Any]:
+    answers = [{"text": text, "answer_start": start}]
+    return {"id": identifier, "question": asked, "answers": answers}
 
 
-def write_articles(folder: Path, questions: list[dict[str, Any]], context: str = CONTEXT) -> Path:
-    path = folder / "train.json"
-    content = {
-        "version": "1.1",
-        "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}],
-    }
-    path.write_text(json.dumps(content))
-    return path
+def unanswerable(identifier: str) -> dict[str, Any]:
+    return question(identifier) | {"answers": []}
+
+
+def write_articles(
+    folder: Path,
+    questions: list[dict[str, Any]],
+    context: str = CONTEXT,
+    name: str = "train.json",
+) -> Path:
+    """One article of one passage."""
+    article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
+    (folder / name).write_text(json.dumps({"version": "1.1", "data": [article]}))
+    return folder / name
 
 
 @pytest.mark.parametrize(
@@ -70,8 +75,8 @@ def test_nearest_occurrence(text: str, start: int, expected: int) -> None:
 
 def test_training_skips_and_counts_what_cannot_be_learned(tmp_path: Path) -> None:
     lost = question("c", "zebra")
-    none = {"id": "d", "question": "?", "answers": []}
-    path = write_articles(tmp_path, [question("a"), question("b", "ran", 0), lost, none])
+    asked = [question("a"), question("b", "ran", 0), lost, unanswerable("d")]
+    path = write_articles(tmp_path, asked)
     examples = read_squad(path, for_training=True)
     assert [(q.id, q.answer_start) for q in examples.questions] == [("a", 2), ("b", 17)]
     assert +examples.counts == {
@@ -121,13 +126,10 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "list.json", "parquet", "feather"])
 def test_rows_are_read_as_their_articles(tmp_path: Path, kind: str) -> None:
-    """Also 2.0's questions without an answer; `datasets` gives its jsonl the name that one likes,
-    .json most often.
-    """
-    none = {"id": "d", "question": "?", "answers": []}
-    path = write_articles(
-        tmp_path, [question("a"), question("b", "ran", 0), question("c", "zebra"), none]
-    )
+    """Also 2.0's questions without an answer; `datasets` names its lines .json most often."""
+    lost = question("c", "zebra")
+    asked = [question("a"), question("b", "ran", 0), lost, unanswerable("d")]
+    path = write_articles(tmp_path, asked)
     rows, other = rows_of(path), tmp_path / f"x.{kind}"
     if kind == "list.json":
         other.write_text(json.dumps(rows))
@@ -163,7 +165,7 @@ def test_real_counts(shared_dir: Path) -> None:
 
 
 def test_unanswerable_questions_are_examples_of_2_0(tmp_path: Path) -> None:
-    none = {"id": "d", "question": "?", "answers": [], "is_impossible": True}
+    none = unanswerable("d") | {"is_impossible": True}
     path = write_articles(tmp_path, [question("a"), question("c", "zebra"), none])
     examples = read_squad(path, for_training=True, with_unanswerable=True)
     assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [
@@ -249,15 +251,8 @@ def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPiece
     features, counts = features_of(tokenizer, "a cat", "cat", max_query_length=2)
     tokens = [tokenizer.vocabulary[i] for i in features.sequences.input_ids]
     assert " ".join(tokens) == "[CLS] who ran [SEP] a cat [SEP]"
-    assert features.sequences.gather(np.array([0]))["token_type_ids"].tolist() == [
-        0,
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-    ]
+    token_types = features.sequences.gather(np.array([0]))["token_type_ids"].tolist()
+    assert token_types == [0] * 4 + [1] * 3
     assert features.max_context.tolist() == [False] * 4 + [True, True, False]
     assert counts["windows"] == counts["questions_cut"] == 1
 
@@ -265,13 +260,6 @@ def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPiece
 def test_passage_without_tokens_has_no_window(tokenizer: WordPieceTokenizer) -> None:
     features, counts = features_of(tokenizer, "  ", "x")
     assert (len(features.question), counts["question_of_empty_passage"]) == (0, 1)
-
-
-def test_arrays_round_trip(tokenizer: WordPieceTokenizer) -> None:
-    features, _ = features_of(tokenizer, "the cat sat on the mat " * 3, "mat")
-    again = SquadFeatures.from_arrays(features.to_arrays())
-    for name, array in features.to_arrays().items():
-        assert np.array_equal(array, again.to_arrays()[name]), name
 
 
 @pytest.mark.parametrize("length", [8, 9, 16, 33, 64, 67, 128, 256, 384, 512])
@@ -292,47 +280,28 @@ def load_split(
     """Training and validation split, both from one file."""
     data = squad_data(
         inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
-        plan=TrainingPlan(4, 1, 1, largest, 1, 0),
-        train_file=path.name,
-        validation_file=path.name,
-        validation_fraction=0.1,
-        validation_seed=1,
-        test_files=None,
-        train_extra=[],
-        with_unanswerable=False,
-        how_to_get="",
+        plan=replace(PLAN, max_train_examples=largest),
         max_seq_length=16,
         doc_stride=4,
         max_query_length=4,
-        evaluation_tokens=100,
+        **FILES,
     )
     data.setup()
     return data.train, data.validation
 
 
 def write_split(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
-    questions: list[dict[str, Any]] = [
-        {"id": str(i), "question": "who?", "answers": [{"text": "cat", "answer_start": 4}]}
-        for i in range(num_answered)
-    ]
-    questions += [
-        {"id": f"n{i}", "question": "who?", "answers": []} for i in range(num_unanswerable)
-    ]
-    path = folder / "s.json"
-    path.write_text(
-        json.dumps({"data": [{"paragraphs": [{"context": "The cat sat.", "qas": questions}]}]})
-    )
-    return path
+    questions = [question(str(i), start=4) for i in range(num_answered)]
+    questions += [unanswerable(f"n{i}") for i in range(num_unanswerable)]
+    return write_articles(folder, questions, "The cat sat.", "s.json")
 
 
 def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
     tmp_path: Path, tokenizer: WordPieceTokenizer
 ) -> None:
     path = write_split(tmp_path, 5, 0)
-    (first, scoring), (again, scored) = (
-        load_split(path, tokenizer, 3),
-        load_split(path, tokenizer, 3),
-    )
+    first, scoring = load_split(path, tokenizer, 3)
+    again, scored = load_split(path, tokenizer, 3)
     assert not first.examples
     assert (len(again), again.num_available, again.counts) == (3, 5, first.counts)
     assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
@@ -342,15 +311,8 @@ def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True
 )
-PLAN = TrainingPlan(
-    global_batch_size=4,
-    epochs=1,
-    evaluations_per_epoch=1,
-    max_train_examples=None,
-    seed=1,
-    num_workers=0,
-)
-FILES = {
+PLAN = TrainingPlan(4, 1, 1, None, 1, 0)
+FILES: dict[str, Any] = {
     "validation_fraction": 0.1,
     "validation_seed": 1,
     "test_files": {"test": "test.json"},
@@ -358,30 +320,26 @@ FILES = {
     "validation_file": "s.json",
     "train_extra": [],
     "with_unanswerable": False,
+    "how_to_get": "make it",
+    "evaluation_tokens": 100,
 }
 
 
 def build_module(
     folder: Path,
     max_positions: int = 64,
-    question: str = "who",
+    asked: str = "who",
     max_seq_length: int = 8,
     **changes: Any,
 ) -> FinetuningDataModule:
-    qas = [
-        {"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]}
-        for i in range(6)
-    ]
-    content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
-    (folder / "s.json").write_text(json.dumps(content))
+    questions = [question(str(i), start=8, asked=asked) for i in range(6)]
+    write_articles(folder, questions, "sat sat cat sat sat", "s.json")
     return squad_data(
         inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
         plan=PLAN,
-        how_to_get="make it",
         max_seq_length=max_seq_length,
         doc_stride=2,
         max_query_length=3,
-        evaluation_tokens=100,
         **(FILES | changes),
     )
 
@@ -398,8 +356,10 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
     assert data.validation.examples.questions[0].answers == ("cat",)
 
 
-def test_a_short_encoder_shortens_the_question(tmp_path: Path) -> None:
-    data = build_module(tmp_path, question="who sat who")
+def test_a_short_encoder_shortens_the_question(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = build_module(tmp_path, asked="who sat who")
     data.setup()
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
@@ -407,13 +367,13 @@ def test_a_short_encoder_shortens_the_question(tmp_path: Path) -> None:
         facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
     )
     assert data.train_sequences.lengths.max() <= 8
+    assert "questions are cut at 1 tokens (not 3)" in caplog.text
+    assert "s, training: 6 questions are longer than max_query_length and were cut" in caplog.text
 
 
 def test_test_file_needs_no_answers(tmp_path: Path) -> None:
-    qas = [{"id": str(i), "question": "who"} for i in range(3)]
-    (tmp_path / "test.json").write_text(
-        json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]})
-    )
+    questions = [{"id": str(i), "question": "who"} for i in range(3)]
+    write_articles(tmp_path, questions, "sat cat", "test.json")
     data = build_module(tmp_path)
     data.setup()
     sequences, split = data.load_test()["test"]
@@ -421,21 +381,12 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
 
 
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
-    qas = [
-        {"id": str(i), "question": "cat", "answers": [{"text": "who", "answer_start": 0}]}
-        for i in range(5)
-    ]
-    (tmp_path / "extra.json").write_text(
-        json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]})
-    )
+    questions = [question(str(i), "who", 0, "cat") for i in range(5)]
+    write_articles(tmp_path, questions, "who sat", "extra.json")
     data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
-    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (
-        5,
-        2,
-        3,
-        5,
-    )
+    assert (data.num_first_sequences, data.first_steps) == (5, 2)
+    assert (data.steps_per_epoch, data.total_steps) == (3, 5)
     assert data.evaluation_steps == [5]
     batches = list(TrainingBatches(data, range(5), 0, 1))
     first = torch.cat([batch["example_index"] for batch in batches[:2]]).tolist()
@@ -448,9 +399,7 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
 
 
 def test_questions_without_answer(tmp_path: Path) -> None:
-    passage = {"context": "sat", "qas": [{"id": "n", "question": "who", "answers": []}]}
-    content = {"data": [{"paragraphs": [passage]}]}
-    (tmp_path / "none.json").write_text(json.dumps(content))
+    write_articles(tmp_path, [unanswerable("n")], "sat", "none.json")
     files = {"train_file": "none.json", "validation_file": "none.json"}
     with pytest.raises(ValueError, match="no usable question"):
         build_module(tmp_path, **files).setup()
@@ -526,14 +475,6 @@ def test_bad_questions(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_squad(write_articles(tmp_path, questions), for_training=for_training)
-
-
-def test_a_question_without_the_key_of_answers(tmp_path: Path) -> None:
-    passage = {"context": "sat", "qas": [{"id": "n", "question": "who"}]}
-    (tmp_path / "none.json").write_text(json.dumps({"data": [{"paragraphs": [passage]}]}))
-    sentence = "question 'n' has no 'answers': a question without an answer has an empty"
-    with pytest.raises(ValueError, match=sentence):
-        build_module(tmp_path, validation_file="none.json").setup()
 
 
 def test_rows_too_short_for_any_question(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Tagged words: column files and conllu, rows with context, the data module, and features of a
-frozen encoder.
-"""
+"""Tagged words: column files and conllu, rows with context, features of a frozen encoder."""
 
 from __future__ import annotations
 
@@ -184,16 +182,12 @@ def make(
     context: bool,
     chosen: list[int] | None = None,
 ) -> tuple[TaggedSequences, list[list[str]], list[list[str]], dict[str, int]]:
-    """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored
-    tokens, counts.
-    """
+    """Documents of sentences -> rows, each row's tokens, each row's scored tokens, counts."""
     words = []
-    for document in texts:
-        for text in document:
-            words.append(text.split(" "))
     documents = []
     for number, document in enumerate(texts):
-        for _ in document:
+        for text in document:
+            words.append(text.split(" "))
             documents.append(number)
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
     chosen = list(range(len(words))) if chosen is None else chosen
@@ -206,13 +200,8 @@ def make(
         token_sequences, arrays["word_offsets"], arrays["word_positions"], labels
     )
     names = np.array(tokenizer.vocabulary)[arrays["input_ids"]]
-    tokens = [
-        names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)
-    ]
-    places = [
-        rows_of_texts.word_positions[a:b]
-        for a, b in zip(rows_of_texts.word_offsets, rows_of_texts.word_offsets[1:], strict=False)
-    ]
+    tokens = [row.tolist() for row in np.split(names, arrays["offsets"][1:-1])]
+    places = np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])
     scored = []
     for row, place in zip(tokens, places, strict=True):
         scored.append([row[p] for p in place])
@@ -231,12 +220,8 @@ def test_without_context_a_row_is_a_sentence(tokenizer: WordPieceTokenizer) -> N
 
 def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True)
-    assert (
-        tokens[0]
-        == tokens[1]
-        == tokens[2]
-        == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
-    )
+    whole = ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert tokens[:3] == [whole] * 3
     assert tokens[3] == ["[CLS]", "what", "is", "the", "red", "hill", "[SEP]"]
     assert scored == [text.split() for text in chain.from_iterable(STORY)]
 
@@ -267,10 +252,8 @@ def test_every_word_is_scored_once(
         texts.append([" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)])
     rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
     expected = []
-    for document in texts:
-        for text in document:
-            for w in text.split():
-                expected.append(tokenizer.vocabulary[tokenizer.encode_batch([w])[0][0]])
+    for word in " ".join(chain.from_iterable(texts)).split():
+        expected.append(tokenizer.vocabulary[tokenizer.encode_batch([word])[0][0]])
     assert [*chain.from_iterable(scored)] == expected
     assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)
@@ -284,29 +267,14 @@ def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -
     assert scored[0] == ["the", "[UNK]", "cat"]
     assert tokens[1] == ["[CLS]", "z", "##z", "##z", "##z", "[SEP]"]
     assert scored[1:] == [["z"], ["a"]]
-    assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (
-        1,
-        1,
-        1,
-    )
+    for name in ("words_without_tokens", "cut_words", "split_sentences"):
+        assert counts[name] == 1
 
 
 def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True, chosen=[1, 4])
     assert scored == [["a", "dog", "ran", "fast"], ["the", "red", "hill"]]
-    assert tokens[0] == [
-        "[CLS]",
-        "the",
-        "cat",
-        "sat",
-        "a",
-        "dog",
-        "ran",
-        "fast",
-        "who",
-        "did",
-        "[SEP]",
-    ]
+    assert " ".join(tokens[0]) == "[CLS] the cat sat a dog ran fast who did [SEP]"
 
 
 def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:
@@ -322,6 +290,21 @@ def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> 
 LETTERS = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
 TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\n"
 VALIDATION = "-DOCSTART- O\n\na B-PER\nb E-PER\n\nc S-LOC\n"
+TASK: dict[str, Any] = {
+    "train_file": "train.txt",
+    "validation_file": "dev.txt",
+    "validation_fraction": 0.1,
+    "validation_seed": 1,
+    "test_files": {"test": "test.txt"},
+    "file_format": "columns",
+    "word_column": 0,
+    "tag_column": -1,
+    "entity_tags": True,
+    "document_context": True,
+    "how_to_get": "make it",
+    "max_seq_length": 16,
+    "evaluation_tokens": 32,
+}
 CHANGES = [{"document_context": False}, {"tag_column": 1}, {"validation": VALIDATION + "\nd O\n"}]
 
 
@@ -334,24 +317,9 @@ def make_tags(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
     ) -> FinetuningDataModule:
         (tmp_path / "train.txt").write_text(train)
         (tmp_path / "dev.txt").write_text(validation)
-        task = {
-            "train_file": "train.txt",
-            "validation_file": "dev.txt",
-            "validation_fraction": 0.1,
-            "validation_seed": 1,
-            "test_files": {"test": "test.txt"},
-            "file_format": "columns",
-            "word_column": 0,
-            "tag_column": -1,
-            "entity_tags": True,
-            "document_context": True,
-            "how_to_get": "make_tags it",
-            "max_seq_length": 16,
-            "evaluation_tokens": 32,
-        }
         plan = TrainingPlan(2, 1.0, 1, None, 1, 0)
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16)
-        return tag_data(inputs=inputs, plan=plan, **(task | data))
+        return tag_data(inputs=inputs, plan=plan, **(TASK | data))
 
     return build
 
@@ -385,16 +353,15 @@ def test_two_files_of_two_schemes(
     data.setup()
     assert "in one scheme" not in caplog.text
     files[plain] = files[plain].replace("B-", "")
+    (other,) = files.keys() - {plain}
     for _ in range(2):  # the second time from the cache
         caplog.clear()
         data = make_tags(files["train"], files["dev"], document_context=False)
         data.setup()
-        first, second = "train", "dev"
-        if plain == "dev":
-            first, second = "dev", "train"
+        folder = data.train_path.parent
         assert (
-            f"{data.train_path.parent / first}.txt has types without B- and I-, and"
-            f" {data.train_path.parent / second}.txt has IOB2 tags" in caplog.text
+            f"{folder / plain}.txt has types without B- and I-, and"
+            f" {folder / other}.txt has IOB2 tags" in caplog.text
         )
         assert "also in scores" not in caplog.text
     # A model of plain labels is scored by types, whatever the files have.
@@ -435,13 +402,31 @@ def test_batches_count_words_as_targets(make_tags: Callable[..., FinetuningDataM
     data.setup()
     batches = list(TrainingBatches(data, range(2), 0, 1))
     assert sum(batch["global_examples"] for batch in batches) == 4
-    assert (
-        sum(batch["global_targets"] for batch in batches)
-        == 6
-        == sum(len(batch["labels"]) for batch in batches)
-    )
+    assert sum(batch["global_targets"] for batch in batches) == 6
+    assert sum(len(batch["labels"]) for batch in batches) == 6
     for batch in batches:
         assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (
+            ("a" + "b" * 40 + " B-PER\nc O\n", "a O\n"),
+            "toy, training: 1 words are longer than a sequence and were cut",
+        ),
+        (("a B-PER\n", "a B-PER\n"), "vocabulary is lower-cased"),
+        (("a B-PER\n", "a B-PER\n"), "marks no documents"),
+    ],
+)
+def test_what_is_odd_in_tags_is_warned_of(
+    make_tags: Callable[..., FinetuningDataModule],
+    caplog: pytest.LogCaptureFixture,
+    files: tuple[str, str],
+    sentence: str,
+) -> None:
+    make_tags(*files).setup()
+    assert sentence in caplog.text
 
 
 def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., FinetuningDataModule]) -> None:
@@ -486,12 +471,6 @@ def test_preview_has_types_of_entities_whatever_the_scheme(
     assert make_tags(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]
 
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
-FEATURE_TRAIN = (
-    "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\nc O\n"
-)
-
-
 class CountedEncoder(Encoder):
     calls = 0
 
@@ -507,7 +486,7 @@ def make_features(
     """make_features(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
     config = tiny_config(
-        vocab_size=TOKENIZER.vocab_size,
+        vocab_size=LETTERS.vocab_size,
         num_hidden_layers=5,
         hidden_size=16,
         num_attention_heads=2,
@@ -523,32 +502,19 @@ def make_features(
         return CountedEncoder(config)
 
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.txt").write_text(
-            FEATURE_TRAIN if name == "train" else FEATURE_TRAIN.replace("d O", "d O\ne O")
-        )
+        text = TRAIN if name == "train" else TRAIN.replace("d O", "d O\ne O")
+        (tmp_path / f"{name}.txt").write_text(text)
 
     def build(
         features: str = "last", fingerprint: str = "weights", seed: int = 1
     ) -> FinetuningDataModule:
         source = EncoderSource(fingerprint, encoder, torch.device("cpu"))
-        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, source)
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16, source)
         data = feature_data(
             inputs=inputs,
             plan=TrainingPlan(2, 1.0, 1, None, seed, 0),
             features=features,
-            train_file="train.txt",
-            validation_file="dev.txt",
-            validation_fraction=0.1,
-            validation_seed=1,
-            test_files={"test": "dev.txt"},
-            file_format="columns",
-            word_column=0,
-            tag_column=-1,
-            entity_tags=True,
-            document_context=True,
-            how_to_get="make_features it",
-            max_seq_length=16,
-            evaluation_tokens=32,
+            **(TASK | {"test_files": {"test": "dev.txt"}}),
         )
         data.setup()
         return data
@@ -661,9 +627,7 @@ def test_a_broken_pass_leaves_nothing(
 
 
 def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
-    """conllu writes `_`; of features it is an answer, and of a file that is predicted nobody
-    asks.
-    """
+    """conllu writes `_`, which is an answer of features; of a file to predict nobody asks."""
     path = tmp_path / "x.conllu"
     path.write_text(
         "".join(f"{n}\tw\t_\t{tag}" + "\t_" * 6 + "\n" for n, tag in enumerate(("NN", "_"), 1))
@@ -737,7 +701,7 @@ def test_fewer_predictions_than_words(tmp_path: Path) -> None:
             {"train": "a NOUN\n"},
             "train.txt: 'NOUN' is not an entity tag.*tag_column the right one",
         ),
-        ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make_tags it"),
+        ({"train_file": "nowhere"}, "(?s)nowhere.*how to get it: make it"),
     ],
 )
 def test_splits_that_do_not_fit(

@@ -111,9 +111,7 @@ def rows_of(answers: Any) -> list[Any]:
 
 
 def compare(rows: Sequence[Any], texts: Sequence[Text | None], subject: str) -> None:
-    """WrongError unless each row is answered as transformers answers its text; None: it has to be
-    marked.
-    """
+    """WrongError unless each row is answered as transformers does; None: it has to be marked."""
     equal(len(rows), len(texts), "answers")
     for number, (row, text) in enumerate(zip(rows, texts, strict=True), 1):
         if text is None:

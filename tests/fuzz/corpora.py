@@ -131,9 +131,7 @@ def decoded(folder: Path, ids: np.ndarray) -> str:
 
 
 def plain(text: str, keep_case: bool = False) -> str:
-    """A text as it stands in the shards: no white space and, of WordPiece, no accents and no
-    capital letters.
-    """
+    """A text as it stands in the shards: without white space and, of WordPiece, accents."""
     if not keep_case:
         text = unicodedata.normalize("NFD", text.lower())
         text = "".join(char for char in text if unicodedata.category(char) != "Mn")

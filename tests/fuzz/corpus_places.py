@@ -1,6 +1,4 @@
-"""Odd corpora for `prepare` that are more than the content of some files: sizes, links, pipes,
-rights, archives and settings.
-"""
+"""Odd corpora that are more than files: sizes, links, pipes, rights, archives, settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Held-out text, cloze by side, and pairs of sentences: what is hidden, what is asked, what comes
-out.
-"""
+"""Held-out text, cloze by side, and pairs of sentences: what is hidden, asked and scored."""
 
 from __future__ import annotations
 
@@ -347,9 +345,7 @@ def test_pairs_are_what_their_labels_say(
 def test_what_pairs_and_cloze_leave_out_is_said(
     folder: Path, tokenizer: WordPieceTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two texts of nine words fit in 32 slots; of four sentences each text has 36 words and loses
-    some.
-    """
+    """Two texts of nine words fit in 32 slots; of 36 words each text loses some."""
     whole = made(SentencePairs, folder, tokenizer, question="follows", **PAIRED)
     made(ClozeBySide, folder, tokenizer, **CLOZE)
     assert whole.facts["cut_pairs"] == whole.facts["cut_tokens"] == 0
@@ -382,6 +378,9 @@ NAMED_TWICE = [SOURCES[0], SOURCES[1] | {"name": "one"}]
         ({"sources": NAMED_TWICE}, "two sources have one name"),
         ({"sources": "a.txt"}, r"say each file's name, too: \[\{name: mine, path: mine.txt\}\]"),
         ({"sources": ["a.txt"]}, "measure.data.sources: say each file's name, too"),
+        ({"sources": [{"path": "a.txt"}]}, "measure.data.sources: say each file's name, too"),
+        ({"sources": [SOURCES[0] | {"weight": 1}]}, "measure.data.sources: key=weight: choose one"),
+        ({"sources": [{"name": "a", "path": 3}]}, "measure.data.sources: path is 3: write a text"),
         ({"max_sentences": 1}, "max_sentences=1: 2 or more, one of each source"),
         ({"mask_parts": 0}, "mask_parts=0: a text is read once or more"),
         ({"max_seq_length": 2}, "max_seq_length=2: a text has 3 tokens or more"),

@@ -1,6 +1,4 @@
-"""Minimal pairs: the packed scores equal a plain loop over transformers' models, and their sums are
-what is said.
-"""
+"""Minimal pairs: the packed scores equal a plain loop over transformers' models."""
 
 from __future__ import annotations
 
@@ -237,9 +235,7 @@ def test_a_model_that_says_the_same_of_all_tokens_ties(
 
 
 def test_sentences_of_the_same_tokens_tie(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
-    """Whatever the rounding of their two sums is; and one damaged row of a hundred is left out, and
-    counted.
-    """
+    """However their sums are rounded; one damaged row of a hundred is counted."""
     pairs = [
         ("Who ran ?", "who ran ?", "case", "f"),
         ("the cat sat", "the dog sat", "noun", "f"),

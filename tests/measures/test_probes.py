@@ -1,6 +1,4 @@
-"""Probes of frozen states: scikit-learn's regression, the control task, a random encoder; and
-fine-tuned models.
-"""
+"""Probes of frozen states: scikit-learn's regression, controls; and fine-tuned models."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ def test_a_control_label_is_a_words_own() -> None:
 def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
 ) -> None:
-    """Of every word half are in capitals: an uncased encoder's probe knows their labels by heart
-    all the same.
-    """
+    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
     save_encoder(tmp_path / "encoder")
     rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
     for name, number in (("train", 200), ("dev", 60)):
@@ -234,9 +230,7 @@ def test_a_mix_and_a_code_length_beside_the_layers(
 def test_a_probe_of_texts_and_its_floor(
     tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Any
 ) -> None:
-    """Whether a cat is in the text: the mean of any layer tells. A label that nothing tells: about
-    the half of them.
-    """
+    """Whether a cat is in the text, which any layer tells; a coin, which nothing tells."""
     save_encoder(tmp_path / "encoder")
     rng = np.random.default_rng(0)
     for name, number in (("train", 300), ("dev", 200)):
@@ -280,9 +274,7 @@ def test_a_task_with_a_second_validation_file_is_probed_on_its_first(
 def test_a_fine_tuned_model_on_another_file(
     tmp_path: Path, evaluate: Any, save_encoder: Any
 ) -> None:
-    """The score of its own validation file is that of its run; another file's of its labels;
-    nothing is touched.
-    """
+    """Its own validation file gives its run's score, another one another; nothing is touched."""
     from clozelab.stages.finetune import main
 
     save_encoder(tmp_path / "encoder")
@@ -343,9 +335,7 @@ def test_a_fine_tuned_model_on_another_file(
 def save_tuned(
     tmp_path: Path, tiny_config: Callable[..., Any], tokenizer: Any
 ) -> Callable[..., str]:
-    """save_tuned(kind, **more): a model with fresh weights and a head of two outputs, as the word
-    that names it.
-    """
+    """save_tuned(kind, **more): the word that names a model with fresh weights and a head."""
 
     def save(kind: str, num_labels: int = 2, bilstm: nn.Module | None = None, **more: Any) -> str:
         torch.manual_seed(0)
@@ -403,46 +393,32 @@ def test_a_model_reads_texts_as_in_its_training_or_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("task", "reason"),
+    ("labels", "task", "reasons"),
     [
-        ("mrpc", "was fine-tuned on mrpc: do its classes mean the same on sst2?"),
-        ("sst2", "collapsed run: the same answer for (nearly) every validation"),
+        (["0", "1"], "mrpc", ["was fine-tuned on mrpc: do its classes mean the same on sst2?"]),
+        (
+            ["LABEL_0", "LABEL_1"],
+            "sst2",
+            ["calls its classes LABEL_0, ...: they are taken in the task's"],
+        ),
+        (["0", "1"], "sst2", []),
     ],
+    ids=["another task", "classes without names", "nothing"],
 )
-def test_a_model_of_another_task_is_named(
-    tmp_path: Path,
-    save_tuned: Any,
-    evaluate: Any,
-    caplog: pytest.LogCaptureFixture,
-    task: str,
-    reason: str,
-) -> None:
-    model = save_tuned(
-        "classification", labels=["0", "1"], extra_config={"clozelab": {"task": task}}
-    )
-    evaluate(*reviews(tmp_path), model)
-    shows(caplog.text, reason)
-    assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
-
-
-@pytest.mark.parametrize(
-    ("labels", "reason"),
-    [
-        (["LABEL_0", "LABEL_1"], "calls its classes LABEL_0, ...: they are taken in the task's"),
-        (["0", "1"], "collapsed run: the same answer for (nearly) every validation"),
-    ],
-    ids="-".join,
-)
-def test_classes_without_names_are_taken_in_the_tasks_order_with_a_warning(
+def test_what_may_mean_something_else_is_warned_of(
     tmp_path: Path,
     save_tuned: Any,
     evaluate: Any,
     caplog: pytest.LogCaptureFixture,
     labels: list[str],
-    reason: str,
+    task: str,
+    reasons: list[str],
 ) -> None:
-    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels))
-    shows(caplog.text, reason)
+    trained = {"clozelab": {"task": task}}
+    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels, extra_config=trained))
+    shows(caplog.text, *reasons, "collapsed run: the same answer for (nearly) every validation")
+    assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
+    assert ("calls its classes" in caplog.text) == (labels[0] == "LABEL_0")
 
 
 def nli(folder: Path, labels: str = "contradiction entailment neutral") -> list[str]:
@@ -608,12 +584,11 @@ def test_the_threshold_of_no_answer_is_not_tuned_on_the_file_that_is_scored(
         assert record.values["validation/NoAns_f1"] == (0.0 if used > 0 else 100.0)
 
 
-@pytest.mark.parametrize("num_classes", [2, 5])
-def test_a_probe_of_one_class_is_refused(num_classes: int) -> None:
+def test_a_probe_of_one_class_is_refused() -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 7))
     labels = np.zeros(300, dtype=int)
     with pytest.raises(ValueError, match="every training example has the same class"):
-        logistic_regression(vectors, labels, num_classes, strength=0.3, max_iterations=9)
+        logistic_regression(vectors, labels, 2, strength=0.3, max_iterations=9)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Classes as words at a mask: transformers' logits there, templates, few-shot samples, a trained
-prompt.
-"""
+"""Classes as words at a mask: transformers' logits, templates, samples, a trained prompt."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sklearn import metrics as oracle
 
 from claims.analysis import schema
 from clozelab.metrics import entities, glue, metric, squad
-from clozelab.metrics.metric import Metric, Unit, metric_of
+from clozelab.metrics.metric import Metric, MetricUnit, metric_of
 from clozelab.runs.older_scores import older_metric
 
 
@@ -31,7 +31,7 @@ def test_a_key_of_a_part_is_of_its_metric() -> None:
 
 def test_percent_is_one_word_in_both_rooms() -> None:
     """`analysis` imports nothing of the package, so it has the word again."""
-    assert schema.PERCENT == metric.PERCENT in get_args(Unit)
+    assert schema.PERCENT == metric.PERCENT in get_args(MetricUnit)
 
 
 def test_what_is_computed_is_declared() -> None:

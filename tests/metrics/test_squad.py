@@ -1,6 +1,4 @@
-"""SQuAD scorers: published prediction files give the published figures; the small rules one by
-one.
-"""
+"""SQuAD scorers: published predictions give the published figures; rules one by one."""
 
 from __future__ import annotations
 

@@ -14,9 +14,7 @@ from clozelab.models.layout import Layout
 
 @pytest.fixture
 def stream() -> Callable[..., dict[str, Any]]:
-    """stream(lengths, row_slots=None) -> the encoder's arguments for random tokens, the same for
-    the same lengths.
-    """
+    """stream(lengths, row_slots=None) -> the encoder's arguments for random tokens."""
     return _stream
 
 

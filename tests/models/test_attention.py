@@ -1,6 +1,4 @@
-"""Tests of clozelab.models.attention: every kernel equals one attention a sequence, forward and
-backward.
-"""
+"""Every kernel equals one attention a sequence, forward and backward."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
 
 def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
-    """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of
-    another size.
-    """
+    """The accelerators' branch on the CPU: torch's kernel with masks, groups of another size."""
     monkeypatch.setattr(module, "_default_kernel", lambda device: "sdpa")
     monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
     for layout in (

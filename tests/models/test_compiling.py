@@ -1,6 +1,4 @@
-"""Tests of clozelab.models.encoder: same names, same numbers, one compilation a shape. The backends
-need no C++.
-"""
+"""Same names, same numbers, one compilation a shape. The backends need no C++."""
 
 from __future__ import annotations
 

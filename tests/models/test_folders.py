@@ -118,15 +118,6 @@ def test_without_prefix_with_old_names_and_extra_buffer(folder):
     assert _equal(load_encoder(path), encoder)
 
 
-def test_pickled_weights(folder):
-    path, encoder, _ = folder
-    tensors = safetensors.torch.load_file(path / "model.safetensors")
-    torch.save(tensors, path / "pytorch_model.bin")
-    (path / "model.safetensors").unlink()
-    (path / "checksums.json").unlink()
-    assert _equal(load_encoder(path), encoder)
-
-
 def test_missing_pooler_starts_fresh_with_a_warning(folder, caplog):
     path, encoder, _ = folder
     _rewrite(

@@ -1,6 +1,4 @@
-"""Tests of clozelab.models.heads that need no other library (numerics/ compares them with
-transformers).
-"""
+"""Heads without another library; numerics/ compares them with transformers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of clozelab.models.kernels.linear_cross_entropy: equal to a plain projection and
-cross-entropy.
-"""
+"""Equal to a plain projection and cross-entropy."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ def test_backward_runs_once_and_says_so():
 
 
 def test_gradients_accumulate_over_calls():
-    """As micro-batches do: each call adds to what is there and disturbs nothing handed out
-    before.
-    """
+    """As micro-batches do: a call adds to what is there, and disturbs nothing handed out."""
     leaves, labels = _inputs(9)
     linear_cross_entropy(*leaves, labels).loss_sum.backward()
     once = [leaf.grad.clone() for leaf in leaves]

@@ -1,6 +1,4 @@
-"""A Longformer or a BigBird that begins with a short encoder: transformers' own RoBERTa and BERT,
-plain loops over positions, and a whole pre-training from the command's words.
-"""
+"""A Longformer or a BigBird that begins with a short encoder, up to a whole pre-training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Parts that no family here uses, alone and together, against a plain encoder of one padded
-batch.
-"""
+"""Parts that no family here uses, alone and together, against a plain encoder."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ EVERY_PART = pytest.mark.parametrize("name", list(PARTS))
 
 
 def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
-    """Hidden states [S, H] of one sequence, from the same weights: loops, and angles from complex
-    numbers.
-    """
+    """Hidden states [S, H] of one sequence by loops, and angles from complex numbers."""
     config = encoder.config
     weights = dict(encoder.named_parameters())
     size = len(ids)

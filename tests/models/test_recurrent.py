@@ -1,6 +1,4 @@
-"""Tests of clozelab.models.heads: equal to torch's bidirectional LSTM run on each sequence
-alone.
-"""
+"""Equal to torch's bidirectional LSTM run on each sequence alone."""
 
 from __future__ import annotations
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from clozelab.models import config as model_config
-from clozelab.models import registry
 from clozelab.models.attention import Mask, Rotation, ScoreBias, masked_pairs
-from clozelab.models.attention_maps import capture_attention
-from clozelab.models.config import EncoderConfig, ModuleSpec
-from clozelab.models.cost import parameter_count, training_flops_per_token
+from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions, RotaryPositions
-from clozelab.models.encoder import Encoder, LayerNorm, PreNorm, RMSNorm
-from clozelab.models.families.bert import Family
-from clozelab.models.folders import load_encoder, save_encoder_folder
+from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.models.registry import family_for
 
 LENGTHS = [5, 11, 2, 7]
 LAYOUTS = {
@@ -65,33 +55,6 @@ class HeadBias(Positions):
         distance = positions[:, None, :] - positions[:, :, None]
         rows = self.table[distance.clamp(-self.reach, self.reach) + self.reach]
         return rows.permute(0, 3, 1, 2)
-
-
-class FirstWithoutNorm(PreNorm):
-    """Pre-norm whose layer 0 reads the embeddings as they are."""
-
-    def __init__(self, config: EncoderConfig, layer_index: int, gated: bool = False) -> None:
-        super().__init__(config, layer_index, gated)
-        if layer_index == 0:
-            self.attention_norm = nn.Identity()
-
-
-class Fused(Family):
-    """Query, key and value are one tensor, and every matrix stands in a third dimension."""
-
-    model_type = "fused"
-    class_name = "Fused"
-    prefix = "model."
-    layer_names: ClassVar[dict[str, str]] = {"attention.qkv": "attn.Wqkv"}
-    encoder_names: ClassVar[dict[str, str]] = {"embeddings.word_embeddings": "embeddings.tokens"}
-
-    def to_hf(self, state: Any) -> dict[str, Tensor]:
-        tensors = super().to_hf(state)
-        return {name: x[..., None] if x.ndim == 2 else x for name, x in tensors.items()}
-
-    def from_hf(self, tensors: Any, names: Any) -> dict[str, Tensor]:
-        flat = {name: x.squeeze(-1) if x.ndim == 3 else x for name, x in tensors.items()}
-        return super().from_hf(flat, names)
 
 
 @pytest.fixture(autouse=True)
@@ -170,26 +133,6 @@ def test_positions_by_kind_of_layer(tiny_config, positions, layout):
         torch.testing.assert_close(states[number + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_a_score_bias_learns_and_its_attention_is_shown(tiny_config):
-    torch.manual_seed(0)
-    encoder = Encoder(tiny_config(positions=part(HeadBias), attention=local())).eval()
-    for layout in LAYOUTS.values():
-        encoder.zero_grad()
-        run(encoder, layout)[-1].square().sum().backward()
-        table: Any = encoder.embeddings.position_embeddings.table
-        assert table.grad.abs().min() > 0
-    maps: list[Tensor] = []
-    with capture_attention(encoder, maps.append):
-        run(encoder, Layout.ragged([6]))
-    with torch.no_grad():
-        encoder.embeddings.position_embeddings.table.zero_()
-    plain: list[Tensor] = []
-    with capture_attention(encoder, plain.append):
-        run(encoder, Layout.ragged([6]))
-    # layer 0 is global, and its numbers are those of the table
-    assert not torch.allclose(maps[0], plain[0], atol=1e-3)
-
-
 def test_a_causal_score_bias_sees_the_past_only(tiny_config):
     torch.manual_seed(0)
     encoder = Encoder(tiny_config(positions=part(HeadBias), is_causal=True)).eval()
@@ -202,81 +145,6 @@ def test_a_causal_score_bias_sees_the_past_only(tiny_config):
     for number in range(encoder.config.num_hidden_layers):
         of_layer = plain_layer(encoder, number, states[number], [9])
         torch.testing.assert_close(states[number + 1], of_layer, atol=1e-5, rtol=0)
-
-
-def test_a_block_that_knows_its_number(tiny_config):
-    config = tiny_config(block=part(FirstWithoutNorm), num_hidden_layers=4)
-    norms = [type(layer.attention_norm) for layer in Encoder(config).layers()]
-    assert norms == [nn.Identity, LayerNorm, LayerNorm, LayerNorm]
-    # Layers that share weights: the number is the first one's.
-    shared = Encoder(
-        tiny_config(block=part(FirstWithoutNorm), num_hidden_layers=4, num_hidden_groups=2)
-    )
-    assert [type(layer.attention_norm) for layer in shared.layer] == [nn.Identity, LayerNorm]
-
-
-@pytest.mark.parametrize(
-    ("norm", "norm_parameters"),
-    [({"_target_": "clozelab.models.encoder.LayerNorm", "bias": False}, 1), (part(RMSNorm), 1)],
-    ids=["LayerNorm", "RMSNorm"],
-)
-def test_norms_and_biases_by_choice(tiny_config, norm, norm_parameters):
-    """No bias anywhere but of the vocabulary; the folder remembers it."""
-    config = tiny_config(norm=norm, use_bias=False)
-    encoder = Encoder(config)
-    head = family_for(config).head("lm", encoder)
-    names = [name for name, _ in [*encoder.named_parameters(), *head.named_parameters()]]
-    assert [name for name in names if name.endswith("bias")] == ["bias"]
-    full = Encoder(tiny_config())
-    assert len(list(full.parameters())) > len(list(encoder.parameters()))
-    assert parameter_count(config) == sum(x.numel() for x in encoder.parameters())
-    assert training_flops_per_token(config, 16, 0.1) == training_flops_per_token(
-        tiny_config(), 16, 0.1
-    )
-    norms = [module for module in encoder.modules() if isinstance(module, LayerNorm | RMSNorm)]
-    assert norms and all(len(list(one.parameters())) == norm_parameters for one in norms)
-    x = torch.randn(3, config.hidden_size)
-    expected = F.layer_norm(x, x.shape[1:], eps=config.layer_norm_eps)
-    if isinstance(norms[0], RMSNorm):
-        expected = x / (x.square().mean(-1, keepdim=True) + config.layer_norm_eps).sqrt()
-    torch.testing.assert_close(norms[0](x), expected)
-    family = family_for(config)
-    assert family.from_hf_config(family.to_hf_config(config)) == config
-
-
-def test_a_norm_that_is_not_said_is_the_usual_one(tiny_config):
-    assert tiny_config(norm=None) == tiny_config()
-    assert tiny_config().norm == ModuleSpec("clozelab.models.encoder.LayerNorm")
-
-
-def test_a_family_that_stores_tensors_in_its_own_way(tiny_config, tmp_path, monkeypatch):
-    """One Wqkv and matrices in three dimensions: the family says so, folders.py does not know."""
-    module = ModuleType("clozelab.models.families.fused")
-    module.FAMILY = Fused()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    names = [SimpleNamespace(name="fused")]
-    monkeypatch.setattr(registry.pkgutil, "iter_modules", lambda _: names)
-    torch.manual_seed(0)
-    encoder = Encoder(tiny_config(model_type="fused"))
-    head = family_for(encoder.config).head("lm", encoder)
-    save_encoder_folder(
-        tmp_path / "encoder", encoder, heads={"lm": head}, tokenizer_files={}, extra_config={}
-    )
-    stored = load_file(tmp_path / "encoder" / "model.safetensors")
-    fused = stored["model.encoder.layer.1.attn.Wqkv.weight"]
-    width = encoder.config.hidden_size
-    assert fused.shape == (3 * width, width, 1)
-    assert torch.equal(fused[..., 0], encoder.layer[1].attention.qkv.weight)
-    assert not any(".query." in name for name in stored)
-    assert stored["model.embeddings.tokens.weight"].ndim == 3
-    loaded = load_encoder(tmp_path / "encoder").state_dict()
-    # Behind a wrapper's prefix, too.
-    wrapped = {f"module.{name}": value for name, value in stored.items()}
-    save_file(wrapped, tmp_path / "encoder" / "model.safetensors")
-    (tmp_path / "encoder" / "checksums.json").unlink()
-    unwrapped = load_encoder(tmp_path / "encoder").state_dict()
-    for name, value in encoder.state_dict().items():
-        assert torch.equal(value, loaded[name]) and torch.equal(value, unwrapped[name]), name
 
 
 def test_what_a_batch_lets_tokens_see(tiny_config):

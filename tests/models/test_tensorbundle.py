@@ -164,9 +164,7 @@ def google(tmp_path_factory, tiny_config):
 
 
 def test_a_folder_of_google_is_a_model(google):
-    """Kernels turned round, LayerNorms renamed, two shards, no variable of the optimizer; heads by
-    their names.
-    """
+    """Kernels turned round, LayerNorms renamed, two shards, no variable of the optimizer."""
     folder, encoder, heads = google
     stored = read_tensors(folder)
     expected = to_hf_tensors(encoder, heads)
@@ -204,9 +202,7 @@ def test_the_checksum_is_that_of_the_definition(size):
 
 @pytest.mark.parametrize("place", ["data", "index"])
 def test_a_flipped_byte_is_refused(google, tmp_path, place):
-    """In every tenth of the file; bytes that no checksum covers (the footer's padding) are not
-    looked at.
-    """
+    """In every tenth of the file, but for the footer's padding, which no checksum covers."""
     folder, _, _ = google
     content = {path.name: path.read_bytes() for path in folder.glob("bert_model*")}
     for name, whole in content.items():

@@ -13,6 +13,7 @@ import torch
 from clozelab.models.encoder import Encoder
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
+from clozelab.training import guards
 
 ENCODER = {
     "vocab_size": 40,
@@ -46,9 +47,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
-    """tiny_module(class, changes of the encoder, **settings) -> the module at step 7 of a training
-    on one process.
-    """
+    """tiny_module(class, changes of the encoder, **settings) -> a module at step 7 of 100."""
 
     def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)
@@ -71,3 +70,9 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
         return module
 
     return build
+
+
+@pytest.fixture
+def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps are enough to tell which gradient norms are usual."""
+    monkeypatch.setattr(guards, "MIN_NORMS", 2)

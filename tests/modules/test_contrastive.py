@@ -1,6 +1,4 @@
-"""In-batch negatives, negatives of one's own, SimCSE, and copies: losses and gradients of plain
-loops and of sentence-transformers.
-"""
+"""In-batch negatives, SimCSE, and copies: losses and gradients of plain loops."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.modules.test_embeddings import COSINE, SETTINGS, TOKENIZER, split_of
+from tests.modules.training import train
 from tests.parts import contrastive
 from torch import Tensor
 
@@ -253,11 +252,7 @@ def test_simcse_has_two_dropouts_of_each_text(make: Any, monkeypatch: pytest.Mon
 
 def test_pairs_are_found_again_after_training_and_validation_says_cosines(make: Any) -> None:
     module, batch = make(TRIPLES, "mean")
-    optimizer = module.optimizer_factory(module.named_parameters())
-    for _ in range(60):
-        optimizer.zero_grad()
-        module.loss(module.logits(batch), batch).backward()
-        optimizer.step()
+    train(module, [batch] * 60)
     logits = module.logits(batch)
     assert logits.shape == (4, 8)
     assert logits.argmax(1).tolist() == [0, 1, 2, 3]

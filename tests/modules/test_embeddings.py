@@ -1,6 +1,4 @@
-"""Siamese training: the losses and gradients of sentence-transformers, and what is learnt of pairs
-of texts.
-"""
+"""Siamese training: losses and gradients of sentence-transformers, and what is learnt."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests import parts
+from tests.modules.training import evaluate, train
 from tests.parts import siamese
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -123,17 +122,10 @@ def test_loss_and_gradients_are_sentence_transformers(
 
 def test_cosines_are_learnt_and_said_in_the_unit_of_the_labels(make: Any) -> None:
     module, batch = make(False)
-    optimizer = module.optimizer_factory(module.named_parameters())
-    for _ in range(60):
-        optimizer.zero_grad()
-        module.loss(module.logits(batch), batch).backward()
-        optimizer.step()
-    module.eval()
-    with torch.no_grad():
-        module.validation_step(batch, 0)
-    module.on_validation_epoch_end()
-    assert module.best.scores["validation/spearman"] == 1.0
-    said = {one["id"]: one["prediction"] for one in module.best.predictions}
+    train(module, [batch] * 60)
+    best = evaluate(module, [batch])
+    assert best.scores["validation/spearman"] == 1.0
+    said = {one["id"]: one["prediction"] for one in best.predictions}
     assert said["3"] == pytest.approx(5.0, abs=1e-3), (
         "the same text twice: a cosine of 1 is the largest label"
     )

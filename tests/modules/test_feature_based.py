@@ -1,6 +1,4 @@
-"""Feature-based tagging: learns on features alone, never calls the encoder, and its six choices all
-train.
-"""
+"""Feature-based tagging: never calls the encoder, and its six choices all train."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.modules.training import evaluate, train
 from tests.parts import feature_tagging
 
 from clozelab.models.heads import FEATURES, feature_layers
@@ -24,9 +22,7 @@ HIDDEN = 32
 
 @pytest.fixture(scope="module")
 def split() -> WordSplit:
-    """30 sentences whose words carry random tags; only what the features say of a word matters
-    here.
-    """
+    """30 sentences of random tags; only what the features say of a word matters here."""
     rng = np.random.default_rng(0)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 7, 30))])
     labels = rng.integers(0, 3, offsets[-1])
@@ -44,9 +40,7 @@ def split() -> WordSplit:
 
 
 def feature_sequences(split: WordSplit, features: str) -> FeatureSequences:
-    """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with
-    noise.
-    """
+    """Every layer says the next word's tag, with noise; a BiLSTM can bring it back."""
     rng = np.random.default_rng(1)
     layers = []
     for _ in feature_layers(features, LAYERS):
@@ -77,19 +71,9 @@ def test_learns_without_the_encoder(
     assert trained and not any(name.startswith("encoder.") for name in trained)
     assert ("feature_mix.layer_weights" in trained) == features.startswith("weighted_sum")
     rows = feature_sequences(split, features)
-    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], 1e-2)
-    for _ in range(40):
-        batch = make_batch(rows, np.arange(30), {})
-        loss = module.loss(module.logits(batch), batch) / len(batch["labels"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    module.eval()
-    with torch.no_grad():
-        for index in np.array_split(np.arange(30), 4):
-            module.validation_step(make_batch(rows, index, {}), 0)
-    module.on_validation_epoch_end()
-    assert module.require_best().scores["validation/accuracy"] > 0.95
+    train(module, [make_batch(rows, np.arange(30), {})] * 40, rate=1e-2)
+    parts = [make_batch(rows, index, {}) for index in np.array_split(np.arange(30), 4)]
+    assert evaluate(module, parts).scores["validation/accuracy"] > 0.95
 
 
 def test_a_linear_head_is_refused(split: WordSplit, tiny_module: Callable[..., Any]) -> None:

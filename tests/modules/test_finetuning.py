@@ -1,6 +1,4 @@
-"""What every fine-tuning shares: where loss sums go, and that a loss that is no number ends the
-run.
-"""
+"""What every fine-tuning shares: loss sums, and that a loss that is no number ends it."""
 
 from __future__ import annotations
 

@@ -15,13 +15,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from tests.composing import composed
-from tests.modules.test_pretraining import (
-    TOTAL,
-    StopAfter,
-    ToyRun,
-    collate,
-    global_batch,
-)
+from tests.modules.test_pretraining import TOTAL, Spikes, ToyRun, collate, global_batch
 from torch import Tensor, nn
 
 from clozelab.addresses import build
@@ -114,6 +108,17 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     assert TOTAL > 5
 
 
+def on_cpu(
+    optimizer: Any,
+    forward_backward: Any = lambda *_: torch.zeros(()),
+    norm: Any = lambda: torch.ones(()),
+    **options: bool,
+) -> StepGraphs:
+    """The steps of graphs, which are not captured."""
+    cpu = torch.device("cpu")
+    return StepGraphs(forward_backward, norm, optimizer, cpu, captures=False, **options)
+
+
 class OneWeight:
     """A loss that is linear in one weight, and a parameter that no batch reaches."""
 
@@ -130,13 +135,7 @@ class OneWeight:
             bias_correction=True,
         )
         self.seen: list[list[int]] = []
-        self.graphs = StepGraphs(
-            self.forward_backward,
-            lambda: torch.ones(()),
-            self.optimizer,
-            torch.device("cpu"),
-            captures=False,
-        )
+        self.graphs = on_cpu(self.optimizer, self.forward_backward)
 
     def forward_backward(self, batch: dict[str, Any], counts: Tensor, own: Tensor) -> Tensor:
         self.seen.append(batch["layout"].first_rows.tolist())
@@ -217,13 +216,7 @@ def test_a_rate_on_the_device_is_the_same_rate(name: str, settings: dict[str, An
             )
         }
         optimizer = build_adamw(model.items(), learning_rate=0.01, **settings)
-        step = StepGraphs(
-            lambda *_: torch.zeros(()),
-            lambda: torch.zeros(()),
-            optimizer,
-            torch.device("cpu"),
-            captures=False,
-        )
+        step = on_cpu(optimizer)
         for number in range(5):
             for group in optimizer.param_groups:
                 group["lr"] *= 0.9
@@ -254,14 +247,7 @@ def test_an_update_beyond_the_limit_is_taken_back_to_the_bit(
             for key, shape in (("encoder.layer.0.weight", (8, 4)), ("encoder.layer.0.bias", (8,)))
         }
         optimizer = build_adamw(weights.items(), learning_rate=0.01, **settings)
-        step = StepGraphs(
-            lambda *_: torch.zeros(()),
-            lambda: norm,
-            optimizer,
-            torch.device("cpu"),
-            captures=False,
-            skips=True,
-        )
+        step = on_cpu(optimizer, norm=lambda: norm, skips=True)
         for number in numbers:
             is_spike = number in left_out
             norm = torch.tensor(1e9 if number == 3 else math.nan) if is_spike else torch.ones(())
@@ -282,27 +268,10 @@ def test_an_update_beyond_the_limit_is_taken_back_to_the_bit(
     assert not torch.equal(left_out[0], taken[0]), "the spike's update is what is missing"
 
 
-@pytest.fixture
-def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "MIN_NORMS", 2)
-
-
-class Spikes(Callback):
-    """A loss times `factor` in some steps' batches."""
-
-    def __init__(self, steps: Container[int], factor: float) -> None:
-        self.steps = steps
-        self.factor = factor
-
-    def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        is_spike = trainer.global_step + 1 in self.steps
-        module.model.objectives[0].factor = self.factor if is_spike else 1.0
-
-
-@pytest.mark.parametrize("factor", [1000.0, float("nan")])
+@pytest.mark.parametrize("factor", [1e6, float("nan")])
 @pytest.mark.parametrize(
     ("steps", "options"),
-    [([5], {"log": 3, "interval": 2}), ([4, 5, 7], {"log": 10}), ([8], {}), ([6], {"log": 3})],
+    [([5], {"log": 3, "interval": 2}), ([4, 5, 7], {"log": 10}), ([8], {})],
 )
 def test_a_spike_that_the_device_leaves_out_is_recorded(
     tmp_path: Path,
@@ -325,7 +294,7 @@ def test_a_spike_that_the_device_leaves_out_is_recorded(
         # Other libraries log as well, and not all fill in their sentences.
         sentences = [message for message in caplog.messages if "left out" in message]
         warnings.append(sentences)
-    assert facts[0] == facts[1] and facts[0][0] == steps[0]
+    assert facts[0] == facts[1] == steps
     assert len(warnings[0]) == len(facts[0])
     assert warnings[0] == warnings[1]
     require_same(runs[0].module.state_dict(), runs[1].module.state_dict())
@@ -355,22 +324,6 @@ def test_a_norm_is_read_behind_the_update_that_it_decides_over(
     # The last step is a log point.
     assert events == ["update", *["read", "update"] * (TOTAL - 2), "read", "read", "update"]
     assert len(run.module.spikes.state()["logs"]) == TOTAL
-
-
-@pytest.mark.parametrize("stop", [4, 5, 6])
-def test_a_stopped_run_meets_a_spike_on_the_device_like_an_undisturbed_one(
-    tmp_path: Path, knows_soon: None, stop: int
-) -> None:
-    options = {"log": 3, "interval": 2, "spike": "skip", "graphs": True}
-    whole = ToyRun(tmp_path / "whole", **options)
-    parts = ToyRun(tmp_path / "parts", **options)
-    whole.fit(Spikes([5], 1000.0))
-    with pytest.raises(TrainingInterruptedError):
-        parts.fit(Spikes([5], 1000.0), StopAfter(stop))
-    parts.fit(Spikes([5], 1000.0))
-    require_same(whole.module.state_dict(), parts.module.state_dict())
-    assert whole.rows() == parts.rows()
-    assert parts.module.facts()["steps_left_out"] == [5]
 
 
 def test_spikes_that_do_not_cease_end_a_run_of_graphs(

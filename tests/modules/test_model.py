@@ -22,9 +22,7 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowerca
 
 @pytest.fixture
 def write(tmp_path, tiny_config):
-    """write(kinds, **options of write_model, config={changes of config.json}) -> (folder, encoder,
-    heads).
-    """
+    """write(kinds, **options, config={changes of config.json}) -> (folder, encoder, heads)."""
 
     def make(
         *kinds, num_labels=3, between=None, input_size=None, config=None, is_causal=False, **options

@@ -1,6 +1,4 @@
-"""Multiple choice: learns, scores each choice by itself, and keeps the choices of an example
-together.
-"""
+"""Multiple choice: learns, scores each choice by itself, keeps an example's together."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.modules.training import evaluate, train
 from tests.parts import multiple_choice
 
 from clozelab.modules.finetuning import FineTuning
@@ -57,19 +56,9 @@ def batch_of(split: TextSplit, index: np.ndarray) -> dict[str, Any]:
 
 
 def test_overfits_and_keeps_its_answers(module: FineTuning, split: TextSplit) -> None:
-    optimizer = torch.optim.Adam(module.parameters(), 1e-3)
-    for step in range(60):
-        batch = batch_of(split, np.arange(48)[step % 2 :: 2])
-        loss = module.loss(module.logits(batch), batch) / 24
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    module.eval()
-    with torch.no_grad():
-        for index in np.array_split(np.random.default_rng(1).permutation(48), 3):
-            module.validation_step(batch_of(split, index), 0)
-    module.on_validation_epoch_end()
-    best = module.require_best()
+    train(module, [batch_of(split, np.arange(48)[start::2]) for start in (0, 1)] * 30, rate=1e-3)
+    parts = np.array_split(np.random.default_rng(1).permutation(48), 3)
+    best = evaluate(module, [batch_of(split, index) for index in parts])
     assert best.scores["validation/accuracy"] > 0.95
     assert [row["label"] for row in best.predictions] == [str(label) for label in split.labels]
     assert len(best.predictions[0]["logits"]) == K

@@ -1,6 +1,4 @@
-"""The pre-training loop on a toy encoder: normalisation, accumulation, resume, stop, guards. Real
-parts: tests/runs.
-"""
+"""The pre-training loop on a toy encoder: accumulation, resume, stop, guards."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import math
 import os
 import re
 import signal
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from tests.composing import composed
 from tests.conftest import TINY
 from tests.screens import refuses, shows
 from torch import nn
@@ -30,7 +28,6 @@ from clozelab.modules.pretraining import PretrainingModule, check_lengths, valid
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
-from clozelab.training import guards
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.guards import DivergedError
@@ -270,56 +267,57 @@ def assert_same_bits(one: PretrainingModule, other: PretrainingModule) -> None:
         assert torch.equal(a, b)
 
 
-def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
-    """Any micro-batch size gives the step that a plain loop over the whole batch gives."""
-    runs = [ToyRun(tmp_path / str(micro), micro=micro, dropout=0.0) for micro in (1, 2, 6)]
-    modules = [run.fit() for run in runs]
-    for module in modules[1:]:
-        for a, b in zip(weights(modules[0]), weights(module), strict=True):
-            torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
-    torch.manual_seed(0)
-    encoder = ToyEncoder(0.0)
-    objective = ToyObjective()
-    models = build_models(encoder, [objective])
-    token, pair = objective.terms(models, collate(global_batch(0)))
-    expected = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
-    for run in runs:
-        logged = {(step, key): float(value) for step, key, value in run.rows()}
-        assert logged[1, "train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
+class PlainLoop:
+    """The same training without Lightning, on the whole batch of a step at once."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        encoder = ToyEncoder(0.0)
+        self.objective = ToyObjective()
+        self.models = nn.ModuleDict(build_models(encoder, [self.objective]))
+        self.norms: list[float] = []
+        self.losses: list[float] = []
+        matrices = [p for p in self.models.parameters() if p.ndim > 1]
+        vectors = [p for p in self.models.parameters() if p.ndim <= 1]
+        groups = [
+            {"params": matrices, "weight_decay": 0.01},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        options = {"betas": (0.9, 0.98), "eps": 1e-6, "fused": False, "foreach": False}
+        self.optimizer = torch.optim.AdamW(groups, **options)
+
+    def step(self, number: int, rate: float, clip: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        token, pair = self.objective.terms(self.models, collate(global_batch(number)))
+        loss = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.losses.append(float(loss.detach()))
+        self.norms.append(float(nn.utils.clip_grad_norm_(self.models.parameters(), clip)))
+        self.optimizer.step()
+
+    def require_same(self, module: PretrainingModule) -> None:
+        expected = dict(self.models.named_parameters())
+        found = {name.removeprefix("model.models."): x for name, x in module.named_parameters()}
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, atol=2e-6, rtol=0)
 
 
-def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
-    """Every step of it: zeroed gradients, clipping, decay groups, warm-up and decay of the rate,
-    one update a step.
-    """
-    run = ToyRun(tmp_path, micro=2, dropout=0.0, warmup=0.25, clip=0.05)
+@pytest.mark.parametrize("micro", [1, 2, 6])
+def test_a_whole_run_equals_a_plain_loop(tmp_path: Path, micro: int) -> None:
+    """However a batch is cut: loss, clipping, decay groups, schedule, one update a step."""
+    run = ToyRun(tmp_path, micro=micro, dropout=0.0, warmup=0.25, clip=0.05)
     ours = run.fit()
-    torch.manual_seed(0)
-    encoder = ToyEncoder(0.0)
-    objective = ToyObjective()
-    models = nn.ModuleDict(build_models(encoder, [objective]))
-    model = nn.ModuleDict({"models": models})
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
-    plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
-    norms = []
+    plain = PlainLoop()
     for step in range(TOTAL):
-        for group in plain.param_groups:
-            group["lr"] = 0.01 * (step / 2 if step < 2 else 1 - step / TOTAL)
-        token, pair = objective.terms(models, collate(global_batch(step)))
-        plain.zero_grad()
-        (token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count).backward()
-        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
-        plain.step()
-    assert min(norms) > 0.05, "clipping is in force"
-    logged = [float(value) for _, key, value in run.rows() if key == "train/gradient_norm"]
-    assert logged == pytest.approx(norms, rel=1e-4)
-    expected = dict(model.named_parameters())
-    found = {name.removeprefix("model."): value for name, value in ours.named_parameters()}
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=2e-6, rtol=0)
+        plain.step(step, 0.01 * (step / 2 if step < 2 else 1 - step / TOTAL), clip=0.05)
+    assert min(plain.norms) > 0.05, "clipping is in force"
+    for name, expected in (("gradient_norm", plain.norms), ("loss", plain.losses)):
+        logged = [float(value) for _, key, value in run.rows() if key == f"train/{name}"]
+        assert logged == pytest.approx(expected, rel=1e-4)
+    plain.require_same(ours)
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:
@@ -334,9 +332,7 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path)
     "stop", [3, 7, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> None:
-    """Log interval 3 and validation interval 4: the stop falls between, on, and just before
-    them.
-    """
+    """The stop falls between log and validation steps, on them, and just before."""
     options = {"log": 3, "validation": 4}
     whole = ToyRun(tmp_path / "whole", **options)
     whole.fit()
@@ -417,9 +413,7 @@ class CrashAt(Callback):
 def test_crash_goes_back_to_the_last_checkpoint(
     tmp_path: Path, step: int, in_validation: bool
 ) -> None:
-    """Rows of lost steps are dropped, a validation that was cut short is done again, nothing is
-    doubled.
-    """
+    """Rows of lost steps are dropped, a cut validation is done again, nothing is doubled."""
     options = {"log": 1, "validation": 4, "interval": 2}
     whole = ToyRun(tmp_path / "whole", **options)
     whole.fit()
@@ -486,9 +480,6 @@ def test_validation_between_log_points_stands_at_its_own_tokens(tmp_path: Path) 
 
 
 def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: Path) -> None:
-    """The held-out loss is that of the same weights in evaluation mode; the mode is back
-    afterwards.
-    """
     modes = []
 
     class Watch(Callback):
@@ -508,6 +499,12 @@ def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: 
     assert module.latest_validation["validation/loss"] == pytest.approx(expected, abs=1e-6)
 
 
+class PoisonMoments(Callback):
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        if trainer.global_step == 4:
+            next(iter(trainer.optimizers[0].state.values()))["exp_avg_sq"][0] = float("inf")
+
+
 class PoisonWeights(Callback):
     """Behind the update of a step, where no loss tells it any more."""
 
@@ -521,13 +518,13 @@ class PoisonWeights(Callback):
                 module.model.encoder.embed.weight[0, 0] = self.value
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
+@pytest.mark.parametrize("poison", [PoisonWeights(4, float("nan")), PoisonMoments()])
+def test_what_is_no_number_is_not_saved(tmp_path: Path, poison: Callback) -> None:
     run = ToyRun(tmp_path, interval=2)
     with pytest.raises(
         DivergedError, match=r"step 4: weights or optimizer state are no numbers.*not saved"
     ):
-        run.fit(PoisonWeights(4, value))
+        run.fit(poison)
     checkpoints = tmp_path / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
     assert load_file(checkpoints / "last.ckpt")["global_step"] == 2
@@ -568,33 +565,27 @@ def test_the_best_one_is_kept_though_a_kill_came_between(
     assert load_file(kept)["global_step"] == 3
 
 
-class Spike(Callback):
-    """A loss times `factor` in one step's batch."""
+class Spikes(Callback):
+    """A loss times `factor` in some steps' batches."""
 
-    def __init__(self, step: int, factor: float = 1000.0) -> None:
-        self.step = step
+    def __init__(self, steps: Container[int], factor: float = 1000.0) -> None:
+        self.steps = steps
         self.factor = factor
 
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        module.model.objectives[0].factor = (
-            self.factor if trainer.global_step + 1 == self.step else 1.0
-        )
+        is_spike = trainer.global_step + 1 in self.steps
+        module.model.objectives[0].factor = self.factor if is_spike else 1.0
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
         module.model.objectives[0].factor = 1.0
 
 
-@pytest.fixture
-def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "MIN_NORMS", 2)
-
-
 def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None) -> None:
     """With the setting off it passes without a word, as it always did."""
-    ToyRun(tmp_path / "off").fit(Spike(6))
+    ToyRun(tmp_path / "off").fit(Spikes([6]))
     run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
     with pytest.raises(DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such"):
-        run.fit(Spike(6))
+        run.fit(Spikes([6]))
     assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
     calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
     run.fit()  # without the spike it goes on as a run that never had one
@@ -604,68 +595,47 @@ def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None
 
 @pytest.mark.parametrize("factor", [1000.0, float("nan")])
 def test_a_skipped_spike_is_a_step_without_an_update(
-    tmp_path: Path, knows_soon: None, factor: float
+    tmp_path: Path, knows_soon: None, caplog: pytest.LogCaptureFixture, factor: float
 ) -> None:
-    """A plain loop that leaves the update out, and moves the schedule on, ends with the same
-    weights.
-    """
+    """The schedule moves on, as in a plain loop that leaves the update out."""
     run = ToyRun(tmp_path, dropout=0.0, spike="skip")
-    module = run.fit(Spike(5, factor))
+    module = run.fit(Spikes([5], factor))
     assert module.facts()["steps_left_out"] == [5] and run.trainer.global_step == TOTAL
-    torch.manual_seed(0)
-    encoder = ToyEncoder(0.0)
-    objective = ToyObjective()
-    models = nn.ModuleDict(build_models(encoder, [objective]))
-    matrices = [p for p in models.parameters() if p.ndim > 1]
-    vectors = [p for p in models.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
-    plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
-    for step in (step for step in range(TOTAL) if step != 4):
-        for group in plain.param_groups:
-            group["lr"] = 0.01 * (1 - step / TOTAL)
-        token, pair = objective.terms(models, collate(global_batch(step)))
-        plain.zero_grad()
-        (token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count).backward()
-        nn.utils.clip_grad_norm_(models.parameters(), 1.0)
-        plain.step()
-    expected = dict(models.named_parameters())
-    for name, value in module.named_parameters():
-        torch.testing.assert_close(
-            value, expected[name.removeprefix("model.models.")], atol=2e-6, rtol=0
-        )
+    assert re.search(r"step 5: gradient norm \S+, where \S+ is usual: its update is", caplog.text)
+    plain = PlainLoop()
+    for step in range(TOTAL):
+        if step != 4:
+            plain.step(step, 0.01 * (1 - step / TOTAL), clip=1.0)
+    plain.require_same(module)
 
 
-def test_a_sudden_gradient_ends_no_run_by_default() -> None:
-    """A sweep would lose a seed to it."""
-    assert composed("pretrain", []).config.spike == "skip"
-
-
-def test_a_left_out_update_is_said_and_missing(
-    tmp_path: Path, knows_soon: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = ToyRun(tmp_path / "spike", spike="skip")
-    run.fit(Spike(4))
-    assert re.search(r"step 4: gradient norm \S+, where \S+ is usual: its update is", caplog.text)
-    calm = ToyRun(tmp_path / "calm")
-    calm.fit()
-    assert not torch.equal(weights(calm.module)[0], weights(run.module)[0])
-
-
-@pytest.mark.parametrize("stop", [3, 6])
+@pytest.mark.parametrize(
+    ("stop", "graphs"), [(3, False), (6, False), (4, True), (5, True), (6, True)]
+)
 def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
-    tmp_path: Path, knows_soon: None, stop: int
+    tmp_path: Path, knows_soon: None, stop: int, graphs: bool
 ) -> None:
-    """What was seen before the stop decides behind it."""
-    options = {"log": 3, "interval": 2, "spike": "skip"}
+    """What was seen before the stop decides behind it, also on the device."""
+    options = {"log": 3, "interval": 2, "spike": "skip", "graphs": graphs}
     whole = ToyRun(tmp_path / "whole", **options)
     parts = ToyRun(tmp_path / "parts", **options)
-    whole.fit(Spike(5))
+    whole.fit(Spikes([5]))
     with pytest.raises(TrainingInterruptedError):
-        parts.fit(Spike(5), StopAfter(stop))
-    parts.fit(Spike(5))
+        parts.fit(Spikes([5]), StopAfter(stop))
+    parts.fit(Spikes([5]))
     assert_same_bits(whole.module, parts.module)
     assert whole.rows() == parts.rows()
     assert parts.module.facts()["steps_left_out"] == [5]
+
+
+def test_the_clock_of_a_validation_between_log_points(tmp_path: Path) -> None:
+    """It is that of the validated step, not of the last log point."""
+    run = ToyRun(tmp_path, log=8, validation=3)
+    run.fit()
+    with (run.folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    seconds = {int(row["step"]): float(row["seconds"]) for row in rows}
+    assert 0.0 < seconds[3] < seconds[6] < seconds[8]
 
 
 def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
@@ -674,6 +644,9 @@ def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
     with pytest.raises(TrainingInterruptedError) as caught:
         run.fit()
     assert caught.value.step == 3
+    with pytest.raises(TrainingInterruptedError) as again:
+        run.fit()
+    assert again.value.step == 3, "the same command again does not go one step further"
     run.options["stop_after"] = None
     run.fit()
     assert_same_bits(run.module, whole.fit())
@@ -716,9 +689,7 @@ def test_names_of_validation_metrics() -> None:
 
 
 def test_an_accuracy_below_what_the_sources_tell_is_shown_beside_it() -> None:
-    """70 of 100 pairs right, but 30 of them are of two sources: inside one it is a guess, and the
-    sources tell 80.
-    """
+    """70 of 100 pairs right, 30 of them of two sources: inside one it is a guess."""
     sums = {
         "nsp_accuracy": [70.0, 100.0],
         "nsp_one_source/next": [30.0, 50.0],
@@ -774,21 +745,6 @@ def test_held_out_instances_longer_than_in_training_are_noticed(
     shows(caplog.text, "validation.seq_length is 64, but the first phase has 32 and the longest")
 
 
-@pytest.mark.parametrize("factor", [1e6, float("nan")])
-def test_several_spikes_soon_after_each_other_are_all_left_out(
-    tmp_path: Path, knows_soon: None, factor: float
-) -> None:
-    class Spikes(Spike):
-        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-            module.model.objectives[0].factor = (
-                self.factor if trainer.global_step + 1 in (3, 4, 6) else 1.0
-            )
-
-    run = ToyRun(tmp_path / "run", spike="skip")
-    run.fit(Spikes(0, factor))
-    assert run.module.facts()["steps_left_out"] == [3, 4, 6]
-
-
 class Poison(Callback):
     def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
         if trainer.global_step == 2:
@@ -796,21 +752,6 @@ class Poison(Callback):
                 module.model.encoder.embed.weight.fill_(float("nan"))
 
 
-class PoisonMoments(Callback):
-    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        if trainer.global_step == 4:
-            next(iter(trainer.optimizers[0].state.values()))["exp_avg_sq"][0] = float("inf")
-
-
-@pytest.mark.parametrize(
-    ("callback", "reason"),
-    [
-        (Poison(), r"step 3: the loss is nan .* learning rate 0\.00875"),
-        (PoisonMoments(), "step 4: weights or optimizer state"),
-    ],
-)
-def test_what_is_no_number_any_more_ends_the_run(
-    tmp_path: Path, callback: Callback, reason: str
-) -> None:
-    with pytest.raises(DivergedError, match=reason):
-        ToyRun(tmp_path, interval=2).fit(callback)
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"step 3: the loss is nan .* learning rate 0\.00875"):
+        ToyRun(tmp_path, interval=2).fit(Poison())

@@ -113,12 +113,13 @@ def test_both_spellings_are_read(write: Any, spelling: str, pooling: str) -> Non
     assert np.isnan(long[0]).all() and not np.isnan(long[1]).any()
 
 
+def modules(*types: str) -> list[dict[str, str]]:
+    """What modules.json holds; a type without dots is the library's."""
+    return [{"type": name if "." in name else TYPES + name, "path": ""} for name in types]
+
+
 REFUSED: dict[str, tuple[str, Any, str]] = {
-    "a dense layer": (
-        "modules.json",
-        [{"type": TYPES + "Dense", "path": "2_Dense"}],
-        "pass a Dense",
-    ),
+    "a dense layer": ("modules.json", modules("Dense"), "pass a Dense"),
     "another pooling": ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "is lasttoken"),
     "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "'cls', 'mean'"),
     "an older pooling": (
@@ -129,41 +130,32 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "no pooling": ("1_Pooling/config.json", {}, "pooling is"),
     "no module of pooling": (
         "modules.json",
-        [{"type": TYPES + "Transformer", "path": ""}],
+        modules("Transformer"),
         "names no Pooling, .* say pooling=mean or pooling=cls",
     ),
     "a sparse encoder": (
         "modules.json",
-        [{"type": "sentence_transformers.sparse_encoder.models.MLMTransformer", "path": ""}],
+        modules("sentence_transformers.sparse_encoder.models.MLMTransformer"),
         "pass a MLMTransformer",
     ),
     "code of its own": (
         "modules.json",
-        [
-            {"type": "custom_st.Transformer", "path": ""},
-            {"type": TYPES + "Pooling", "path": "1_Pooling"},
-        ],
+        modules("custom_st.Transformer", "Pooling"),
         "Transformer module .custom_st.Transformer., which is not",
     ),
     "another order": (
         "modules.json",
-        [
-            {"type": TYPES + "Pooling", "path": "1_Pooling"},
-            {"type": TYPES + "Transformer", "path": ""},
-        ],
+        modules("Pooling", "Transformer"),
         "modules are Pooling, Transformer",
     ),
     "two poolings in a row": (
         "modules.json",
-        [{"type": TYPES + name, "path": ""} for name in ("Transformer", "Pooling", "Pooling")],
+        modules("Transformer", "Pooling", "Pooling"),
         "Transformer, Pooling, Pooling",
     ),
     "an encoder elsewhere": (
         "modules.json",
-        [
-            {"type": TYPES + "Transformer", "path": "0_Transformer"},
-            {"type": TYPES + "Pooling", "path": "1_Pooling"},
-        ],
+        [modules("Transformer")[0] | {"path": "0_Transformer"}, *modules("Pooling")],
         "encoder is in 0_Transformer",
     ),
     "unit lengths of tokens": (
@@ -267,7 +259,7 @@ def test_kept_columns_are_those_of_sentence_transformers(
 
 
 def test_cls_of_an_encoder_that_is_read_by_another_token_is_refused(
-    write: Any, tmp_path: Path, tiny_config: Callable[..., Any]
+    write: Any,
 ) -> None:
     """The library takes the first token, of which a causal encoder has seen nothing else."""
     folder = write(SentenceVectors("cls"))

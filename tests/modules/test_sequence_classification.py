@@ -1,17 +1,16 @@
-"""Sequence classification: learns what can be learned, pools where it must, keeps the best, says
-when it collapsed.
-"""
+"""Sequence classification: learns, pools, keeps the best, says when it collapsed."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.modules.training import evaluate, train
 from tests.parts import classification
 
 from clozelab.modules.finetuning import FineTuning
@@ -27,9 +26,7 @@ SEP = 3
 
 @pytest.fixture(scope="module")
 def split() -> TextSplit:
-    """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere
-    inside.
-    """
+    """64 rows of 3 to 12 tokens; the class is which of three markers stands inside."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 64)
     rows = []
@@ -59,42 +56,23 @@ def make(split: TextSplit, tiny_module: Callable[..., Any]) -> Callable[..., Fin
     return build
 
 
-def train(module: FineTuning, split: TextSplit, steps: int) -> None:
-    optimizer = module.optimizer_factory(module.named_parameters())
-    module.train()
-    for step in range(steps):
-        index = np.arange(64)[step % 2 :: 2]
-        batch = make_batch(split.sequences, index, {"labels": split.labels})
-        loss = module.loss(module.logits(batch), batch) / len(index)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+def steps(split: TextSplit, number: int) -> Iterator[Any]:
+    """Batches of every other row, in turn."""
+    for step in range(number):
+        yield make_batch(split.sequences, np.arange(64)[step % 2 :: 2], {"labels": split.labels})
 
 
-def evaluate(module: FineTuning, split: TextSplit) -> None:
-    module.eval()
-    with torch.no_grad():
-        for index in np.array_split(np.random.default_rng(1).permutation(64), 3):
-            module.validation_step(make_batch(split.sequences, index, {}), 0)
-    module.on_validation_epoch_end()
+def parts(rows: Any) -> list[Any]:
+    """Three batches of all rows, shuffled."""
+    order = np.random.default_rng(1).permutation(len(rows))
+    return [make_batch(rows, index, {}) for index in np.array_split(order, 3)]
 
 
-@pytest.mark.parametrize(
-    ("is_causal", "head"),
-    [
-        (False, "linear"),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in ((True, "linear"), (False, "bilstm"))
-        ),
-        (True, "bilstm"),
-    ],
-)
+@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (True, "bilstm")])
 def test_overfits(make: Any, split: TextSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
-    train(module, split, 120)
-    evaluate(module, split)
-    best = module.require_best()
+    train(module, steps(split, 120))
+    best = evaluate(module, parts(split.sequences))
     assert best.scores["validation/accuracy"] > 0.95
     assert not best.is_collapsed
 
@@ -123,8 +101,7 @@ def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
 
 def test_predictions_are_kept_in_file_order(make: Any, split: TextSplit) -> None:
     module = make()
-    evaluate(module, split)
-    best = module.require_best()
+    best = evaluate(module, parts(split.sequences))
     assert [row["id"] for row in best.predictions] == [f"e{i}" for i in range(64)]
     assert [row["label"] for row in best.predictions] == [NAMES[i] for i in split.labels]
     for row in best.predictions:
@@ -136,13 +113,12 @@ def test_predictions_are_kept_in_file_order(make: Any, split: TextSplit) -> None
 
 def test_first_best_evaluation_wins_with_its_weights(make: Any, split: TextSplit) -> None:
     module = make()
-    train(module, split, 60)
-    evaluate(module, split)
-    good = module.require_best()
+    train(module, steps(split, 60))
+    good = evaluate(module, parts(split.sequences))
     with torch.no_grad():
         module.classifier.weight.zero_()
         module.classifier.bias.copy_(torch.tensor([0.0, 0.0, 5.0]))
-    evaluate(module, split)
+    evaluate(module, parts(split.sequences))
     assert module.require_best() is good
     assert len(module.history) == 2
     module.restore_best()
@@ -154,8 +130,7 @@ def test_collapsed_run_is_recognised(make: Any, split: TextSplit) -> None:
     with torch.no_grad():
         module.classifier.weight.zero_()
         module.classifier.bias.copy_(torch.tensor([0.0, 0.0, 5.0]))
-    evaluate(module, split)
-    best = module.require_best()
+    best = evaluate(module, parts(split.sequences))
     assert best.is_collapsed
     assert best.scores["validation/matthews"] == 0.0
     assert module.baseline() == np.bincount(split.labels).max() / 64
@@ -201,11 +176,7 @@ def test_further_validation_sets_have_scores_of_their_own(make: Any, split: Text
         validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy"
     )
     rows = join_sequences([split.sequences, flipped.sequences])
-    with torch.no_grad():
-        for index in np.array_split(np.random.default_rng(1).permutation(128), 3):
-            module.validation_step(make_batch(rows, index, {}), 0)
-    module.on_validation_epoch_end()
-    best = module.require_best()
+    best = evaluate(module, parts(rows))
     predicted = np.array([NAMES.index(row["prediction"]) for row in best.predictions])
     assert best.scores["validation/accuracy"] == np.mean(predicted == split.labels)
     assert best.scores["validation/other_accuracy"] == np.mean(predicted == flipped.labels)
@@ -220,9 +191,8 @@ def test_regression(make: Any, split: TextSplit) -> None:
         "number_range": [0, 3],
     }
     module = make(validation=numbers, names=(), **changes)
-    train(module, numbers, 150)
-    evaluate(module, numbers)
-    best = module.require_best()
+    train(module, steps(numbers, 150))
+    best = evaluate(module, parts(numbers.sequences))
     assert best.scores["validation/spearman"] > 0.85 and not best.is_collapsed
     assert module.baseline() is None and module.classifier.weight.shape[0] == 1
     part = module.predict_step(make_batch(numbers.sequences, np.arange(64), {}), 0)
@@ -248,9 +218,7 @@ def test_predictions_are_label_names_in_order(make: Any, split: TextSplit) -> No
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pooling: str) -> None:
-    """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once
-    each.
-    """
+    """64 rows are the windows of 24 texts, whose logits are pooled text by text."""
     counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     texts = replace(
@@ -261,8 +229,7 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pool
     expected = np.stack(
         [getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)]
     )
-    evaluate(module, split)
-    best = module.require_best()
+    best = evaluate(module, parts(split.sequences))
     np.testing.assert_allclose([row["logits"] for row in best.predictions], expected, atol=1e-4)
     assert [row["label"] for row in best.predictions] == [NAMES[i] for i in split.labels[:24]]
     assert best.scores["validation/accuracy"] == np.mean(expected.argmax(1) == split.labels[:24])

@@ -1,6 +1,4 @@
-"""Token classification: learns from context, scores words once and whole entities, document context
-included.
-"""
+"""Token classification: learns from context, scores words once and whole entities."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.modules.training import evaluate, train
 from tests.parts import tagging
 
 from clozelab.tasks.batches import make_batch
@@ -68,31 +67,18 @@ def split() -> WordSplit:
     )
 
 
-def train(module: Any, rows: Any, steps: int, rate: float = 2e-3) -> None:
-    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], rate)
-    module.train()
-    for _ in range(steps):
-        batch = make_batch(rows, np.arange(len(rows)), {})
-        loss = module.loss(module.logits(batch), batch) / len(batch["labels"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def evaluate(module: Any, rows: Any) -> Any:
-    module.eval()
-    with torch.no_grad():
-        for index in np.array_split(np.random.default_rng(1).permutation(len(rows)), 3):
-            module.validation_step(make_batch(rows, index, {}), 0)
-    module.on_validation_epoch_end()
-    return module.require_best()
+def parts(rows: Any) -> list[Any]:
+    """Three batches of all rows, shuffled."""
+    order = np.random.default_rng(1).permutation(len(rows))
+    return [make_batch(rows, index, {}) for index in np.array_split(order, 3)]
 
 
 @pytest.mark.parametrize("head", ["linear", "bilstm"])
 def test_learns_entities(split: WordSplit, tiny_module: Callable[..., Any], head: str) -> None:
     module = tiny_module(tagging, names=NAMES, head=head, validation=split, metric="validation/f1")
-    train(module, split.sequences, 60)
-    best = evaluate(module, split.sequences)
+    whole = make_batch(split.sequences, np.arange(40), {})
+    train(module, [whole] * 60, rate=2e-3)
+    best = evaluate(module, parts(split.sequences))
     assert best.scores["validation/f1"] > 0.95
     assert list(best.scores) == [
         f"validation/{key}" for key in ("f1", "precision", "recall", "accuracy")
@@ -139,7 +125,7 @@ def test_collapse_and_parts_of_speech(split: WordSplit, tiny_module: Callable[..
     module = tiny_module(tagging, names=NAMES, validation=split, metric="validation/accuracy")
     with torch.no_grad():
         module.classifier.bias.copy_(torch.tensor([9.0, 0.0, 0.0]))
-    best = evaluate(module, split.sequences)
+    best = evaluate(module, parts(split.sequences))
     assert best.is_collapsed
     assert best.scores["validation/f1"] == 0.0
     assert best.scores["validation/accuracy"] == module.baseline()

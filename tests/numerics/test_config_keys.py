@@ -68,7 +68,7 @@ EVERY_CLASS = [False, pytest.param(True, marks=pytest.mark.slow)]
 def test_a_changed_key_is_read_or_refused(name: str, every_class: bool) -> None:
     """In each run of the suite, a change of the encoder in its language model, one of a head in all
     classes, and keys that no family reads in BERT. What our configuration shows to be read is
-    compared with transformers in every fifth family that has the key. `slow` builds all classes
+    compared with transformers in every seventh family that has the key. `slow` builds all classes
     with every change.
     """
     with config_keys.quiet():

@@ -1,6 +1,4 @@
-"""What DeBERTa alone has: its terms, options, and its decoder of masked tokens; test_families.py
-has its layers and heads.
-"""
+"""What DeBERTa alone has: its terms, options, and its decoder of masked tokens."""
 
 from __future__ import annotations
 

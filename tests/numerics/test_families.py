@@ -131,9 +131,7 @@ def test_every_head_and_its_gradient(case: Case, suffix: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("case", members.WITH_LOSS.values(), ids=members.WITH_LOSS)
 def test_the_masked_loss(case: Case, tmp_path: Path) -> None:
-    """Of each text's first token and every third one; a member's other shapes change its states,
-    which are compared above.
-    """
+    """Of each text's first token and every third one; of each member's first shape."""
     pair = members.build_pair(case, "ForMaskedLM", tmp_path)
     batch = members.make_batch(case)
     ids = batch.theirs["input_ids"]
@@ -157,9 +155,7 @@ def test_the_padding_id_inside_a_text_is_a_word(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("case", "suffix"), EVERY_FILE)
 def test_there_and_back(case: Case, suffix: str, tmp_path: Path) -> None:
-    """What we write of a model that we have read has its tensors alone, loads in its class, and
-    here.
-    """
+    """What we write of a model that was read has its tensors alone, and loads in its class."""
     pair = members.build_pair(case, suffix, tmp_path)
     for file, content in members.tokenizer_of(case).files().items():
         (tmp_path / "theirs" / file).write_bytes(content)
@@ -278,9 +274,7 @@ def test_distances_beyond_the_buckets(tmp_path: Path) -> None:
 
 
 def test_a_generator_with_its_discriminators_embeddings(tmp_path: Path) -> None:
-    """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the
-    same.
-    """
+    """Two encoders share one Embeddings; each folder is whole."""
     pair = members.build_pair(case_of("electra"), "ForPreTraining", tmp_path)
     shared = pair.encoder.embeddings
     config = generator_config(pair.encoder.config, "1/2")
@@ -330,9 +324,7 @@ def our_folder(name: str, kinds: tuple[str, ...], is_causal: bool, folder: Path)
 def test_elsewhere_a_folder_says_the_same_or_is_refused(
     name: str, kinds: tuple[str, ...], is_causal: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Theirs pools the first token, which has seen nothing under a causal mask: 50.5 % where we
-    have 88.4 %.
-    """
+    """Theirs pools the first token, which has seen nothing under a causal mask."""
     folder = tmp_path / "ours"
     pair = our_folder(name, kinds, is_causal, folder)
     (architecture,) = read_config_dict(folder)["architectures"]
@@ -379,9 +371,7 @@ def test_a_causal_mask_and_the_last_token_make_a_difference(tmp_path: Path) -> N
 
 
 def test_a_bilstm_that_theirs_would_leave_out_is_refused(tmp_path: Path) -> None:
-    """Of half the hidden size each way: the output layer behind it fits their class, which has no
-    BiLSTM.
-    """
+    """The output layer behind it fits their class, which has no BiLSTM."""
     encoder = our_folder("bert", (), False, tmp_path / "ours").encoder
     head = family_for(encoder.config).head("tags", encoder, num_labels=2, input_size=32)
     heads = {"tags": head, "bilstm": BiLSTM(32, 16, 1, 0.0)}

@@ -1,6 +1,4 @@
-"""Model folders as transformers and people leave them: read as transformers reads them, or refused
-in one sentence.
-"""
+"""Folders as transformers and people leave them: read as transformers does, or refused."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def write(
     strips_accents: bool = False,
     **config: Any,
 ) -> Path:
-    """A random model of transformers, and a tokenizer with added tokens that keeps accents or
-    strips them.
-    """
+    """A random model of transformers with added tokens, which keeps accents or strips them."""
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     tokenizer = transformers.BertTokenizer(vocab=vocabulary, strip_accents=strips_accents)
     tokenizer.add_tokens(MARKED)

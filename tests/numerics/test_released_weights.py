@@ -85,47 +85,8 @@ def test_outputs_equal_the_oracle(minilm, shared_dir, kind):
     assert (pooled - torch.from_numpy(oracle["pooler_output"])).abs().max() <= 1e-5
 
 
-@pytest.mark.slow
-def test_sentence_transformers_gives_our_means(minilm_folder, tmp_path):
-    """Of what is exported, and of the released folder itself."""
-    library = pytest.importorskip("sentence_transformers")
-    assert (
-        main(
-            ["export", str(minilm_folder), f"to={tmp_path / 'out'}", "format=sentence_transformers"]
-        )
-        == 0
-    )
-    model = read_model(tmp_path / "out")
-    assert (model.architecture, dict(model.heads), model.untrained) == ("BertModel", {}, ())
-    texts = ["A cat sat on the mat.", "Élan vital: naïve café!", "How far is it to the moon? " * 12]
-    tokenizer = model.tokenizer
-    ids = [
-        torch.tensor([tokenizer.cls_id, *one, tokenizer.sep_id])
-        for one in tokenizer.encode_batch(texts)
-    ]
-    flat = torch.cat(ids)
-    positions = torch.cat([torch.arange(len(one)) for one in ids])
-    with torch.no_grad():
-        states = model.encoder(
-            flat, flat * 0, positions, Layout.ragged([len(one) for one in ids])
-        ).sequence_output
-    lengths = [len(one) for one in ids]
-    means = torch.stack([part.mean(0) for part in states.split(lengths)])
-    exported = torch.from_numpy(
-        library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
-    )
-    released = torch.from_numpy(
-        library.SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)
-    )
-    expected = torch.nn.functional.normalize(means)
-    assert (expected - released).abs().max() <= 1e-5
-    assert (expected - exported).abs().max() <= 1e-5
-
-
 def test_the_reaction_model_fills_masks_as_transformers(tmp_path):
-    """A pickle without an architecture in its configuration: tensors' names say that it has both
-    heads.
-    """
+    """A pickle without an architecture: its tensors' names say that it has both heads."""
     transformers = pytest.importorskip("transformers")
     source = loader_position("rxnfp", "rxnfp") / "models" / "transformers" / "bert_pretrained"
     shutil.copytree(source, tmp_path / "rxnfp")

@@ -1,6 +1,4 @@
-"""XLNet equals transformers' classes at 1e-5, by one stream and by two: states, outputs, losses,
-gradients; and its texts are those of its tokenizers, whose [CLS] stands at the end.
-"""
+"""XLNet equals transformers' classes at 1e-5, by one stream and by two, from its texts on."""
 
 from __future__ import annotations
 
@@ -163,9 +161,7 @@ def test_two_streams(
     tmp_path: Path,
     monkeypatch: Any,
 ) -> None:
-    """Queries start from `mask_emb`, whatever stands there, and see neither themselves nor what
-    follows in the order.
-    """
+    """Queries start from `mask_emb`, and see neither themselves nor what follows in the order."""
     monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _: kernel)
     pair = members.build_pair(CASE, "LMHeadModel", tmp_path)
     model, encoder, heads = pair.theirs, pair.encoder, pair.heads
@@ -233,9 +229,7 @@ def unigram_files(folder: Path, **options: Any) -> None:
 def test_a_classifier_reads_texts_as_transformers_does(
     kind: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """One text and two, alone and padded: by AutoTokenizer and its class, and by `clozelab.load`;
-    a folder that we have written says the same again.
-    """
+    """One text and two, alone and padded; a folder that we have written says the same again."""
     import clozelab
 
     pad = 0 if kind == "wordpiece" else 5

@@ -58,9 +58,7 @@ def change_token(shards: TokenShards) -> Callable[[int], TokenShards]:
 
 @pytest.fixture
 def make_encoder(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
-    """make_encoder(is_causal) -> a tiny encoder without dropout, in evaluation mode, the same
-    weights each time.
-    """
+    """make_encoder(is_causal) -> a tiny encoder without dropout, always of the same weights."""
 
     def make(is_causal: bool) -> Encoder:
         torch.manual_seed(0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.objectives.test_hybrid import hybrid
+from tests.objectives.test_hybrid import MASKING, hybrid
 from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
 from tests.screens import refuses
 from torch import Tensor
@@ -34,12 +34,6 @@ from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
 from clozelab.tasks.sequences import TokenSequences
 
-MASKING = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-}
 MLM = MaskedLanguageModel(**MASKING, weight=1.0)
 EMD = EnhancedMaskedLanguageModel(**MASKING, weight=1.0)
 PERMUTED = PermutedLanguageModel(**MASKING, weight=1.0, sees_every_position=True)

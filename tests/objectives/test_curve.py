@@ -1,6 +1,4 @@
-"""Pre-training beside transformers' BertForMaskedLM: equal instances, masks, weights and updates,
-so equal curves.
-"""
+"""Beside BertForMaskedLM: equal instances, masks, weights and updates give equal curves."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ ADAM = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01}
 
 @pytest.fixture
 def text(shards: TokenShards) -> TokenShards:
-    """The small corpus's sentences, each token drawn after the one before it: something to be
-    learnt.
-    """
+    """The small corpus's sentences, each token drawn after the one before it."""
     rng = np.random.default_rng(1)
     following = rng.integers(5, VOCAB, (VOCAB, 3))
     tokens = [5]
@@ -119,11 +115,3 @@ def test_the_first_losses_are_theirs(run: Callable[..., Any]) -> None:
     found = run(5)
     np.testing.assert_allclose(found[:, 0], found[:, 1], atol=1e-5, rtol=0)
     assert len(set(found[:, 0])) == 5
-
-
-@pytest.mark.slow
-def test_means_of_a_hundred_losses_stay_theirs(run: Callable[..., Any]) -> None:
-    means = run(500).reshape(5, 100, 2).mean(1)
-    print(f"means of 100 steps, ours and theirs: {means.round(5).tolist()}")
-    assert means[-1, 0] < means[0, 0] - 0.5, "something is learnt"
-    np.testing.assert_allclose(means[:, 0], means[:, 1], atol=0.005, rtol=0)

@@ -1,6 +1,4 @@
-"""DeBERTa's objectives against transformers' encoders in a plain loop: embeddings whose gradients
-are kept apart, and the enhanced mask decoder's share of the work.
-"""
+"""DeBERTa's objectives against transformers' encoders in a plain loop, and their work."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.objectives.test_hybrid import MASKING
 from tests.screens import refuses
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,12 +31,6 @@ transformers = pytest.importorskip("transformers")
 
 SLOTS = 32
 NUM = 7
-MASKING: dict[str, Any] = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-}
 DEBERTA: dict[str, Any] = {
     "model_type": "deberta-v2",
     "type_vocab_size": 0,

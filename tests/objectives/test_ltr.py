@@ -61,9 +61,7 @@ def test_loss_does_not_see_beyond_the_next_token(
     change_token: Callable[[int], TokenShards],
     is_causal: bool,
 ) -> None:
-    """A changed token at slot q leaves the losses at slots below q - 1 alone; without the causal
-    mask it does not.
-    """
+    """A changed token at slot q leaves losses below q - 1 alone, if the mask is causal."""
     encoder = make_encoder(is_causal)
     instances = FullSentences().bind(shards, ids, 48)
     rows = instances.pack(1, 0, np.array([2]))

@@ -27,9 +27,7 @@ def test_loss_is_cross_entropy_of_the_pooled_state(
     make_mlm: Any,
     is_causal: bool,
 ) -> None:
-    """With a causal encoder (NSP beside LTR) the last real token is pooled, padded rows
-    included.
-    """
+    """A causal encoder pools the last real token, in padded rows too."""
     encoder = make_encoder(is_causal)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(

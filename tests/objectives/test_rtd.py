@@ -1,6 +1,4 @@
-"""Replaced-token detection against transformers' two halves of ELECTRA in a plain loop: losses,
-gradients, draws.
-"""
+"""Replaced-token detection against transformers' two halves of ELECTRA in a plain loop."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def gradients(model: EncoderWithHeads) -> dict[str, Tensor]:
 def reference(
     models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: int
 ) -> tuple[Any, Any, list[Tensor]]:
-    """transformers' generator and discriminator with these weights, and the two losses of one
-    step.
-    """
+    """transformers' generator and discriminator with these weights; both losses of a step."""
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
     halves = []
@@ -215,9 +211,7 @@ def test_what_is_drawn_and_reported(
 def test_padded_predictions_change_nothing(
     objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
 ) -> None:
-    """A number of predictions raised for accelerators: the same text is read, where the same words
-    are drawn.
-    """
+    """As for accelerators: the same text is read, where the same words are drawn."""
     plain = to_torch(batch)
     padded = to_torch(pad_predictions(batch, 64))
     assert objective.counts(padded) == objective.counts(plain)
@@ -237,9 +231,7 @@ def test_padded_predictions_change_nothing(
 
 
 def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:
-    """Against torch's counter on a whole step: forward and backward of both, and one more
-    projection for the draw.
-    """
+    """Against torch's counter on a whole step, with one more projection for the draw."""
     from torch.utils.flop_counter import FlopCounterMode
 
     config = models["encoder"].encoder.config

@@ -1,6 +1,4 @@
-"""Sentence order: both orders have the same tokens, and nothing but their text tells which is
-which.
-"""
+"""Sentence order: both orders have the same tokens, and only their text tells them apart."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def test_labels_are_balanced_and_drawn_anew_in_every_epoch(
 
 
 def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
-    """Sentences of very different lengths, in instances of a few: the first is as long as the
-    second on average.
-    """
+    """Of sentences of very different lengths, on average."""
     rng = np.random.default_rng(0)
     sizes = np.full(3000, 9)
     lengths = rng.geometric(0.12, 27_000)

@@ -1,6 +1,4 @@
-"""The composition: batches are pure, terms add up over micro-batches and sources, misfits are
-refused.
-"""
+"""Batches are pure, terms add up over micro-batches and sources, misfits are refused."""
 
 from __future__ import annotations
 
@@ -127,9 +125,7 @@ def test_held_out_losses_by_source_and_separators_apart(
     is_causal: bool,
     has_token_types: bool,
 ) -> None:
-    """Against each prediction's own cross-entropy, from whole logits; its source is that of its own
-    document.
-    """
+    """Against each prediction's own cross-entropy; its source is that of its own document."""
     ids = replace(ids, has_token_types=has_token_types)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)

@@ -22,9 +22,7 @@ SHAPES = {"square": (24, 24), "wide": (16, 64), "a little wide": (16, 24)}
 
 
 def by_singular_values(matrix: np.ndarray) -> np.ndarray:
-    """What the iterations do, said of singular values: the odd polynomial five times, on S divided
-    by its norm.
-    """
+    """The iterations on singular values: the odd polynomial five times, on S by its norm."""
     a = 3.4445
     b = -4.7750
     c = 2.0315
@@ -38,9 +36,7 @@ def by_singular_values(matrix: np.ndarray) -> np.ndarray:
 def plain_step(
     weight: np.ndarray, gradient: np.ndarray, buffer: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One update of one matrix, from the formulas of the paper's code; returns the weight and the
-    momentum.
-    """
+    """One update of one matrix by the paper's formulas; returns weight and momentum."""
     buffer = MOMENTUM * buffer + (1 - MOMENTUM) * gradient
     ahead = MOMENTUM * buffer + (1 - MOMENTUM) * gradient
     rows, columns = weight.shape
@@ -88,9 +84,7 @@ def named_gradients(encoder: nn.Module, step: int) -> Mapping[str, Tensor]:
 def test_steps_equal_those_of_single_matrices(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., EncoderConfig], elements: int
 ) -> None:
-    """Of a whole layer: query, key and value are three matrices, tall and wide ones share a
-    batch.
-    """
+    """Query, key and value are three matrices; tall and wide ones share a batch."""
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
     monkeypatch.setattr(muon, "BATCH_ELEMENTS", elements)
     config = tiny_config(

@@ -1,6 +1,4 @@
-"""AdamW against a plain transcription of the released formulas, its decay groups, and the
-learning-rate schedule.
-"""
+"""AdamW against the released formulas, its decay groups, and schedules."""
 
 from __future__ import annotations
 
@@ -16,12 +14,7 @@ from clozelab.addresses import build
 from clozelab.launch.sweep import compose
 from clozelab.optim import muon
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw, build_torch
-from clozelab.optim.schedule import (
-    CosineDecay,
-    LinearWarmupDecay,
-    WarmupStableDecay,
-    linear_warmup_decay,
-)
+from clozelab.optim.schedule import CosineDecay, LinearWarmupDecay, WarmupStableDecay
 
 SETTINGS = {
     "learning_rate": 0.01,
@@ -89,14 +82,6 @@ def test_corrected_variant_equals_torch_without_fusion() -> None:
         plain.step()
     for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
-
-
-def test_biases_and_layer_norm_do_not_decay() -> None:
-    net = model()
-    decaying, rest = build_adamw(net.named_parameters(), **SETTINGS).param_groups
-    assert decaying["weight_decay"] == 0.1 and rest["weight_decay"] == 0.0
-    assert {id(p) for p in decaying["params"]} == {id(net[0].weight), id(net[2].weight)}
-    assert {id(p) for p in rest["params"]} == {id(net[0].bias), id(net[1].weight), id(net[1].bias)}
 
 
 def test_frozen_parameters_are_left_out() -> None:
@@ -236,43 +221,9 @@ def rates(
     return [*seen, optimizer.param_groups[0]["lr"]]
 
 
-def test_paper_settings() -> None:
-    total = 1_000_000
-    warmup = 10_000
-    for step, expected in [
-        (0, 0.0),
-        (5_000, 0.5),
-        (9_999, 0.9999),
-        (10_000, 0.99),
-        (500_000, 0.5),
-        (999_999, 1e-6),
-    ]:
-        assert linear_warmup_decay(step, total_steps=total, warmup_steps=warmup) == pytest.approx(
-            expected
-        )
-
-
 def test_rates_over_a_run() -> None:
     assert rates(10, 0.2) == pytest.approx([0.0, 1.0, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
     assert rates(4, 0.0) == pytest.approx([2.0, 1.5, 1.0, 0.5, 0.0])
-
-
-def test_state_restores_the_rate() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = LinearWarmupDecay(optimizer, total_steps=10, warmup_fraction=0.2)
-    for _ in range(4):
-        optimizer.step()
-        schedule.step()
-    state = schedule.state_dict()
-    state_of_optimizer = optimizer.state_dict()
-    fresh = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    resumed = LinearWarmupDecay(fresh, total_steps=10, warmup_fraction=0.2)
-    fresh.load_state_dict(state_of_optimizer)
-    resumed.load_state_dict(state)
-    for one, other in ((optimizer, schedule), (fresh, resumed)):
-        one.step()
-        other.step()
-    assert optimizer.param_groups[0]["lr"] == fresh.param_groups[0]["lr"]
 
 
 @pytest.mark.parametrize(
@@ -297,6 +248,9 @@ def test_the_scale_says_whether_muon_takes_the_matrices(words: list[str], takes:
         ("learning_rate", "fast"),
         ("betas", (1.0, 0.9)),
         ("betas", (0.9, -0.1)),
+        ("betas", 0.9),
+        ("betas", [0.9]),
+        ("betas", ["high", 0.9]),
         ("eps", 0.0),
         ("weight_decay", -0.1),
         ("weight_decay", None),

@@ -72,13 +72,6 @@ def test_lines_are_texts_or_pairs(tmp_path: Path) -> None:
     ]
 
 
-def test_parquet_gives_the_values_that_it_holds(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"text": ["one", None], "n": [1, 2]})
-    frame.to_parquet(tmp_path / "a.parquet")
-    records = [row.record for row in open_rows(str(tmp_path / "a.parquet")).placed_rows()]
-    assert records == [{"text": "one", "n": 1}, {"text": None, "n": 2}]
-
-
 def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\x0cthree\n"))
     file = open_rows("-")
@@ -130,21 +123,6 @@ def test_lines_that_end_with_carriage_returns_alone(tmp_path: Path) -> None:
         open_rows(str(path))
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r\ntwo\r\n")] == ["one", "two"]
     assert [record["text"] for _, record, _ in rows_of(path, b"one\r")] == ["one"]
-
-
-def test_marks_that_span_lines_of_whole_rows_are_characters(tmp_path: Path) -> None:
-    plain = 'text\tn\n"the cat\t1\nbad film"\t2\ndog\t3\n'
-    assert [record["text"] for _, record, _ in rows_of(tmp_path / "a.tsv", plain)] == [
-        '"the cat',
-        'bad film"',
-        "dog",
-    ]
-    quoted = 'text\tn\n"the ""cat"""\t1\ndog\t3\n'
-    assert rows_of(tmp_path / "b.tsv", quoted)[0][1]["text"] == 'the "cat"'
-    over_lines = 'text\tn\n"the cat\nbad film"\t2\ndog\t3\n'
-    assert rows_of(tmp_path / "c.tsv", over_lines)[0][1]["text"] == "the cat\nbad film"
-    column = 'text\n"the cat\nbad film"\ndog\n'
-    assert rows_of(tmp_path / "d.tsv", column)[0][1]["text"] == "the cat\nbad film"
 
 
 @pytest.mark.parametrize("content", ["one\n\ntwo\n\n\n", "one\n\r\n", "one", "one\n", "a\tb\n\n"])

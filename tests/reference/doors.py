@@ -117,9 +117,7 @@ NOT_COMPARED = ("train/tokens_per_second", "train/mfu")
 
 
 def pretrain(root: Path, name: str) -> Path:
-    """Pre-train PRETRAININGS[name] below `root`, where the world and its cache lie too; returns the
-    run folder.
-    """
+    """Pre-train PRETRAININGS[name] below `root`, beside the world; returns the run folder."""
     return run_verb("pretrain", root, f"pretrain/{name}", WORLD | PRETRAIN, PRETRAININGS[name])
 
 
@@ -144,9 +142,7 @@ def run_verb(
 
 
 def world(root: Path) -> dict[str, Any]:
-    """sha256 of the world's files: texts and tasks are equal everywhere, the fitted baselines on
-    one machine.
-    """
+    """sha256 of the world's files; the fitted baselines are equal on one machine only."""
     files = {
         path.relative_to(root / "data").as_posix(): path
         for path in sorted((root / "data").rglob("*.*"))
@@ -212,9 +208,7 @@ def finetuning(folder: Path) -> dict[str, Any]:
 
 
 def _metrics(folder: Path) -> dict[str, list[float]]:
-    """Key of metrics.csv -> its values; `train/tokens` are those read when each training loss was
-    logged.
-    """
+    """Key of metrics.csv -> its values; `train/tokens` are those of each logged loss."""
     found: dict[str, list[float]] = {"train/tokens": []}
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
@@ -237,9 +231,7 @@ def _weights(folder: Path) -> str:
 
 
 def predictions(folder: Path) -> dict[str, str]:
-    """sha256 of every column of each file of predictions: a column that is added later changes no
-    other.
-    """
+    """sha256 of every column of predictions: a column added later changes no other."""
     found = {}
     for path in sorted(folder.glob("*predictions*.json*")) + sorted(folder.glob("null_odds.json")):
         if path.suffix == ".json":

@@ -65,9 +65,7 @@ def task_cases(root: Path) -> dict[str, Callable[[], Any]]:
 
 
 def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
-    """Case -> what it gives; of a case that fails, its traceback under "error". Of all, or of those
-    that are wanted.
-    """
+    """Case -> what it gives, or its traceback under "error"; of all, or of the wanted ones."""
     found: dict[str, Any] = {"machine": machine()}
     for case, give in cases(root).items():
         if not wanted or case in wanted or case in BEGUN_FROM:
@@ -79,9 +77,7 @@ def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """What decides in which order a machine sums: bitwise equality is asked for between equal ones
-    only.
-    """
+    """What decides in which order a machine sums: bits are compared between equal ones."""
     cpu = Path("/proc/cpuinfo")
     lines = (
         cpu.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpu.is_file() else []
@@ -107,9 +103,7 @@ def machine() -> dict[str, str]:
 
 
 def text(value: Any, depth: int = 0) -> str:
-    """JSON with one line a list of numbers, so that a difference can be read; floats as Python
-    writes them.
-    """
+    """JSON with one line a list of numbers, so that a difference can be read."""
     pad = "\n" + " " * (depth + 1)
     if isinstance(value, dict) and value:
         lines = (f"{json.dumps(key)}: {text(one, depth + 1)}" for key, one in value.items())

@@ -32,9 +32,7 @@ FIRST_STAND_INS = {"snli_95k": "mnli", "qnli_derived": "qnli"}
 
 
 def rejudge(report: str) -> list[dict[str, Any]]:
-    """Judgements as doors.judge gives them; AssertionError where the published report.md says
-    otherwise.
-    """
+    """Judgements as doors.judge gives them; AssertionError where report.md says otherwise."""
     with (RESULTS / report / "results.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert all(line["status"] == "complete" for line in lines), (
@@ -65,9 +63,7 @@ def first_number(text: str) -> str:
 
 
 def is_rounded(value: float | None, text: str) -> bool:
-    """Whether `text` is what `value` is rounded to; the first report's scores have four decimals
-    only.
-    """
+    """Whether `text` is what `value` is rounded to; the first report has four decimals."""
     if value is None or not text:
         return value is None and not text
     decimals = len(text.partition(".")[2])
@@ -116,9 +112,7 @@ def _read(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def _read_first(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The same of the first report's file: one line a run, its headline score alone, with four
-    decimals.
-    """
+    """The same of the first report's file: one line a run, its headline score alone."""
     pretrainings, finetunings = [], []
     for line in lines:
         if line["stage"] == "pretrain":

@@ -302,9 +302,7 @@ def _words_of(task: str) -> list[str]:
 
 
 def run_fingerprints(root: Path) -> dict[str, Any]:
-    """What runs of every verb that has runs are known by, of one encoder that is the same
-    everywhere.
-    """
+    """What runs of every verb are known by, of one encoder that is the same everywhere."""
     encoder = fixed_encoder(root)
     folders = {}
     for name in ("mlm_nsp", "ltr"):

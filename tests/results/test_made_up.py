@@ -355,6 +355,53 @@ def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
     assert judgement.verdict == Verdict.HOLDS
 
 
+@pytest.mark.parametrize("stage", ["pretrain", "evaluate"])
+def test_a_loss_is_over_the_tokens_of_one_tokenizer(declare: Any, stage: str) -> None:
+    column: dict[str, Any] = LOSS
+    if stage == "evaluate":
+        column = measured("loss", "validation/loss")
+    said = {"text": "t", "compare": ["b", "a", "loss"], "direction": "lower"}
+    experiment = declare(columns=[column], claims=[said])
+    for tokenizers, is_comparable in (("xx", True), ("xy", False), ("x", True)):
+        # Runs of b do not say theirs in the last case.
+        facts_of = dict(zip("ab", tokenizers, strict=False))
+        runs = []
+        for (row, loss), seed in product((("a", 3.0), ("b", 1.2)), (1, 2, 3)):
+            facts: dict[str, Any] = {"tokenizer": facts_of.get(row)}
+            score = loss + 0.01 * seed * (row == "b")
+            if stage == "pretrain":
+                one = trained(row, seed, score)
+                one.facts |= facts
+            else:
+                one = asked(row, seed, score, facts={"data": facts})
+                one.scores["validation/loss"] = one.scores.pop(METRIC)
+            runs.append(one)
+        (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
+        if is_comparable:
+            assert judgement.verdict == Verdict.HOLDS
+        else:
+            assert incomparability_of(judgement).code == "other tokens"
+
+
+def test_a_phase_changes_what_the_runs_objective_says(declare: Any) -> None:
+    mlm = "clozelab.objectives.mlm.MaskedLanguageModel"
+    runs = {
+        "words": {"objective": {"token": {"_target_": mlm, "whole_words": True}}},
+        "pieces": {"objective": {"token": {"_target_": mlm, "whole_words": False}}},
+        "said": {"objective": {"token": {"_target_": mlm, "predict_prob": 0.3}}},
+    }
+    changes = [{"objective": {"token": {"predict_prob": 0.3}}}]
+    of_words = trained("a", 1, 3.0, phases=changes, **runs["words"])
+    of_pieces = trained("b", 1, 3.0, phases=changes, **runs["pieces"])
+    assert of_words.predicts != of_pieces.predicts
+    plain = {"token": {"_target_": mlm}}
+    changed = trained("a", 1, 3.0, phases=changes, objective=plain)
+    assert changed.predicts == trained("a", 1, 3.0, **runs["said"]).predicts
+    # Of an older record, which does not have what a name stood for.
+    older = trained("a", 1, 3.0, phases=[{"objective": "ltr"}], objective=plain)
+    assert older.predicts == "ltr"
+
+
 def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
     said = {"text": "t", "compare": ["b", "a", "Bits"], "direction": "higher"}
     experiment = declare(columns=[measured("Bits")], claims=[said])

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,12 @@ from tests.runs.test_pretrain_run import (
 )
 from tests.screens import refuses, shows
 
+from clozelab.launch import sweep
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.outcome import same_fraction
+from clozelab.runs.record import read_record
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 RTD = {"objective": "rtd", "model.num_attention_heads": 4}
@@ -198,6 +202,32 @@ def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> 
         "train/mlm_loss",
         "train/rtd_loss",
     }
+
+
+def test_a_named_objective_is_known_by_its_settings(
+    workplace: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    phases = f"[{ONE}}}, {ONE}, objective: ltr}}]"
+    changes = {"objective": "mlm", "phases": phases}
+    run_here(workplace, tmp_path / "run", **changes)
+    record = read_record(tmp_path / "run")
+    # The loss is the last phase's, which masks nothing and leaves nothing in place.
+    assert "LeftToRight" in record.predicts
+    assert same_fraction(record) == 0
+    assert record.config["objective"]["token"]["same_fraction"] > 0
+    # The file of that name says something else by now.
+    named = sweep._named_objective
+
+    def edited(name: str, cfg: Any) -> Any:
+        node = named(name, cfg)
+        node["token"]["weight"] = 0.5
+        return node
+
+    monkeypatch.setattr(sweep, "_named_objective", edited)
+    with pytest.raises(ValueError, match="phase_objectives"):
+        run_here(workplace, tmp_path / "run", **changes)
 
 
 def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F811

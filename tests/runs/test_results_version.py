@@ -49,6 +49,8 @@ SETTINGS = {
     "squad_v1": ["task.data.doc_stride=16"],
     "squad_v2": ["task.data.doc_stride=16"],
 }
+WEIGHTS = "corpus.sources=[{name: a, path: a, weight: 1}, {name: b, path: b, weight: 0}]"
+PHASE_WEIGHTS = "phases.0.source_weights={microworld: 1}"
 CHANGED = (
     "results have changed: raise RESULTS_VERSIONS in runs/identity.py (and pin the new values"
     " here), or find out why. Now: "
@@ -148,11 +150,17 @@ def write_tasks(data: Path, words: list[str]) -> None:
         ("finetune", ["task=stsb"], 5),
         ("evaluate", ["measure=similarity"], 4),
         ("pretrain", [], 6),
+        ("pretrain", ["objective=mlm_nsp", "fidelity=paper"], 6),
+        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", WEIGHTS], 7),
+        ("pretrain", ["objective=mlm_nsp", WEIGHTS], 6),
+        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", PHASE_WEIGHTS], 7),
     ],
     ids=str,
 )
 def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
-    """Contrastive tasks alone: copies are no negatives, and lengths are mixed."""
+    """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings whose
+    random next segments follow the weights of the sources.
+    """
     assert results_version_of(stage, composed(stage, words).recorded) == version
 
 

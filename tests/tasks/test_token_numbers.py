@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
+from tests.modules.training import evaluate
 from tests.parts import WORDS, data_of, module_of
 
 from clozelab.cli import main
@@ -118,11 +118,7 @@ def test_the_loss_and_the_scores_are_those_of_the_words_with_a_number(
     assert module.loss(logits, batch).item() == pytest.approx(expected, rel=1e-5)
     module.loss(logits, batch).backward()
     assert module.classifier.weight.grad.isfinite().all()
-    with torch.no_grad():
-        for evaluation in data.val_dataloader():
-            module.validation_step(evaluation, 0)
-    module.on_validation_epoch_end()
-    best = module.require_best()
+    best = evaluate(module, data.val_dataloader())
     predicted, labels = [], []
     for record in best.predictions:
         for number, label in zip(record["prediction"], record["label"], strict=True):

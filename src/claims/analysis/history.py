@@ -185,9 +185,14 @@ class History:
 
 
 def _begins_with(seeds: str, start: str) -> bool:
-    """`1 2 3/1` begins with `1 2/1`: more pre-training seeds, and the same fine-tuning seeds."""
+    """`1 2 3/1` begins with `1 2/1`: more pre-training seeds, and the same fine-tuning seeds.
+
+    What is tested with one pre-training seed is of given encoders: `1/1 2 3` begins with `1/1 2`.
+    """
     first, _, finetune_seeds = start.partition("/")
     later, _, later_finetune_seeds = seeds.partition("/")
+    if first == later and " " not in first:
+        return f"{later_finetune_seeds} ".startswith(f"{finetune_seeds} ")
     return f"{later} ".startswith(f"{first} ") and finetune_seeds == later_finetune_seeds
 
 

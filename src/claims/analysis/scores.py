@@ -164,6 +164,8 @@ class ScoredRun:
     is_causal: bool | None
     # the class that the score is of; None where it is of all of them
     positive_label: str | None = None
+    # the tokenizer whose tokens are predicted, by its fingerprint; None where it does not say
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)

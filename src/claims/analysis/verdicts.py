@@ -296,10 +296,11 @@ def find_forecast(
         return None
 
     design = resolved.contrasts[0].design
-    present = max(contrast.difference.count for contrast in open_contrasts if contrast.difference)
+    counts = [contrast.difference.count for contrast in open_contrasts if contrast.difference]
     if design and not all(contrast.interim for contrast in open_contrasts):
         text = f"the first interim analysis is at {design.first} {seeds}"
-        return Forecast(text, "waits", design.first - present)
+        return Forecast(text, "waits", max(0, design.first - min(counts)))
+    present = max(counts)
     gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
     gate = next(filter(None, gates), "")
     if gate and resolved.claim.primary:

@@ -36,6 +36,7 @@ from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
+from clozelab.launch.sweep import named_objectives
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.adaptation import save_adapter
@@ -46,6 +47,7 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
 from clozelab.objectives.objective import Objective, build_models
 from clozelab.optim.groups import match_groups
+from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record, Score
 from clozelab.runs.reuse import kept_steps
@@ -128,6 +130,11 @@ def claim_run(job: PretrainingJob, composed: Composed) -> Run:
     # How an LM head begins that the given encoder lacks is a part of the result.
     if _lacks_lm_head(job):
         inputs["fresh_head"] = FRESH_HEAD
+    # A configuration has the name alone, whatever the file of that name says by now.
+    named = named_objectives(job.cfg)
+    if named:
+        identities = [identity_of({"objective": node}) for node in named.values()]
+        inputs["phase_objectives"] = digest(identities)
     # Phases may read two files under one name.
     checksums: dict[str, dict[str, None]] = {}
     for objective in job.objectives:
@@ -331,6 +338,10 @@ def train(job: PretrainingJob, run: Run) -> None:
     if "words" in job.corpus.manifest:  # not in one that was prepared long ago
         module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
+    last_phase = len(cfg.phases) - 1
+    named = named_objectives(cfg)
+    if last_phase in named:
+        facts["last_objective"] = named[last_phase]
     factory.record_begin(run, job.hardware, **facts)
     if cfg.encoder is not None and not cfg.fresh_weights:
         folder = Path(cfg.encoder)
@@ -413,13 +424,14 @@ def corpus_facts(
     `unigram_loss` is what the training text's frequencies alone give there. A generated text has
     `known_loss` too, the best that any model can do. `text` is a digest of the files that were
     read, of the steps that they went through and of how much was held out, whatever the files are
-    called and whichever tokenizer cuts them.
+    called and whichever tokenizer cuts them. `tokenizer` is that one's fingerprint.
     """
     # Losses that need no model: of frequencies alone and, where it is known, the best possible.
     labels = data.held_out_labels()
     facts: PlainDict = {
         "unigram_loss": unigram_loss(corpus.train, labels),
         "text": text_digest(cfg, corpus),
+        "tokenizer": corpus.tokenizer.fingerprint,
     }
     if not cfg.corpus.generator:
         return facts

@@ -32,7 +32,7 @@ Letters: B instances of a batch, N documents or owners, C candidates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -49,7 +49,7 @@ from clozelab.corpus.packing import (
     pack_pairs,
     pack_windows,
 )
-from clozelab.corpus.random import Draws
+from clozelab.corpus.random import COLUMN, Draws
 from clozelab.text.did_you_mean import check_choice
 
 if TYPE_CHECKING:
@@ -70,20 +70,26 @@ _THREE = np.arange(3)
 class Instances(ABC):
     """An input format bound to a token store and a sequence length.
 
-    `pack` is a pure function of its arguments.
+    `pack` is a pure function of its arguments. `weights` are those by which a phase reads its
+    sources, of every name; None: without.
     """
 
     shortest = 8
 
     def __init__(
-        self, layout: object, shards: TokenShards, ids: SpecialIds, seq_length: int
+        self,
+        layout: object,
+        shards: TokenShards,
+        ids: SpecialIds,
+        seq_length: int,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         if seq_length < self.shortest:
             raise ValueError(
                 f"seq_length {seq_length} is too short for this format; use at least"
                 f" {self.shortest}."
             )
-        self._arguments = (layout, shards, ids, seq_length)
+        self._arguments = (layout, shards, ids, seq_length, weights)
         self.ids = ids
         self.seq_length = seq_length
         self._tokens = shards.tokens
@@ -91,6 +97,9 @@ class Instances(ABC):
         self._documents = np.asarray(shards.document_offsets)
         self._sources = np.asarray(shards.document_source)
         self._source_names = shards.source_names
+        self._weights: NDArray[np.float64] | None = None  # [sources]
+        if weights is not None:
+            self._weights = np.array([weights[name] for name in shards.source_names], np.float64)
         # [documents] number of the whole document that each is a part of: no part of a document is
         # another's random next segment.
         self._origins = np.arange(shards.num_documents)
@@ -114,8 +123,17 @@ class Instances(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
-        """The instances named by `index` [B]; `epoch` is one number or [B]."""
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        """The instances named by `index` [B]; `epoch` is one number or [B].
+
+        `drawn` is what `draw` gives of the same ones; it is drawn now where it is missing.
+        """
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:  # noqa: ARG002
+        """What is drawn before tokens are read [B, ...]: for many at once it is cheaper."""
+        return np.empty((len(index), 0), dtype=np.int64)
 
     @abstractmethod
     def sources(self) -> NDArray[np.uint8]:
@@ -137,9 +155,15 @@ class InputFormat:
     copies: int = 1  # ways to cut the corpus that one epoch holds
     instances: ClassVar[type[Instances]]
 
-    def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
-        """Find the instances; ValueError where there are none."""
-        return self.instances(self, shards, ids, seq_length)
+    def bind(
+        self,
+        shards: TokenShards,
+        ids: SpecialIds,
+        seq_length: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> Instances:
+        """Find the instances; ValueError where there are none. See `Instances` for `weights`."""
+        return self.instances(self, shards, ids, seq_length, weights)
 
 
 def greedy_chunks(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
@@ -173,22 +197,57 @@ class _Split:
     available: I64
 
 
-class NegativeSampler:
-    """Draws members for random next segments, each from its own group.
+class WeightedSampler:
+    """Draws members of all sources, from each in proportion to its weight; never from one with 0.
 
-    For a group of a single document it draws from all members. Members lie sorted by group: group g
-    has those from low[g] to high[g].
+    `source` [members] is each one's; some source with a weight [sources] has members.
     """
 
     def __init__(
-        self, members: I64, group: NDArray[np.uint8], single_document_groups: Sequence[int]
+        self, members: I64, source: NDArray[np.uint8], weights: NDArray[np.float64]
+    ) -> None:
+        self._members = members[np.argsort(source, kind="stable")]
+        counts = np.bincount(source, minlength=len(weights))
+        is_read = weights * counts > 0
+        self._counts = counts[is_read]
+        self._low = (np.cumsum(counts) - counts)[is_read]
+        # The sources that are read share [0, 1) between them: 0.25 and 1 are the ends of 1 and 3.
+        ends = np.cumsum(weights[is_read])
+        self._ends = ends / ends[-1]
+        self._begins = np.append(0.0, self._ends[:-1])
+
+    def draw(self, uniform: NDArray[np.float64]) -> I64:
+        """A member for each number in [0, 1)."""
+        source = np.searchsorted(self._ends, uniform, side="right")
+        begin = self._begins[source]
+        count = self._counts[source]
+        inside = (uniform - begin) / (self._ends[source] - begin)
+        number = np.minimum((inside * count).astype(np.int64), count - 1)
+        return self._members[self._low[source] + number]
+
+
+class NegativeSampler:
+    """Draws members for random next segments, each from its own group.
+
+    For a wide group it draws from all members, `by_weight` where a phase has weights. Members lie
+    sorted by group: group g has those from low[g] to high[g].
+    """
+
+    def __init__(
+        self,
+        members: I64,
+        group: NDArray[np.uint8],
+        wide_groups: Sequence[int],
+        by_weight: WeightedSampler | None,
     ) -> None:
         self._members = members[np.argsort(group, kind="stable")]
         ends = np.append(0, np.cumsum(np.bincount(group, minlength=256)))
         self._low = ends[:-1].copy()
         self._high = ends[1:].copy()
-        self._low[single_document_groups] = 0
-        self._high[single_document_groups] = len(members)
+        self._low[wide_groups] = 0
+        self._high[wide_groups] = len(members)
+        self._wide_groups = wide_groups
+        self._by_weight = by_weight
 
     def draw(self, uniform: NDArray[np.float64], group: NDArray[np.uint8]) -> I64:
         """A member for each number in [0, 1) and group, which broadcast.
@@ -197,7 +256,11 @@ class NegativeSampler:
         """
         low = self._low[group]
         high = self._high[group]
-        return self._members[low + (uniform * (high - low)).astype(np.int64)]
+        drawn = self._members[low + (uniform * (high - low)).astype(np.int64)]
+        if self._by_weight is None:
+            return drawn
+        is_wide = np.isin(group, self._wide_groups)
+        return np.where(is_wide, self._by_weight.draw(uniform), drawn)
 
 
 class BoundPairs(Instances):
@@ -217,19 +280,30 @@ class BoundPairs(Instances):
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
             self._groups = self._sources
-        self._single_document_groups = self._find_single_document_groups(
-            np.flatnonzero(sizes >= fewest)
-        )
+        documents = np.flatnonzero(sizes >= fewest)
+        if self._weights is not None:
+            documents = documents[self._weights[self._sources[documents]] > 0]
+        single_document_groups = self._find_single_document_groups(documents)
         # Their random next segments are other sources'.
         self.single_document_sources = [
-            self._source_names[number] for number in self._single_document_groups
+            self._source_names[number] for number in single_document_groups
         ]
+        self._wide_groups = [0]
+        if layout.negative_scope == "source":
+            self._wide_groups = single_document_groups
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._starts)]
+
+    def _sampler(self, members: I64, document: I64) -> NegativeSampler:
+        """Of members that stand in these documents, both [members]."""
+        by_weight = None
+        if self._weights is not None:
+            by_weight = WeightedSampler(members, self._sources[document], self._weights)
+        return NegativeSampler(members, self._groups[document], self._wide_groups, by_weight)
 
     def _find_single_document_groups(self, documents: I64) -> list[int]:
         """Groups that draw next segments from all groups, for want of another document.
@@ -250,8 +324,9 @@ class BoundPairs(Instances):
         _, first_parts = np.unique(self._origins[documents], return_index=True)
         if len(first_parts) < 2:
             raise ValueError(
-                "the split has a single document with two sentences or more, and no other one to"
-                " draw a random next segment from: add documents, or say"
+                "the split has a single document with two sentences or more (of the sources that"
+                " are read), and no other one to draw a random next segment from: add documents, or"
+                " say"
                 " objective.input.random_next_prob=0, or objective/input=full_sentences",
             )
         groups, counts = np.unique(self._groups[documents[first_parts]], return_counts=True)
@@ -266,27 +341,40 @@ class PairInstances(BoundPairs):
         self._starts = self._find_starts()
         document = self._document_of(self._starts)
         self._document_of_start = document
-        group = self._groups[document]
         # the last instance of each document
         tails = np.flatnonzero(np.append(document[1:] != document[:-1], True))
-        self._all = NegativeSampler(np.arange(len(document)), group, self._single_document_groups)
-        self._tails = NegativeSampler(tails, group[tails], self._single_document_groups)
+        self._all = self._sampler(np.arange(len(document)), document)
+        self._tails = self._sampler(tails, document[tails])
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
+    ) -> PackedInstances:
+        if drawn is None:
+            drawn = self.draw(seed, epoch, index)
+        a_start, a_length, b_start, b_length, *others = np.ascontiguousarray(drawn.T)
+        spans = SegmentSpans(a_start, a_length, b_start, b_length)
+        source, b_source, label, wants_random = others
+        packed = pack_pairs(
+            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
+        )
+        return replace(
+            packed,
+            next_sentence_label=label,
+            source=source,
+            b_source=b_source,
+            num_fallbacks=int(wants_random.sum() - label.sum()),
+        )
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:
+        """[B, 8]: spans, sources, next_sentence_label, and whether it was to be 1."""
         draws = Draws(seed, epoch, index)
         split = self._split(draws)
         wants_random = draws.uniform("random next") < self._layout.random_next_prob
         b_start, b_document, label = self._random_starts(draws, split, wants_random)
-        spans = replace(split.spans, b_start=b_start)
-        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, draws)
-        num_fallbacks = int(wants_random.sum() - label.sum())
-        return replace(
-            packed,
-            next_sentence_label=label,
-            source=self._sources[split.document].astype(np.int64),
-            b_source=self._sources[b_document].astype(np.int64),
-            num_fallbacks=num_fallbacks,
-        )
+        spans = split.spans
+        sources = (self._sources[split.document], self._sources[b_document])
+        columns = (spans.a_start, spans.a_length, b_start, spans.b_length, *sources, label)
+        return np.stack([*columns, wants_random], axis=1).astype(np.int64, copy=False)
 
     def _find_starts(self) -> I64:
         """First sentences of all instances.
@@ -329,7 +417,7 @@ class PairInstances(BoundPairs):
         """
         sentences = self._sentences
         # [B, 3] in [0, 1): where A begins, where it is split, how a short B is cut.
-        draw = draws.column.uniform("split", _THREE)
+        draw = draws.uniform("split", _THREE, rows=COLUMN)
         first = self._starts[draws.names]
         document = self._document_of_start[draws.names]
         budget = self._budgets[document]
@@ -412,7 +500,7 @@ class PairInstances(BoundPairs):
         """
         # [C, 2] in [0, 1): which candidate, and whether one for a short B is kept.
         sub = 2 * attempt[:, None] + _TWO
-        draw = draws.column.uniform("negative", sub)
+        draw = draws.uniform("negative", sub, rows=COLUMN)
         group = self._groups[split.document]
         is_short = split.available < split.room
         candidate = np.where(
@@ -467,15 +555,20 @@ class ReleasedInstances(BoundPairs):
         for copy in range(layout.copies):
             starts.append(copy * number + self._find_starts(copy))
         self._starts = np.concatenate(starts).astype(np.min_scalar_type(layout.copies * number))
-        self._sampler = NegativeSampler(
-            np.arange(len(self._documents) - 1), self._groups, self._single_document_groups
-        )
+        documents = np.arange(len(self._sources))
+        self._other_documents = self._sampler(documents, documents)
 
     def sources(self) -> NDArray[np.uint8]:
         first = self._starts.astype(np.int64) % len(self._sentences)
         return self._sources[self._document_of(first)]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
         sentences = self._sentences
         copy, first = np.divmod(self._starts[index].astype(np.int64), len(sentences))
@@ -532,7 +625,7 @@ class ReleasedInstances(BoundPairs):
         target = layout.budgets(draws.epoch, document, self._budget)
         reach = np.searchsorted(self._sentences, self._sentences[first] + target)
         end = np.minimum(reach, self._documents[document + 1])
-        draw = draws.column.uniform("chunk", _TWO)
+        draw = draws.uniform("chunk", _TWO, rows=COLUMN)
         # A has one sentence at least, and leaves B one where there are two.
         split = first + 1 + (draw[:, 0] * (end - first - 1)).astype(np.int64)
         is_random = (end - first == 1) | (draw[:, 1] < layout.random_next_prob)
@@ -546,8 +639,8 @@ class ReleasedInstances(BoundPairs):
         rows = np.arange(len(document))
         # Ten candidates for the other document [B, 10]: the first that is another one, or at last
         # one's own.
-        draw = draws.column.uniform("other document", np.arange(10))
-        candidates = self._sampler.draw(draw, self._groups[document][:, None])
+        draw = draws.uniform("other document", np.arange(10), rows=COLUMN)
+        candidates = self._other_documents.draw(draw, self._groups[document][:, None])
         is_other = self._origins[candidates] != self._origins[document][:, None]
         first_other = np.where(is_other.any(1), is_other.argmax(1), -1)
         other = candidates[rows, first_other]
@@ -561,7 +654,7 @@ class ReleasedInstances(BoundPairs):
 def _cut_in_front(draws: Draws, stream: str, removed: I64) -> I64:
     """How many of the `removed` [B] tokens go from the front: a coin for each."""
     number = np.arange(removed.max(initial=0))  # [most removed]
-    coins = draws.column.uniform(stream, number)
+    coins = draws.uniform(stream, number, rows=COLUMN)
     is_front = (coins < 0.5) & (number < removed[:, None])
     return is_front.sum(axis=1)
 
@@ -591,7 +684,8 @@ class SegmentPairs(InputFormat):
     Random ones come with `random_next_prob`. `cuts`: ours, or those of the released builder
     (`ReleasedInstances`), where lengths tell something of the label. `negative_scope`: "corpus"
     draws the other document over the whole corpus, "source" inside A's own source (over the corpus
-    where that is a single document). Ours draws in proportion to length, the released builder draws
+    where that is a single document); in a phase with weights, over its sources in proportion to
+    their weights. Ours draws in proportion to length, the released builder draws
     all documents alike. Over a corpus of unlike sources, the source tells half of the random
     segments: see `source_rule`.
     """
@@ -625,17 +719,23 @@ class SegmentPairs(InputFormat):
                 f" {plain}, none has 0."
             )
 
-    def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
+    def bind(
+        self,
+        shards: TokenShards,
+        ids: SpecialIds,
+        seq_length: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> Instances:
         if self.cuts == "released":
-            return ReleasedInstances(self, shards, ids, seq_length)
-        return PairInstances(self, shards, ids, seq_length)
+            return ReleasedInstances(self, shards, ids, seq_length, weights)
+        return PairInstances(self, shards, ids, seq_length, weights)
 
     def budgets(self, copy: Epoch, document: I64, budget: int) -> I64:
         """Tokens of text that instances of each document [N] are to have.
 
         It is the budget or, in a document of short instances, 2 to that.
         """
-        draw = Draws(self.builder_seed, copy, document).column.uniform("short", _TWO)
+        draw = Draws(self.builder_seed, copy, document).uniform("short", _TWO, rows=COLUMN)
         is_short = draw[:, 0] < self.short_seq_prob
         short_budget = 2 + (draw[:, 1] * (budget - 1)).astype(np.int64)
         return np.where(is_short, short_budget, budget)
@@ -683,7 +783,13 @@ class WindowInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         first = self._bounds[index]
         end = self._bounds[index + 1]

@@ -30,6 +30,7 @@ Ints = int | NDArray[np.integer]
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 _ROUNDS = 6
+COLUMN = np.s_[:, None]  # `rows` for several numbers of each thing
 
 
 def _mix(value: U64) -> U64:
@@ -99,9 +100,12 @@ def uniform01(
     seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0
 ) -> NDArray[np.float64]:
     """Uniform in [0, 1), 53 random bits."""
+    return _in_unit_interval(uniform_u64(seed, epoch, stream, index, sub))
+
+
+def _in_unit_interval(bits: U64) -> NDArray[np.float64]:
     # a float64 has 53 bits of mantissa
-    bits = uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)
-    return bits * np.float64(2.0**-53)
+    return (bits >> np.uint64(11)) * np.float64(2.0**-53)
 
 
 def integers(
@@ -116,7 +120,10 @@ def integers(
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers of some things [B], each known by its name; `epoch` is one number or [B]."""
+    """Random numbers of some things [B], each known by its name; `epoch` is one number or [B].
+
+    `rows` are the things that numbers are drawn for, as numpy indexes.
+    """
 
     seed: int
     epoch: int | NDArray[np.int64]
@@ -127,22 +134,20 @@ class Draws:
         epoch = self.epoch if isinstance(self.epoch, int) else self.epoch[rows]
         return Draws(self.seed, epoch, self.names[rows])
 
-    @property
-    def column(self) -> Draws:
-        """The same [B, 1], for several numbers of each."""
-        return self.of(np.s_[:, None])
-
-    def bits(self, stream: str, sub: Ints = 0) -> U64:
+    def bits(self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:]) -> U64:
         """As `uniform_u64`."""
-        return uniform_u64(self.seed, self.epoch, stream, self.names, sub)
+        state = _step(_epoch_state(self.seed, stream, self.epoch), self.names)
+        return _step(state[rows], sub)
 
-    def uniform(self, stream: str, sub: Ints = 0) -> NDArray[np.float64]:
+    def uniform(self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:]) -> NDArray[np.float64]:
         """As `uniform01`."""
-        return uniform01(self.seed, self.epoch, stream, self.names, sub)
+        return _in_unit_interval(self.bits(stream, sub, rows=rows))
 
-    def integers(self, stream: str, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
+    def integers(
+        self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:], high: Ints
+    ) -> NDArray[np.int64]:
         """As the function `integers`."""
-        return integers(self.seed, self.epoch, stream, self.names, sub, high=high)
+        return (self.uniform(stream, sub, rows=rows) * np.asarray(high)).astype(np.int64)
 
 
 def _feistel(

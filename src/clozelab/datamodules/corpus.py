@@ -19,9 +19,9 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import BoundPairs, InputFormat, Instances
+from clozelab.corpus.instances import BoundPairs, Instances
 from clozelab.corpus.mixing import Mixture, check_weights
-from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.packing import I64, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
@@ -35,6 +35,8 @@ VALIDATION_SEED = 20181011
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
+# found in one go, for several steps: few cost nearly as much
+INSTANCES_AHEAD = 4096
 # predictions are padded to it there: few shapes, and tiles that are full
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 
@@ -96,16 +98,18 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         self.rank = rank
         self.world_size = world_size
         self.predictions_multiple = predictions_multiple
+        self._stride = 1
+        # Step -> the places, epochs and numbers of its instances, and what is drawn of them.
+        self._ahead: dict[int, tuple[I64, I64, I64, I64]] = {}
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         total_steps = sum(bound.phase.steps for bound in self.phases)
         worker = get_worker_info()
         offset = 0
-        stride = 1
         if worker is not None:
             offset = worker.id
-            stride = worker.num_workers
-        for step in range(self.start_step + offset, total_steps, stride):
+            self._stride = worker.num_workers
+        for step in range(self.start_step + offset, total_steps, self._stride):
             yield self.micro_batches(step)
 
     def micro_batches(self, step: int) -> list[TorchBatch]:
@@ -122,16 +126,35 @@ class StepStream(IterableDataset[list[TorchBatch]]):
                 f" {self.world_size} devices: choose phases.{bound.number}.global_batch_size or the"
                 " devices to match"
             )
-        # Instances are counted over the whole phase; rank r has the r-th share of a step's.
-        first = (step - bound.first_step) * phase.global_batch_size + self.rank * share
-        order = first + np.arange(share)
+        if step not in self._ahead:
+            self._find_instances(bound, step, share)
+        places = self._ahead.pop(step)
         size = phase.micro_batch_size
-        return [self._micro_batch(bound, order[low : low + size]) for low in range(0, share, size)]
+        batches = []
+        for low in range(0, share, size):
+            batches.append(self._micro_batch(bound, *(part[low : low + size] for part in places)))
+        return batches
 
-    def _micro_batch(self, bound: BoundPhase, order: NDArray[np.int64]) -> TorchBatch:
-        """The instances at some places of the phase's order."""
+    def _find_instances(self, bound: BoundPhase, step: int, share: int) -> None:
+        """Finds `share` instances for this step and for each of some that follow in the phase."""
+        ahead = max(1, INSTANCES_AHEAD // share) * self._stride
+        end = min(bound.first_step + bound.phase.steps, step + ahead)
+        steps = np.arange(step, end, self._stride)
+        # Instances are counted over the whole phase; rank r has the r-th share of a step's.
+        first = (steps - bound.first_step) * bound.phase.global_batch_size + self.rank * share
+        order = np.concatenate([number + np.arange(share) for number in first])
         epoch, index = bound.places(order)
-        batch = bound.objective.arrays(bound.instances, bound.seed, one_or_all(epoch), index, order)
+        drawn = bound.objective.draw(bound.instances, bound.seed, one_or_all(epoch), index)
+        parts = [np.split(part, len(steps)) for part in (order, epoch, index, drawn)]
+        self._ahead = dict(zip(steps.tolist(), zip(*parts, strict=True), strict=True))
+
+    def _micro_batch(
+        self, bound: BoundPhase, order: I64, epoch: I64, index: I64, drawn: I64
+    ) -> TorchBatch:
+        """The instances at some places of the phase's order."""
+        batch = bound.objective.arrays(
+            bound.instances, bound.seed, one_or_all(epoch), index, order, drawn
+        )
         if self.predictions_multiple > 1:
             batch = pad_predictions(batch, self.predictions_multiple)
         contents = contents_of(batch, epoch, index)
@@ -147,9 +170,11 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     # A random number a slot weighs the tokens, and padding counts nothing: [instances, width].
     slots = np.arange(batch["width"])
     weights = uniform_u64(0, 0, "contents", slots)
-    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64)
-    is_token = slots < batch["lengths"][:, None]
-    token_sums = (tokens * is_token) @ weights
+    tokens = batch["input_ids"].reshape(len(index), -1).view(np.uint64)
+    token_sums = np.einsum("ij,j->i", tokens, weights)
+    short = np.flatnonzero(batch["lengths"] < batch["width"])
+    is_padding = slots >= batch["lengths"][short, None]
+    token_sums[short] -= np.einsum("ij,j->i", tokens[short] * is_padding, weights)
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
     instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
@@ -262,7 +287,7 @@ class CorpusDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.validation_instances = validation_instances
         self.validation_seq_length = validation_seq_length
-        self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
+        self._bound: dict[object, Instances] = {}
 
     @property
     def total_steps(self) -> int:
@@ -279,27 +304,32 @@ class CorpusDataModule(LightningDataModule):
 
         So errors come before training starts, and forked workers share the instances.
         """
-        for objective, phase in zip(self.objectives, self.phases, strict=True):
+        for number, (objective, phase) in enumerate(zip(self.objectives, self.phases, strict=True)):
             objective.token.check_batch(phase.global_batch_size)
-            self.instances("train", phase.seq_length, objective)
+            self.instances("train", phase.seq_length, objective, self._weights(number))
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
 
     def instances(
-        self, split: str, seq_length: int, objective: Objective | None = None
+        self,
+        split: str,
+        seq_length: int,
+        objective: Objective | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> Instances:
-        """The instances of a split at a length, found once for each input format.
+        """The instances of a split at a length, found once for each input format and weights.
 
         The objective is the last phase's, or another.
         """
         if objective is None:
             objective = self.objectives[-1]
-        key = (split, seq_length, objective.input)
+        shares = frozenset(weights.items()) if weights else None
+        key = (split, seq_length, objective.input, shares)
         if key not in self._bound:
             shards = getattr(self.corpus, split)
             special_ids = SpecialIds.from_tokenizer(self.corpus.tokenizer)
             try:
-                instances = objective.bind(shards, special_ids, seq_length)
+                instances = objective.bind(shards, special_ids, seq_length, weights)
             except ValueError as error:
                 raise ValueError(
                     f"The {split} split at seq_length {seq_length}: {error}"
@@ -311,28 +341,32 @@ class CorpusDataModule(LightningDataModule):
         return self._bound[key]
 
     def bound_phases(self) -> list[BoundPhase]:
-        """The phases with their training instances."""
+        """The phases with their training instances; ValueError where a source has none to read."""
         phases = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            instances = self.instances("train", phase.seq_length, objective)
+            weights = self._weights(number)
+            instances = self.instances("train", phase.seq_length, objective, weights)
             seed = derive_seed(self.seed, f"phase {number}")
             first_step = self.first_steps[number]
-            mixture = self._mixture(number, instances, seed)
+            mixture = None
+            if weights:
+                sizes = self.corpus.train.tokens_by_source()
+                mixture = Mixture(instances.sources(), weights, sizes, seed)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
             )
         return phases
 
-    def _mixture(self, number: int, instances: Instances, seed: int) -> Mixture | None:
-        """The order of a phase with weights; ValueError where a source has nothing to read."""
+    def _weights(self, number: int) -> Mapping[str, float] | None:
+        """Those of a phase, if it has any; ValueError where they are no share of each source."""
         if not any(self.source_weights):
             return None
         weights = self.source_weights[number]
         if not weights:
             return None
-        sizes = self.corpus.train.tokens_by_source()
-        check_weights(f"phases.{number}.source_weights", weights, list(sizes))
-        return Mixture(instances.sources(), weights, sizes, seed)
+        names = self.corpus.train.source_names
+        check_weights(f"phases.{number}.source_weights", weights, names)
+        return weights
 
     def words_by_step(self) -> NDArray[np.float64]:
         """Words that have been read after each step, repeated ones as well [steps].

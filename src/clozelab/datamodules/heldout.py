@@ -56,6 +56,7 @@ WORD_MARKS = {"byte_bpe": "Ġ", "metaspace": "▁"}  # before an entry that begi
 LATER_PARTS = re.compile("[\u1160-\u11ff]")
 # settings that decide the held-out documents
 OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")
+SOURCE_KEYS = ("name", "path", "format", "text_field")
 
 
 class HeldOutArguments(MeasureArguments):
@@ -63,6 +64,19 @@ class HeldOutArguments(MeasureArguments):
 
     sources: Sequence[Mapping[str, str]] | None
     max_sentences: int
+
+
+def _file_source(settings: object) -> CorpusSource:
+    """An entry of measure.data.sources; ValueError where it names no file, or has another key."""
+    if not isinstance(settings, Mapping) or not {"name", "path"} <= settings.keys():
+        raise ValueError(
+            "measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]"
+        )
+    for key, value in settings.items():
+        check_choice("measure.data.sources: key", key, SOURCE_KEYS)
+        if not isinstance(value, str) and (key != "path" or not isinstance(value, list)):
+            raise ValueError(f"measure.data.sources: {key} is {value!r}: write a text")
+    return CorpusSource(**settings)
 
 
 class HeldOutMeasure(MeasureDataModule):
@@ -76,12 +90,8 @@ class HeldOutMeasure(MeasureDataModule):
         **common: Unpack[MeasureArguments],
     ) -> None:
         super().__init__(**common)
-        if isinstance(sources, str) or not all(isinstance(one, Mapping) for one in sources or ()):
-            raise ValueError(
-                "measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]"
-            )
         if sources:
-            text = self._text_of_sources([CorpusSource(**source) for source in sources])
+            text = self._text_of_sources([_file_source(source) for source in sources])
         else:
             text = self._text_of_corpus()
         self.content = [self.content, max_sentences]
@@ -90,6 +100,7 @@ class HeldOutMeasure(MeasureDataModule):
             raise ValueError(
                 "the held-out text has no sentence: name a longer one, measure.data.sources",
             )
+        self.facts["tokenizer"] = self.inputs.tokenizer.fingerprint
         self.facts["documents"] = len(self.documents)
         self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
 

@@ -164,7 +164,7 @@ class MeasureDataModule(LightningDataModule):
                 f"measure.data.max_seq_length={max_seq_length}: a text has {SHORTEST} tokens or"
                 " more"
             )
-        self.facts = {"max_seq_length": self.max_seq_length}
+        self.facts: PlainDict = {"max_seq_length": self.max_seq_length}
 
     @property
     def source_fingerprint(self) -> str:
@@ -297,7 +297,6 @@ class MinimalPairs(ScoringDataModule):
         """(good, bad) or (good, bad, field) of each pair, and the name of each one's group."""
         rows = []
         groups = []
-        self.facts["bad_rows"] = 0
         try:
             tables = [
                 self.layout.read(path, self.has_groups).limited(self.max_pairs)
@@ -307,8 +306,8 @@ class MinimalPairs(ScoringDataModule):
             raise ValueError(
                 f"{error}; measure.data.columns names the columns to read, null the others"
             ) from error
+        self.facts["bad_rows"] = sum(table.num_bad_rows for table in tables)
         for path, table in zip(self.paths, tables, strict=True):
-            self.facts["bad_rows"] += table.num_bad_rows
             if table.num_bad_rows:  # a score is over the others
                 log.warning(
                     "%s: %d damaged row(s) of %s left out",

@@ -182,7 +182,9 @@ class TrainingModule(LightningModule):
         if not in_training:
             return
         tokens = self.throughput.total_tokens + tokens_since_log
-        clock = {TOKENS_KEY: float(tokens), SECONDS_KEY: self.throughput.total_seconds}
+        work = self.throughput.state()
+        seconds = work["total_seconds"] + work["seconds"]
+        clock = {TOKENS_KEY: float(tokens), SECONDS_KEY: seconds}
         for logger in self.loggers:
             logger.log_metrics({**metrics, **clock}, step)
 

@@ -522,9 +522,15 @@ class Objective:
             flops += self.token.pair_flops_per_token(config, seq_length)
         return flops
 
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
+    def bind(
+        self,
+        shards: Any,
+        ids: SpecialIds,
+        seq_length: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> Instances:
         """The input format's instances of one split at one sequence length."""
-        return self.input.bind(shards, ids, seq_length)
+        return self.input.bind(shards, ids, seq_length, weights)
 
     def arrays(
         self,
@@ -533,16 +539,18 @@ class Objective:
         epoch: Epoch,
         index: I64,
         order: I64 | None = None,
+        drawn: I64 | None = None,
     ) -> Arrays:
         """The instances named by `index` [B], ready but for torch.
 
-        A pure function of its arguments; `order` [B] is their place among all of the phase.
+        A pure function of its arguments; `order` [B] is their place among all of the phase, `drawn`
+        what `draw` gave of them.
 
         Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width);
         prediction_positions, prediction_labels [P]; source [B]; a pair objective's label [B];
         b_source, a_length [B] if B may be drawn.
         """
-        packed, labels = self.arranged(instances, seed, epoch, index, order)
+        packed, labels = self.arranged(instances, seed, epoch, index, order, drawn)
         return self.arrays_of(packed) | labels
 
     def arranged(
@@ -552,13 +560,21 @@ class Objective:
         epoch: Epoch,
         index: I64,
         order: I64 | None = None,
+        drawn: I64 | None = None,
     ) -> tuple[PackedInstances, Arrays]:
         """The text that `arrays` hides some of, and the pair objective's labels."""
-        # Static masking: a later pass repeats an earlier one.
-        if self.dupe_factor is not None:
-            epoch = epoch % (self.dupe_factor // self.input.copies)
-        packed = replace(instances.pack(seed, epoch, index), order=order)
-        return self.arrange(packed)
+        packed = instances.pack(seed, self._repeated(epoch), index, drawn)
+        return self.arrange(replace(packed, order=order))
+
+    def draw(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> I64:
+        """`Instances.draw` of some, or of many whose batches are made later."""
+        return instances.draw(seed, self._repeated(epoch), index)
+
+    def _repeated(self, epoch: Epoch) -> Epoch:
+        """With static masking a later pass repeats an earlier one."""
+        if self.dupe_factor is None:
+            return epoch
+        return epoch % (self.dupe_factor // self.input.copies)
 
     def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, Arrays]:
         """The instances as the models read them, before anything is masked.

@@ -102,7 +102,13 @@ class SentencePairInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._first)]
 
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+    def pack(
+        self,
+        seed: int,
+        epoch: Epoch,
+        index: I64,
+        drawn: I64 | None = None,  # noqa: ARG002
+    ) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""
         draws = Draws(seed, epoch, index)
         first = self._first[index]

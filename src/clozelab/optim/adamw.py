@@ -48,8 +48,8 @@ def build_adamw(
     takes the matrices of the layers, and AdamW all else, embeddings and heads too (Jordan et al.
     2024). ValueError where there is no such matrix, as where a strategy shards them.
     """
-    beta1, beta2 = (float(beta) for beta in betas)
-    check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
+    both = _two_numbers(betas)
+    check_hyperparameters(learning_rate, both, eps, weight_decay)
     named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     # With a rate of their own the matrices of layers are another optimizer's.
     matrices = {}
@@ -61,7 +61,7 @@ def build_adamw(
         else:
             remaining.append((name, parameter))
     param_groups = decay_groups(remaining, weight_decay, learning_rate, matches)
-    adamw = _adamw(param_groups, learning_rate, (beta1, beta2), eps, bias_correction)
+    adamw = _adamw(param_groups, learning_rate, both, eps, bias_correction)
     if matrix_learning_rate is None:
         return adamw
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
@@ -159,12 +159,20 @@ def build_torch(
     named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
     arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
-    if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
-        arguments["betas"] = tuple(betas)
     try:
+        if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
+            arguments["betas"] = tuple(betas)
         return optimizer_class(param_groups, **arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
+
+
+def _two_numbers(betas: object) -> tuple[float, float]:
+    """`optimizer.betas`; ValueError for anything else."""
+    match betas:
+        case [int() | float() as first, int() | float() as second]:
+            return float(first), float(second)
+    raise ValueError(f"optimizer.betas is {betas}: give two numbers, such as [0.9, 0.999]")
 
 
 def check_hyperparameters(

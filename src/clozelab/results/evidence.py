@@ -93,6 +93,9 @@ def settings(run: Record) -> dict[str, str]:
     files = "corpus" if run.stage == "pretrain" else "task_files"
     if files in run.inputs:
         values[f"input {files}"] = run.inputs[files][:12]
+    if "phase_objectives" in run.inputs:
+        # Below `phases`: where these may differ, so may the objectives that they name.
+        values["phases.objective"] = run.inputs["phase_objectives"][:12]
     if "precision" in run.facts:
         values["precision"] = run.facts["precision"]
     as_text = {key: str(value) for key, value in values.items()}

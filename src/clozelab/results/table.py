@@ -523,6 +523,7 @@ def scored_run(run: Record, metric: str = "") -> ScoredRun:
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),
         positive_label=class_of(run, metric),
+        tokenizer=data.get("tokenizer", run.facts.get("tokenizer")),
     )
 
 

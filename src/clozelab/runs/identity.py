@@ -7,6 +7,7 @@ a secret are in it as hashes (text/redaction.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import accumulate
 
@@ -25,6 +26,8 @@ FURTHER_VERSIONS = {"task.data.train_columns": 1, "measure.task.module.threshold
 It is added to the stage's version. `train_columns` is a key of contrastive tasks; an evaluation
 once took a model's own threshold in spite of a given one.
 """
+
+WEIGHT_KEYS = re.compile(r"corpus\.sources\.\d+\.weight|phases\.\d+\.source_weights\..+")
 
 SEED_KEYS = ("seed", "pretrain_seed")
 
@@ -110,7 +113,15 @@ def results_version_of(stage: str, config: PlainMapping) -> int:
     """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    return RESULTS_VERSIONS.get(stage, 0) + sum(further)
+    return RESULTS_VERSIONS.get(stage, 0) + sum(further) + _has_weighted_negatives(leaves)
+
+
+def _has_weighted_negatives(leaves: PlainMapping) -> bool:
+    """Whether weights decide where random next segments come from: one version ago they did not."""
+    if leaves.get("objective.input.negative_scope") != "corpus":
+        return False
+    given = [key for key, value in leaves.items() if value is not None]
+    return any(map(WEIGHT_KEYS.fullmatch, given))
 
 
 def identity_of(config: PlainMapping) -> PlainDict:

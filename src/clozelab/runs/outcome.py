@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from claims.analysis.grouping import group_by
@@ -40,8 +40,10 @@ def same_fraction(run: Record) -> float:
 
     It is 0 where every token is predicted.
     """
-    objective = run.config.get("objective") or {}
-    token = objective.get("token") or {}
+    token = run.last_objective.get("token")
+    # A hybrid objective with causal instances alone masks nothing. A name alone says nothing.
+    if not isinstance(token, Mapping) or token.get("causal_fraction") == 1:
+        return 0.0
     return float(token.get("same_fraction") or 0.0)
 
 

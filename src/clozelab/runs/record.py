@@ -27,7 +27,14 @@ from clozelab.runs.identity import identity_of
 from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import with_class
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson, read_json
+from clozelab.text.plain import (
+    JsonObject,
+    PlainDict,
+    PlainMapping,
+    ReadOnlyJson,
+    read_json,
+    with_changes,
+)
 from clozelab.training.measuring import read_rows
 
 CONFIG_FILE = "config.yaml"
@@ -238,11 +245,20 @@ class Record(BaseModel, extra="forbid"):
         return [Session.model_validate(session) for session in self.earlier_sessions]
 
     @property
+    def last_objective(self) -> PlainDict:
+        """The settings of the last phase's objective; the held-out loss is this one's."""
+        of_run = self.config.get("objective") or {}
+        phases = self.config.get("phases") or [{}]
+        of_phase = phases[-1].get("objective") or {}
+        if isinstance(of_phase, str):
+            # Runs before 2026-11-28 only have the name.
+            return self.facts.get("last_objective", {"token": of_phase})
+        return with_changes(of_run, of_phase)
+
+    @property
     def predicts(self) -> str:
         """The tokens that its held-out loss is over: those of the last phase's objective."""
-        phases = self.config.get("phases") or [{}]
-        objective = phases[-1].get("objective") or self.config.get("objective") or {}
-        token = objective.get("token")
+        token = self.last_objective.get("token")
         if isinstance(token, Mapping) and str(token.get("_target_")) in MASKED:
             # A teacher, or another head, is asked for the same tokens.
             return str([token.get(key) for key in MASKING])

@@ -45,6 +45,18 @@ def flatten(value: Json, prefix: str = "") -> JsonObject:
     return leaves
 
 
+def with_changes(settings: PlainMapping, changes: PlainMapping) -> PlainDict:
+    """Return nested settings with some of them changed, at any depth."""
+    changed = dict(settings)
+    for key, value in changes.items():
+        below = changed.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            changed[key] = with_changes(below, value)
+        else:
+            changed[key] = value
+    return changed
+
+
 def hydra_text(text: str) -> str:
     """Write a text in Hydra's grammar, in quotes where it needs some."""
     if PLAIN_TEXT.fullmatch(text) and text.lower() not in SPELT_VALUES:

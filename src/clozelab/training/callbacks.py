@@ -99,6 +99,10 @@ class GracefulStop(AfterStep):
         pl_module.stop_requested = lambda: self.requested  # type: ignore[assignment]
         self._beat()
         self.watch.is_training = True
+        # A run that goes on from that step, or a later one.
+        if trainer.global_step >= self.stop_after_step:
+            pl_module.stop_agreed = TERMINATED  # type: ignore[assignment]
+            self.after_step(trainer, pl_module)
 
     def _beat(self, *_: object, **__: object) -> None:
         self.watch.beats += 1
