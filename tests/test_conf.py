@@ -457,6 +457,17 @@ def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
     assert fallback(None, 2) == 2 and fallback(0, 2) == 0 and fallback() is None
 
 
+def test_a_score_stops_a_training_in_its_own_direction() -> None:
+    falling = ("task=stsb", "task.module.metrics=[mae,pearson]", "task.metric=validation/mae")
+    for words, mode in ((("task=mnli",), "max"), (falling, "min")):
+        cfg = config("finetune", "callbacks=early_stopping_score", *words)
+        assert cfg.callbacks["early_stopping"]["mode"] == mode
+        assert cfg.callbacks["early_stopping"]["monitor"] == cfg.task.metric
+    further = "task.metric=validation/mismatched_accuracy"
+    cfg = config("finetune", "callbacks=early_stopping_score", "task=mnli", further)
+    assert cfg.callbacks["early_stopping"]["mode"] == "max"
+
+
 @pytest.mark.parametrize(
     ("scale", "scope"),
     [

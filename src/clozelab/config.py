@@ -222,6 +222,21 @@ def _find_given_encoder(root: DictConfig) -> Path | None:
     return Path(folder) if is_given(folder, root.scale.name) else None
 
 
+def mode_of(metric: str, *, _root_: DictConfig) -> str:
+    """`${mode_of:${task.metric}}`: max, or min for a score of the task that is better when lower.
+
+    So its Metric says; ValueError where the task has no such score.
+    """
+    from clozelab.addresses import build_parts  # lazy: only who stops early waits for torch
+    from clozelab.metrics.metric import metric_of
+    from clozelab.tasks.target import metrics_of
+
+    task: Any = to_plain(_root_.task)
+    _, target = build_parts(task)
+    metrics = metrics_of(target, task["data"].get("extra_validation_files") or ())
+    return "max" if metric_of(metric, metrics).higher_is_better else "min"
+
+
 def adapted_steps(
     encoder: str | None,
     passes: float,
@@ -284,6 +299,7 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
     of_scale,
     suited_learning_rate,
     enough_epochs,
+    mode_of,
     adapted_steps,
 )
 """Known to configurations by their own names (hydra_compat.register)."""

@@ -93,6 +93,23 @@ def test_figures_are_trec_evals(
     assert facts["queries_without_judgements"] == 2
 
 
+def test_what_is_cut_is_counted_and_said(
+    tmp_path: Path, save_encoder: Any, evaluate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queries, documents, judgements = write_folder(tmp_path / "beir")
+    save_encoder(tmp_path / "encoder")
+    words = ["measure=retrieval", "measure.data.folder=beir", "measure.data.max_seq_length=5"]
+    run = evaluate(*words, "measure.module.prompts={query: 'a ', document: ''}")
+    facts = json.loads((run / "run.json").read_text())["facts"]["data"]
+    # beside [CLS] and [SEP], and behind the prompt of a query
+    num_queries = sum(len(queries[name].split()) > 2 for name in judgements)
+    num_documents = sum(len(text.split()) > 3 for text in documents.values())
+    assert (facts["cut_queries"], facts["cut_documents"]) == (num_queries, num_documents)
+    assert min(num_queries, num_documents) > 0
+    said = f"{num_documents} of 61 documents are longer than max_seq_length=5 and were cut"
+    assert said in caplog.text
+
+
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
@@ -101,6 +118,11 @@ def test_figures_are_trec_evals(
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\tx\n", "the score 'x' of q1 is no"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "judges nothing"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d1", "text": "\\u4e00\\u4e01\\u4e02\\u4e03\\u4e04\\u4e05"}\n',
+            "of the tokens of the documents of measure retrieval are [UNK]",
+        ),
     ],
 )
 def test_a_wrong_folder_is_refused(

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.composing import composed, run_stage
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
+from clozelab.assembly import prediction
 from clozelab.cli import main
+from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
 from clozelab.stages import evaluate, pretrain
@@ -177,19 +179,54 @@ def test_transformers_and_peft_read_what_a_run_has_written(
 
 
 def test_a_run_goes_on_from_an_adapter(adapted: Any, finetune: Any, tmp_path: Path) -> None:
-    """At a rate that moves nothing, the encoder is the merged one."""
+    """At a rate that moves nothing, the encoder is the merged one; another adapter, another run."""
     first = adapted(LORA)
-    folder = finetune(
-        "task=sst2",
-        "epochs=1",
-        LORA,
-        f"adaptation.adapter={first / 'adapter'}",
-        "learning_rate=1e-30",
-    )
+    adapter = Path(shutil.copytree(first / "adapter", tmp_path / "adapter"))
+    words = ["task=sst2", "epochs=1", LORA, f"adaptation.adapter={adapter}", "learning_rate=1e-30"]
+    folder = finetune(*words)
     left, right = tensors(first / "model"), tensors(folder / "model")
     for name, value in left.items():
         if ".encoder." in name:
             assert torch.allclose(value, right[name], atol=1e-6), name
+    weights = load_file(adapter / "adapter_model.safetensors")
+    others = {name: 2 * value for name, value in weights.items()}
+    save_file(others, adapter / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match="holds a run"):
+        finetune(*words)
+    inputs = [json.loads((run / "run.json").read_text())["inputs"] for run in (first, folder)]
+    assert "adapter" not in inputs[0] and inputs[1]["adapter"]
+
+
+@pytest.mark.parametrize("kind", [*kinds_of(ADAPTERS), "a given adapter"])
+def test_a_run_predicts_files_by_the_model_that_it_kept(
+    kind: str,
+    adapted: Any,
+    finetune: Any,
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing adapts the encoder again, whose folder has the adapters or merged updates."""
+    lines = ["index\tsentence", *(f"{i}\tthe film {'good ' * i}bad" for i in range(8))]
+    (world / "data/glue/SST-2/test.tsv").write_text("\n".join(lines) + "\n")
+    words = split(kind)
+    if kind == "a given adapter":
+        words = [LORA, f"adaptation.adapter={adapted(LORA) / 'adapter'}"]
+    folder = finetune("task=sst2", "epochs=1", "predict_test=true", *words)
+    modules = []
+
+    def load_module(*arguments: Any) -> Any:
+        modules.append(load(*arguments))
+        return modules[0]
+
+    load = prediction.load_module
+    monkeypatch.setattr(prediction, "load_module", load_module)
+    (path,) = prediction.predict_task(folder, None, str(tmp_path / "again"), {})
+    assert path.read_bytes() == (folder / "test_predictions" / path.name).read_bytes()
+    predicting = modules[0].encoder.state_dict()
+    trained = load_encoder(folder / "model").state_dict()
+    assert predicting.keys() == trained.keys()
+    assert all(torch.equal(value, trained[name]) for name, value in predicting.items())
 
 
 def test_updates_of_random_weights_are_no_adapter_of_the_folder(finetune: Any) -> None:
@@ -220,6 +257,10 @@ def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
     run_stage(evaluate.main, composed("evaluate", words))
     held_out = [fact(run, "data")["held_out"] for run in (folder, tmp_path / "scored")]
     assert held_out == [{"folds": 2, "seed": 1, "number": 0}] * 2, "the evaluation's seed is 1"
+    # Fine-tuned further without folds, a model has no fold of its own.
+    further = finetune("task=sst2", "epochs=1", f"encoder={folder / 'model'}", name="further")
+    configs = [json.loads((run / "model/config.json").read_text()) for run in (folder, further)]
+    assert [config["clozelab"].get("validation_fold") for config in configs] == [0, None]
 
 
 def test_adapters_are_refused_where_nobody_could_read_them(
@@ -309,6 +350,8 @@ def test_pretraining_goes_on_with_low_rank_updates(
     assert changed and all("query" in name or "value" in name for name in changed)
     assert (whole / "adapter/adapter_model.safetensors").is_file()
     assert fact(whole, "trained_parameters") < fact(whole, "parameters")
+    again = pretrained("again", **{"adaptation.adapter": whole / "adapter"})
+    assert json.loads((again / "run.json").read_text())["inputs"]["adapter"]
     with pytest.raises(ValueError, match="so it needs a trained one: say encoder=FOLDER"):
         pretrained("fresh", encoder="null")
     with pytest.raises(ValueError, match="encoder=FOLDER, without fresh_weights=true"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 from tests.composing import composed, run_stage
 
-from clozelab.assembly.together import mean_of, model_folders
+from clozelab.assembly.together import mean_of, mean_threshold, model_folders
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.results.adhoc import infer_table
 from clozelab.runs.find import find
@@ -136,8 +137,41 @@ def test_what_does_not_go_together_is_refused(
     config = json.loads((one / "config.json").read_text())
     config["clozelab"]["task"] = "mrpc"
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="are of other shapes, tasks, classes or thresholds"):
+    with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
         model_folders([str(one), str(other)])
+    # Whatever fold is scored, one of the two was trained on it.
+    config["clozelab"] |= {"task": "sst2", "validation_fold": 1}
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "checksums.json").unlink()
+    words = [f"models=[{one},{other}]", "combine=predictions"]
+    folds = ["train_file=glue/SST-2/train.tsv", "validation_file=null", "validation_folds=2"]
+    with pytest.raises(ValueError, match=r"name a file that was in none, measure\.task\.data\.val"):
+        run_together(world, out, *words, *(f"measure.task.data.{setting}" for setting in folds))
+    assert not out.exists()
+    run_together(world, out, *words)
+
+
+def test_several_thresholds_are_one(tmp_path: Path) -> None:
+    """Each model of several labels a text, or of SQuAD 2.0, has chosen its own."""
+    folders = []
+    for number, threshold in enumerate((0.3, 0.7, None)):
+        config = transformers.BertConfig().to_dict()
+        config["clozelab"] = {"task": "mine", "answers": {"threshold": threshold}}
+        folders.append(tmp_path / str(number))
+        folders[-1].mkdir()
+        (folders[-1] / "config.json").write_text(json.dumps(config))
+    both = model_folders([str(folder) for folder in folders[:2]])
+    target = SeveralClassesTarget(labels=["a", "b"])
+    of_record = target.restore_config(mean_threshold(both))["label_threshold"]
+    assert of_record == {"value": 0.5, "source": "the mean of 2 models' own"}
+    assert target.threshold == 0.5
+    own = SeveralClassesTarget(labels=["a", "b"]).restore_config(mean_threshold(both[:1]))
+    assert own["label_threshold"] == {
+        "value": 0.3,
+        "source": "the model's own, from its fine-tuning",
+    }
+    with pytest.raises(ValueError, match="are of other shapes"):
+        model_folders([str(folder) for folder in folders])
 
 
 def test_means_of_other_outputs() -> None:
@@ -145,3 +179,7 @@ def test_means_of_other_outputs() -> None:
     several: Any = SeveralClassesTarget(labels=["a", "b"])
     expected = (outputs[0].sigmoid() + outputs[1].sigmoid()) / 2
     torch.testing.assert_close(mean_of(several, outputs).sigmoid(), expected)
+    # In fp32 the probabilities of these are 1 and 0.
+    sure = mean_of(several, torch.tensor([[[30.0, -120.0]], [[40.0, -130.0]]]))
+    expected = torch.tensor([[30.0, -120.0]]) + math.log(2) * torch.tensor([[1.0, -1.0]])
+    torch.testing.assert_close(sure, expected)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.composing import composed, run_stage
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.model import read_model
+from clozelab.stages import evaluate
 
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True
@@ -112,6 +114,27 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["clozelab"]["document_context"] is True
     assert config["id2label"]["1"] == "B-PER"
+
+
+def test_a_tagger_of_other_tags_than_entities_is_scored_again(
+    finetune: Any, world: Path, tmp_path: Path
+) -> None:
+    """Tags without O, B- and I- are classes of their own."""
+    (world / "data/pos").mkdir()
+    for name in ("train", "dev"):
+        sentences = [f"{x} NOUN\nsaw VERB\nmr NOUN\n{x} NOUN\n\n" for x in "abcd" * 4]
+        (world / f"data/pos/{name}.txt").write_text("".join(sentences))
+    settings = ["file_format=columns", "word_column=0", "tag_column=-1"]
+    settings += ["train_file=pos/train.txt", "validation_file=pos/dev.txt"]
+    folder = finetune("task=pos_ewt", *(f"task.data.{setting}" for setting in settings))
+    words = [f"measure.task.data.{setting}" for setting in settings]
+    for key in ("data_dir", "cache_dir"):
+        words.append(f"{key}={world / key.removesuffix('_dir')}")
+    words += ["row=scored", f"run_dir={tmp_path / 'scored'}", f"encoder={folder / 'model'}"]
+    words += ["measure=labelled_pos_ewt", "trainer.precision=32-true", "trainer.progress_bar=false"]
+    run_stage(evaluate.main, composed("evaluate", words))
+    name = "predictions.jsonl"
+    assert (tmp_path / "scored" / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_feature_based(finetune: Any, world: Path) -> None:

@@ -141,6 +141,16 @@ def test_scores_are_scikit_learns(seed: int) -> None:
     assert report.scores.f1.tolist() == pytest.approx(f1_score(labels, predicted, average=None))
 
 
+def test_a_given_threshold_goes_before_the_models_own() -> None:
+    for saved, value in (({"threshold": 0.7}, 0.7), ({}, 0.5)):
+        chosen = target()
+        chosen.restore_config({"answers": saved})
+        given = target(threshold=0.3)
+        of_record = given.restore_config({"answers": saved})["label_threshold"]
+        assert (chosen.threshold, given.threshold) == (value, 0.3)
+        assert of_record == {"value": 0.3, "source": "given by module.threshold"}
+
+
 def test_no_example_helps_to_choose_its_own_threshold() -> None:
     """By a plain loop over the folds. Another label of an example never changes its answer."""
     logits, labels = random_outputs(4)

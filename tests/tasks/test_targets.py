@@ -20,6 +20,7 @@ from clozelab.tasks.contrast import ContrastTarget
 from clozelab.tasks.features import FeatureUnit
 from clozelab.tasks.numbers import NumberTarget, are_one_number
 from clozelab.tasks.passages import PassageUnit
+from clozelab.tasks.prompts import PromptTarget
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.similarity import CosineTarget, VectorClassTarget
@@ -77,6 +78,16 @@ def test_the_bag_of_words_is_scored_by_all_that_means_something() -> None:
         found = target.baselines(examples, {"": examples, "other": examples})[BAG]
         assert list(found) == [*scores, *(f"other_{name}" for name in scores)]
         assert set(found.values()) == {1.0}
+
+
+def test_listed_truths_are_spelt_as_files_have_them(tmp_path: Path) -> None:
+    """YAML reads false as a truth, and so does JSON."""
+    rows = [("the red car", True), ("the blue car", False)]
+    data = read_task(tmp_path, ClassTarget, rows, rows, labels=[False, True])
+    assert data.target.classes == ["false", "true"] and data.train.labels.tolist() == [1, 0]
+    words = {False: "no", True: "yes"}
+    prompted = PromptTarget(template="{text} [MASK]", words=words)  # type: ignore[arg-type]
+    assert list(prompted.classes) == ["false", "true"]
 
 
 def test_a_positive_label_is_one_of_the_classes() -> None:

@@ -20,12 +20,14 @@ from clozelab.assembly.task_data import (
     READ_ONCE,
     build_task_data,
     task_inputs,
-    task_module_arguments,
+    untrained_module,
 )
 from clozelab.assembly.together import (
     average_predictions,
     average_weights,
+    check_folds,
     check_together,
+    mean_threshold,
     model_folders,
 )
 from clozelab.config import Composed
@@ -50,6 +52,7 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.cache import used_folders
+from clozelab.tasks.splitting import Fold
 from clozelab.tasks.target import Target
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.callbacks import GracefulStop
@@ -62,16 +65,6 @@ DataModule: TypeAlias = MeasureDataModule | FinetuningDataModule
 ScoringModule: TypeAlias = Measurement | FineTuning
 RESULTS_IN_RECORD = ("title", "synthetic", "num_examples", "num_entities", "collapsed")
 """What the record of a run repeats of scores.json, for tables."""
-TRAINING_ARGUMENTS = (
-    "optimizer_factory",
-    "schedule_factory",
-    "total_steps",
-    "gradient_clip_norm",
-    "seed",
-    "log_interval_steps",
-    "keep_best_weights",
-)
-"""Arguments of a task's module that only a training needs."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +91,11 @@ def prepare(cfg: EvaluateConfig) -> EvaluationJob:
         folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed
     )
     data = build_data(cfg, folder, encoder)
+    if together and isinstance(data, FinetuningDataModule) and isinstance(data.held_out, Fold):
+        check_folds(together)
     data.setup("validate")
     module = build_module(cfg, folder, encoder, data)
-    saved_config = restore_config(cfg, folder, module)
+    saved_config = restore_config(cfg, [folder, *together[1:]], module)
     inputs = {
         "encoder": encoder_fingerprint(folder),
         "task_data": data.fingerprint,
@@ -374,8 +369,8 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
     )
 
 
-def restore_config(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> PlainDict:
-    """Let a fine-tuned model predict as its folder says.
+def restore_config(cfg: EvaluateConfig, models: Sequence[Path], module: ScoringModule) -> PlainDict:
+    """Let a fine-tuned model, or several as one, predict as the folders say.
 
     Returns what the record says of that, nothing for an encoder.
     """
@@ -384,7 +379,7 @@ def restore_config(cfg: EvaluateConfig, folder: Path, module: ScoringModule) -> 
     saved_config: Provenance = {}
     # A threshold belongs to the weights it was chosen with.
     if cfg.initialisation == "pretrained":
-        saved_config = folders.read_provenance(folder)
+        saved_config = mean_threshold(models)
     return dict(module.restore_config(saved_config))
 
 
@@ -419,7 +414,7 @@ def _build_task_module(
     encoder: Encoder,
     data: Any,
 ) -> Any:
-    """A task's module for scoring: what it would train with is 0."""
+    """A task's module on a fine-tuned model, which has to be read as it was trained."""
     seed_initialisation(cfg.pretrain_seed)
     provenance = folders.read_provenance(folder)
     if "features" in provenance:
@@ -428,11 +423,5 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.config_to_save(), provenance, folder)
-    of_training = dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0))
-    return FineTuning(
-        encoder=encoder,
-        head=provenance.get("head", "linear"),
-        given_heads=pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed),
-        **task_module_arguments(task, data),
-        **of_training,
-    )
+    given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
+    return untrained_module(task, data, encoder, provenance.get("head", "linear"), given_heads)

@@ -22,6 +22,7 @@ from torch import nn
 from claims.text.did_you_mean import hint
 from clozelab.addresses import build, check_targets
 from clozelab.config import Composed, kept_step, total_steps
+from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import scale_of_encoder
 from clozelab.launch.sweep import compose
 from clozelab.models import folders
@@ -29,6 +30,7 @@ from clozelab.models.adaptation import adapt
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
+from clozelab.models.peft_folders import FILES
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
@@ -299,6 +301,17 @@ def adaptation(settings: PlainMapping, encoder: Encoder) -> Callable[[], str]:
     return partial(
         adapt, encoder, method, settings.get("freeze"), has_fresh_pooler=has_fresh_pooler
     )
+
+
+def adapter_inputs(settings: PlainMapping | None) -> dict[str, str]:
+    """The content of the folder that `adaptation.adapter` names, among what a run reads.
+
+    A run that begins without one has no such input.
+    """
+    if settings is None or settings.get("adapter") is None:
+        return {}
+    folder = Path(settings["adapter"])
+    return {"adapter": digest({name: file_sha256(folder / name) for name in FILES})}
 
 
 def optimization(cfg: TrainingConfig, total_steps: int, seed: int) -> PlainDict:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clozelab.assembly import factory, finetuning
 from clozelab.assembly.heads import pretraining_heads
+from clozelab.assembly.task_data import untrained_module
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.models import folders
 from clozelab.modules.finetuning import Evaluation, FineTuning
@@ -98,7 +99,7 @@ def load_module(
     """A run's module with its trained weights and its best scores."""
     encoder = folders.load_encoder(model_folder)
     heads = pretraining_heads(data.target, encoder, model_folder, cfg.pretrain_seed)
-    module = finetuning.build_module(cfg, encoder, data, heads)
+    module = untrained_module(vars(cfg.task), data, encoder, cfg.head, heads)
     for kind, head in module.heads().items():
         folders.load_head(model_folder, kind, head)
     scores = read_json(scores_path)["scores"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from clozelab.addresses import build_parts, parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
+from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.runs.code import code_version
@@ -22,6 +27,16 @@ READ_ONCE = TrainingPlan(
     num_workers=0,
 )
 """The plan of an evaluation, which trains on nothing."""
+TRAINING_ARGUMENTS = (
+    "optimizer_factory",
+    "schedule_factory",
+    "total_steps",
+    "gradient_clip_norm",
+    "seed",
+    "log_interval_steps",
+    "keep_best_weights",
+)
+"""Arguments of a task's module that only a training needs."""
 
 
 def build_task_data(
@@ -71,6 +86,27 @@ def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> Jso
         if key in own:
             arguments[key] = value
     return arguments
+
+
+def untrained_module(
+    task: ReadOnlyJson,
+    data: FinetuningDataModule,
+    encoder: Encoder,
+    head: str,
+    given_heads: Mapping[str, nn.Module],
+) -> FineTuning:
+    """A task's module that only scores or predicts: what it would train with is 0.
+
+    The encoder is taken as it is: what adapted it in its training is in its weights.
+    """
+    of_training = dict[str, Any](dict.fromkeys(TRAINING_ARGUMENTS, 0))
+    return FineTuning(
+        encoder=encoder,
+        head=head,
+        given_heads=given_heads,
+        **task_module_arguments(task, data),
+        **of_training,
+    )
 
 
 def task_inputs(

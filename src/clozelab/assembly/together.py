@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clozelab.models import folders
+from clozelab.models.config_keys import Provenance
 from clozelab.modules.finetuning import OF_ONE_TASK, FineTuning
 from clozelab.modules.model import MULTI_LABEL
 from clozelab.runs.inputs import require_encoder
@@ -60,17 +63,45 @@ def model_folders(models: object) -> list[Path]:
             first
         ):
             raise ValueError(
-                f"{folder} and {first} are of other shapes, tasks, classes or thresholds: only"
+                f"{folder} and {first} are of other shapes, tasks or classes: only"
                 " models of one row and task are scored together"
             )
     return list(named)
 
 
 def _facts(folder: Path) -> list[object]:
-    """What a folder says of its task and of how it predicts."""
+    """What a folder says of its task and of how it predicts.
+
+    But for what each model has of its own: a threshold, and the fold that it was not trained on.
+    """
     config = folders.read_config_dict(folder)
     of_task = config.get("clozelab", {})
-    return [config.get("id2label"), *(of_task.get(key) for key in ("task", "head", *OF_ONE_TASK))]
+    facts = {key: of_task.get(key) for key in ("task", "head", *OF_ONE_TASK)}
+    del facts["validation_fold"]
+    answers = of_task.get("answers", {})
+    facts["answers"] = answers | {"threshold": answers.get("threshold") is None}
+    return [config.get("id2label"), facts]
+
+
+def check_folds(models: Sequence[Path]) -> None:
+    """ValueError for models that are to be scored on a fold that some of them were trained on."""
+    held_out = {folders.read_provenance(folder).get("validation_fold") for folder in models}
+    if len(held_out) > 1:
+        raise ValueError(
+            "combine= of models that were trained on other folds: each fold was in the training of"
+            " some of them, so name a file that was in none, measure.task.data.validation_file=FILE"
+        )
+
+
+def mean_threshold(models: Sequence[Path]) -> Provenance:
+    """What the first model's folder says; of several models, with the mean of their thresholds."""
+    saved = [folders.read_provenance(folder) for folder in models]
+    thresholds = [one.get("answers", {}).get("threshold") for one in saved]
+    first = saved[0]
+    if len(models) > 1 and None not in thresholds:
+        source = f"the mean of {len(models)} models' own"
+        first["answers"] |= {"threshold": fmean(thresholds), "threshold_source": source}
+    return first
 
 
 def average_weights(modules: Sequence[FineTuning]) -> None:
@@ -114,5 +145,6 @@ def mean_of(target: Target, outputs: Tensor) -> Tensor:
     if target.problem_type == "regression":
         return outputs.mean(0)
     if target.problem_type == MULTI_LABEL:
-        return torch.logit(outputs.sigmoid().mean(0))
+        # log p - log(1 - p), as torch.logit of a probability that is 1 in fp32 would be infinite
+        return F.logsigmoid(outputs).logsumexp(0) - F.logsigmoid(-outputs).logsumexp(0)
     return torch.logsumexp(outputs.log_softmax(-1), 0) - math.log(len(outputs))

@@ -23,10 +23,11 @@ from clozelab.files.digests import file_sha256
 from clozelab.readers.records import Table, check_columns
 from clozelab.readers.tables import open_table
 from clozelab.tasks.batches import Batch, make_batch
-from clozelab.tasks.sequences import encode_examples, token_budget_batches
+from clozelab.tasks.sequences import TokenSequences, encode_examples, token_budget_batches
 
 log = logging.getLogger(__name__)
 DOCUMENTS_AT_ONCE = 8192
+FIRST_DOCUMENTS = 1024  # of whose tokens the share of [UNK] is measured
 SCORES_AT_ONCE = 2**25  # of queries and documents: so many documents fewer where queries are many
 
 
@@ -54,7 +55,10 @@ class RetrievalFolder(MeasureDataModule):
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
-        """Read judgements and queries; ValueError for a query without a text."""
+        """Read judgements, queries and the first documents.
+
+        ValueError for a query without a text, and for texts of too many unknown tokens.
+        """
         self.judgements = _read_judgements(self.paths[2])
         texts = {}
         num_queries = 0
@@ -69,20 +73,28 @@ class RetrievalFolder(MeasureDataModule):
                 " two files are of different versions"
             )
         self.queries = texts
-        sequences = encode_examples(
-            self.inputs.tokenizer, list(texts.values()), max_seq_length=self.max_seq_length
-        )
-        unknown = (sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
-        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+        documents = itertools.islice(_texts(self.paths[0]), FIRST_DOCUMENTS)
+        self._refuse_unknown("queries", list(texts.values()))
+        self._refuse_unknown("documents", [text for _, text in documents])
         self.facts["queries"] = len(texts)
         self.facts["queries_without_judgements"] = num_queries - len(texts)
+
+    def _refuse_unknown(self, kind: str, texts: list[str]) -> None:
+        sequences = self._sequences(texts)
+        unknown = (sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
+        place = f"the {kind} of measure {self.inputs.name}"
+        refuse_unknown(place, float(unknown), self.inputs.max_unknown_share)
+
+    def _sequences(self, texts: list[str]) -> TokenSequences:
+        return encode_examples(self.inputs.tokenizer, texts, max_seq_length=self.max_seq_length)
 
     def batches(self, prompts: Mapping[str, str]) -> Iterator[Batch]:
         """The queries, then the documents; `ids` [S] are in the last batch of each part of S texts.
 
         `prompts`: what stands before a query, and before a document.
         """
-        yield from self._encoded(list(self.queries.items()), prompts["query"])
+        self.facts |= {"cut_queries": 0, "cut_documents": 0}
+        yield from self._encoded("queries", list(self.queries.items()), prompts["query"])
         # The relevant documents that have not come yet.
         lacking = set(itertools.chain.from_iterable(self.judgements.values()))
         num_documents = 0
@@ -91,7 +103,7 @@ class RetrievalFolder(MeasureDataModule):
         for part in iter(lambda: list(itertools.islice(documents, size)), []):
             num_documents += len(part)
             lacking.difference_update(name for name, _ in part)
-            yield from self._encoded(part, prompts["document"])
+            yield from self._encoded("documents", part, prompts["document"])
         self.facts["documents"] = num_documents
         self.facts["judged_documents_missing"] = len(lacking)
         if lacking:
@@ -99,14 +111,21 @@ class RetrievalFolder(MeasureDataModule):
                 f"{self.paths[2]}: {len(lacking)} judged documents are not in {self.paths[0]} and"
                 " count as not found"
             )
+        for kind in ("queries", "documents"):
+            if self.facts[f"cut_{kind}"]:
+                log.warning(
+                    "%d of %d %s are longer than max_seq_length=%d and were cut",
+                    self.facts[f"cut_{kind}"],
+                    self.facts[kind],
+                    kind,
+                    self.max_seq_length,
+                )
 
-    def _encoded(self, part: list[tuple[str, str]], prompt: str) -> Iterator[Batch]:
-        """Batches of texts with their ids."""
+    def _encoded(self, kind: str, part: list[tuple[str, str]], prompt: str) -> Iterator[Batch]:
+        """Batches of texts with their ids; what does not fit is counted by the kind of text."""
         names = [name for name, _ in part]
-        texts = [prompt + text for _, text in part]
-        sequences = encode_examples(
-            self.inputs.tokenizer, texts, max_seq_length=self.max_seq_length
-        )
+        sequences = self._sequences([prompt + text for _, text in part])
+        self.facts[f"cut_{kind}"] += sequences.cut_counts()["truncated_sequences"]
         batches = token_budget_batches(sequences.lengths, self.evaluation_tokens)
         for number, index in enumerate(batches, 1):
             batch = make_batch(sequences, index, {})

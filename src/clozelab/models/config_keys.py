@@ -44,6 +44,7 @@ class AnswerRules(TypedDict, total=False):
 
     ranks: list[str]
     threshold: float
+    threshold_source: str  # of several models together
     with_unanswerable: bool
     max_answer_length: int
     n_best_size: int

@@ -21,6 +21,7 @@ from clozelab.models.locate import ADAPTER
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 WEIGHTS = "adapter_model.safetensors"
+FILES = (ADAPTER, WEIGHTS)
 PREFIX = "base_model.model."
 UPDATE = re.compile(r"(.+)\.lora_([AB])\.weight")
 # What changes what an adapter computes, and the values that are read.
@@ -79,7 +80,7 @@ class Adapter:
 
 def read_adapter(folder: Path) -> Adapter:
     """What a folder of peft's holds; ValueError for an adapter of another kind than LoRA's."""
-    for file in (ADAPTER, WEIGHTS):
+    for file in FILES:
         if not (folder / file).is_file():
             raise ValueError(f"{folder / file} does not exist: an adapter of peft's has it")
     try:

@@ -62,6 +62,7 @@ OF_ONE_TASK = (
     "window_stride",
     "window_pooling",
     "prompts",
+    "validation_fold",
 )
 
 

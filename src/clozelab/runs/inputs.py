@@ -22,7 +22,7 @@ MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many or not to be found: only the run can say more."""
-FOLDER_KEYS = (".path", ".files", "vocab_file", ".teacher")
+FOLDER_KEYS = (".path", ".files", "vocab_file", ".teacher", ".adapter")
 """Ends of keys whose plain word may be a folder."""
 
 

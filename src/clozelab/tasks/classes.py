@@ -39,10 +39,13 @@ DEFAULT_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true
 
 
 def configured_labels(labels: Sequence[object] | None) -> list[str] | None:
-    """The labels that a configuration lists; ValueError where one stands there twice."""
+    """The labels that a configuration lists, as files spell them (`false`, not Python's `False`).
+
+    ValueError where one stands there twice.
+    """
     if labels is None:
         return None
-    names = [str(label) for label in labels]
+    names = [cell_text(label) for label in labels]
     if len(set(names)) < len(names):
         raise ValueError(f"task.data.labels names a label twice: {names}")
     return names

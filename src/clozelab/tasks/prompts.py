@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.encoder import Encoder
+from clozelab.readers.cells import cell_text
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.classes import ClassTarget
@@ -224,7 +225,7 @@ class PromptTarget(ClassTarget):
         if numeric_labels or number_range:
             raise ValueError("task.data.words names classes, and this task predicts a number")
         self.template = Template(template)
-        self.words = {str(name): word for name, word in words.items()}
+        self.words = {cell_text(name): word for name, word in words.items()}
         for name, word in self.words.items():
             if not isinstance(word, str):  # YAML reads yes and no as true and false
                 raise ValueError(

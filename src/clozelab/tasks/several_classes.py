@@ -40,7 +40,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.classes import KnownClasses
 from clozelab.tasks.labels import WRITTEN_LIST, LabelColumn, warn_of_lacking_classes
 from clozelab.tasks.tables import TextExamples
-from clozelab.tasks.target import Files, Outcome
+from clozelab.tasks.target import Files, Outcome, saved_threshold
 from clozelab.tasks.unit import Split
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject, PlainDict
@@ -197,14 +197,12 @@ class SeveralClassesTarget(KnownClasses):
         return losses.mean(dim=1).sum()
 
     def restore_config(self, saved_config: Provenance) -> PlainDict:
-        """Takes the model's own threshold, or DEFAULT_THRESHOLD where it has none."""
-        threshold = (saved_config.get("answers") or {}).get("threshold")
-        source = "the model's own, from its fine-tuning"
-        if threshold is None:
-            threshold = DEFAULT_THRESHOLD
-            source = "the default: the model records none"
-        self.threshold = float(threshold)
-        return {"label_threshold": {"value": self.threshold, "source": source}}
+        """Takes the model's own threshold where none is given, or else DEFAULT_THRESHOLD."""
+        threshold: PlainDict = {"value": self.threshold, "source": "given by module.threshold"}
+        if self.threshold is None:
+            threshold = saved_threshold(saved_config, DEFAULT_THRESHOLD)
+            self.threshold = threshold["value"]
+        return {"label_threshold": threshold}
 
     def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         return {"answers": {"threshold": scores[THRESHOLD.name]}}

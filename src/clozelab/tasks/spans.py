@@ -31,7 +31,7 @@ from clozelab.readers.squad import SquadExamples
 from clozelab.tasks.baselines import OVERLAP, PhraseGuesser, Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.passages import Floats, PassageSplit, SquadFeatures
-from clozelab.tasks.target import Files, Outcome, Target
+from clozelab.tasks.target import Files, Outcome, Target, saved_threshold
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -316,18 +316,14 @@ class SpanTarget(Target):
         if not self.settings.with_unanswerable:
             return {}
 
-        threshold = rules.get("threshold")
-        if threshold is None:
-            source = "the default: the model records none"
-            self.fixed_threshold = DEFAULT_THRESHOLD
+        if rules.get("threshold") is None:
             log.warning(
                 "the model records no threshold of no answer: %g is taken",
                 DEFAULT_THRESHOLD,
             )
-        else:
-            source = "the model's own, from its fine-tuning"
-            self.fixed_threshold = float(threshold)
-        return {"no_answer_threshold": {"value": self.fixed_threshold, "source": source}}
+        threshold = saved_threshold(saved_config, DEFAULT_THRESHOLD)
+        self.fixed_threshold = threshold["value"]
+        return {"no_answer_threshold": threshold}
 
     def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""

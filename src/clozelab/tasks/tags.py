@@ -70,7 +70,7 @@ class TagTarget(Target):
 
     def of_model(self, classes: Sequence[str]) -> Self:
         target = self.with_classes(classes)
-        target.has_plain_labels = are_plain(classes)
+        target.has_plain_labels = self.entity_tags and are_plain(classes)
         return target
 
     def classes_of(self, labels: Sequence[str]) -> Sequence[str]:

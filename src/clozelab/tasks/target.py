@@ -247,6 +247,16 @@ def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]
     return metrics
 
 
+def saved_threshold(saved_config: Provenance, default: float) -> PlainDict:
+    """The threshold that a model's folder says, or the default, and where it comes from."""
+    answers = saved_config.get("answers", {})
+    value = answers.get("threshold")
+    if value is None:
+        return {"value": default, "source": "the default: the model records none"}
+    source = answers.get("threshold_source", "the model's own, from its fine-tuning")
+    return {"value": float(value), "source": source}
+
+
 def json_lines(records: Iterable[object]) -> Iterator[str]:
     for record in records:
         yield json.dumps(record, ensure_ascii=False)
