@@ -11,13 +11,12 @@ command line does. Keywords are keys and group choices, nested ones dictionaries
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.text.plain import hydra_text
+from clozelab.text.plain import hydra_literal
 from clozelab.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -160,26 +159,4 @@ def _words(overrides: Mapping[str, object], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _words(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={_hydra_value(value)}"
-
-
-def _hydra_value(value: object) -> str:
-    """Write a value in Hydra's grammar."""
-    if isinstance(value, Mapping):
-        items = [f"{key}:{_hydra_value(child)}" for key, child in value.items()]
-        return f"{{{','.join(items)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_hydra_value, value))}]"
-    if isinstance(value, str | Path):
-        return hydra_text(str(value))
-    plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
-    if isinstance(plain, float):
-        return repr(plain)
-    # Hydra spells true, false, null and whole numbers as JSON does.
-    try:
-        return json.dumps(plain)
-    except TypeError:
-        raise ValueError(
-            f"a {type(value).__name__} is no value of a configuration: write a table or a data set"
-            " to a file (to_parquet) and give its path"
-        ) from None
+            yield f"{prefix}{key}={hydra_literal(value)}"

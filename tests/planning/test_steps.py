@@ -127,6 +127,48 @@ def test_corpus_follows_the_users_choice() -> None:
     assert "corpus=text" in make_steps(TABLE5, ["corpus=text"])[0].overrides
 
 
+def test_prepare_gets_the_corpus_and_the_tokenizer_that_the_sweep_reads(tmp_path: Path) -> None:
+    posts = {"name": "posts", "path": ["a b.csv", "c.csv"], "text_field": "body", "format": "csv"}
+    dataset = {"name": "web", "dataset": "a/b", "revision": "f" * 40, "weight": 0.5}
+    said = {
+        "title": "t",
+        "columns": [{"name": "L", "from": "pretrain", "metric": "validation/loss"}],
+        "arms": {"a": {"objective": "mlm"}, "b": {"objective": "ltr"}},
+        "sweeps": {
+            "pretrain": {
+                "corpus": "scale_own",
+                "corpus.sources": [posts, dataset],
+                "corpus.steps": ["clean", {"near_duplicates": {"threshold": 0.7}}],
+                "corpus.validation_fraction": 0.2,
+                "tokenizer": "byte_bpe",
+                "tokenizer.vocab_size": 900,
+            }
+        },
+        "claims": [],
+    }
+    (tmp_path / "paper.yaml").write_text(json.dumps(said))
+    words = ["scale=own", "prepare.corpus.workers=1"]
+    prepare, pretrain = make_steps(tmp_path, words)
+    sources = "{name:posts,format:csv,text_field:body,path:['a b.csv',c.csv]},"
+    sources += f"{{name:web,dataset:a/b,revision:{'f' * 40},weight:0.5}}"
+    assert prepare.overrides == (
+        "corpus=scale_own",
+        "tokenizer=byte_bpe",
+        f"corpus.sources=[{sources}]",
+        "corpus.validation_fraction=0.2",
+        "corpus.steps=[clean,{near_duplicates:{threshold:0.7}}]",
+        "tokenizer.vocab_size=900",
+        "scale=own",
+        "corpus.workers=1",
+    )
+    composed = sweep.compose("prepare", prepare.overrides)
+    for group in ("corpus", "tokenizer"):
+        expected = pretrain.sweep.master.get(group)
+        assert composed.get(group) | {"workers": None} == expected | {"workers": None}
+    (user, *_) = make_steps(tmp_path, [*words, "prepare.corpus.validation_fraction=0.1"])
+    assert "corpus.validation_fraction=0.2" not in user.overrides
+
+
 @pytest.mark.parametrize(
     "name", ["table4_swag", pytest.param("table7_feature_based_ner", marks=pytest.mark.slow)]
 )

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
-from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource, inline_configs
+from clozelab.config import Composed
+from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
@@ -26,9 +27,10 @@ from clozelab.launch.own_text import OWN_TEXT
 from clozelab.launch.sweep import Sweep, compose, root_of, runs_root, sweeps_of
 from clozelab.results.experiment import Experiment, open_experiment, read_yaml
 from clozelab.runs.find import Runs, find
+from clozelab.schema import SourceConfig
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import hydra_text
+from clozelab.text.plain import JsonObject, ReadOnlyJson, hydra_literal
 
 STAGES = ("prepare", *SWEEPS)
 OF_CORPUS = ("prepare", "pretrain")  # the stages that have one
@@ -124,10 +126,8 @@ def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
         prepare, pretrain, *_ = steps
-        corpus = f"corpus={pretrain.sweep.master.hydra_value('runtime.choices')['corpus']}"
-        steps[0] = replace(
-            prepare, overrides=(corpus, *_corpus_of_experiment(pretrain), *prepare.overrides)
-        )
+        chosen = _corpus_of_sweep(pretrain.sweep.master, prepare.overrides)
+        steps[0] = replace(prepare, overrides=(*chosen, *prepare.overrides))
     return steps
 
 
@@ -147,21 +147,36 @@ def _with_arms(word: str, arms: Sequence[str]) -> str:
     return f"arm={','.join(dict.fromkeys([*listed, *arms]))}"
 
 
-def _corpus_of_experiment(pretrain: Step) -> Iterable[str]:
-    """The text and the vocabulary that an experiment itself names, as overrides for prepare."""
-    said = inline_configs(pretrain.folder or Path()).get(pretrain.config_name, {})
-    settings = pretrain.sweep.master
-    if "sources" in str(said.get("corpus")):
-        sources = []
-        for source in settings.get("corpus.sources"):
-            name = hydra_text(source["name"])
-            path = hydra_text(str(source["path"]))
-            sources.append(f"{{name: {name}, path: {path}}}")
-        yield f"corpus.sources=[{', '.join(sources)}]"
-    # Without it a vocabulary would be learnt that no arm reads.
-    vocabulary = settings.get("tokenizer.vocab_file")
-    if vocabulary is not None:
-        yield f"tokenizer.vocab_file={hydra_text(str(vocabulary))}"
+def _corpus_of_sweep(sweep: Composed, words: Sequence[str]) -> list[str]:
+    """The corpus and the tokenizer of a sweep's first arm, as overrides for prepare.
+
+    `words` are the user's for prepare, which stay as they are. Without the others a corpus would be
+    prepared that no arm reads.
+    """
+    choices = sweep.hydra_value("runtime.choices")
+    chosen = [f"corpus={choices['corpus']}"]
+    prepared = compose("prepare", [*chosen, *words])
+    if prepared.hydra_value("runtime.choices")["tokenizer"] != choices["tokenizer"]:
+        chosen.append(f"tokenizer={choices['tokenizer']}")
+        prepared = compose("prepare", [*chosen, *words])
+
+    said = " ".join(f"{key_of(word)}." for word in words)
+    for group in ("corpus", "tokenizer"):
+        of_sweep = sweep.get(group)
+        for name, value in prepared.get(group).items():
+            key = f"{group}.{name}"
+            if of_sweep[name] != value and f"{key}." not in said:
+                settings = of_sweep[name]
+                if key == "corpus.sources":
+                    settings = list(map(_without_defaults, settings))
+                chosen.append(f"{key}={hydra_literal(settings)}")
+    return chosen
+
+
+def _without_defaults(source: ReadOnlyJson) -> JsonObject:
+    """The settings of a corpus's source that are not those of every source."""
+    usual = asdict(SourceConfig())
+    return {key: value for key, value in source.items() if value != usual[key]}
 
 
 def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[str]:

@@ -65,3 +65,28 @@ def hydra_text(text: str) -> str:
     doubled = re.sub(r"(\\+)(?='|$)", lambda match: match[1] * 2, text)
     quoted = doubled.replace("'", "\\'")
     return f"'{quoted}'"
+
+
+def hydra_literal(value: object) -> str:
+    """Write a value in Hydra's grammar: `{name:mine,path:[a.txt,b.txt]}`.
+
+    ValueError for what no configuration holds.
+    """
+    if isinstance(value, Mapping):
+        items = [f"{key}:{hydra_literal(child)}" for key, child in value.items()]
+        return f"{{{','.join(items)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(hydra_literal, value))}]"
+    if isinstance(value, str | Path):
+        return hydra_text(str(value))
+    plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
+    if isinstance(plain, float):
+        return repr(plain)
+    # Hydra spells true, false, null and whole numbers as JSON does.
+    try:
+        return json.dumps(plain)
+    except TypeError:
+        raise ValueError(
+            f"a {type(value).__name__} is no value of a configuration: write a table or a data set"
+            " to a file (to_parquet) and give its path"
+        ) from None
