@@ -310,7 +310,7 @@ def adapter_inputs(settings: PlainMapping | None) -> dict[str, str]:
     """
     if settings is None or settings.get("adapter") is None:
         return {}
-    folder = Path(settings["adapter"])
+    folder = Path(str(settings["adapter"]))
     return {"adapter": digest({name: file_sha256(folder / name) for name in FILES})}
 
 

@@ -96,9 +96,13 @@ def check_folds(models: Sequence[Path]) -> None:
 def mean_threshold(models: Sequence[Path]) -> Provenance:
     """What the first model's folder says; of several models, with the mean of their thresholds."""
     saved = [folders.read_provenance(folder) for folder in models]
-    thresholds = [one.get("answers", {}).get("threshold") for one in saved]
+    thresholds = []
+    for one in saved:
+        threshold = one.get("answers", {}).get("threshold")
+        if threshold is not None:
+            thresholds.append(threshold)
     first = saved[0]
-    if len(models) > 1 and None not in thresholds:
+    if len(models) > 1 and len(thresholds) == len(models):
         source = f"the mean of {len(models)} models' own"
         first["answers"] |= {"threshold": fmean(thresholds), "threshold_source": source}
     return first

@@ -198,7 +198,7 @@ class SeveralClassesTarget(KnownClasses):
 
     def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold where none is given, or else DEFAULT_THRESHOLD."""
-        threshold: PlainDict = {"value": self.threshold, "source": "given by module.threshold"}
+        threshold: JsonObject = {"value": self.threshold, "source": "given by module.threshold"}
         if self.threshold is None:
             threshold = saved_threshold(saved_config, DEFAULT_THRESHOLD)
             self.threshold = threshold["value"]

@@ -34,7 +34,7 @@ from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import JsonObject, PlainDict
 
 Files = dict[str, Iterable[str]]  # name -> lines
 
@@ -247,7 +247,7 @@ def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]
     return metrics
 
 
-def saved_threshold(saved_config: Provenance, default: float) -> PlainDict:
+def saved_threshold(saved_config: Provenance, default: float) -> JsonObject:
     """The threshold that a model's folder says, or the default, and where it comes from."""
     answers = saved_config.get("answers", {})
     value = answers.get("threshold")
