@@ -20,11 +20,16 @@ RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 A change of code that changes a stage's results raises it: then no older run is taken for the same,
 and no comparison mixes both (docs/decisions/0019). Older runs and packs are still read.
 """
-FURTHER_VERSIONS = {"task.data.train_columns": 1, "measure.task.module.threshold": 1}
+FURTHER_VERSIONS = {
+    "task.data.train_columns": 1,
+    "task.data.negative_columns": 1,
+    "measure.task.module.threshold": 1,
+}
 """Key -> how often results have changed of the configurations that have this key, and of no others.
 
-It is added to the stage's version. `train_columns` is a key of contrastive tasks; an evaluation
-once took a model's own threshold in spite of a given one.
+It is added to the stage's version. `train_columns` is a key of contrastive tasks. With
+`negative_columns` rows that were held out could be trained on. An evaluation once took a model's
+own threshold in spite of a given one.
 """
 
 WEIGHT_KEYS = re.compile(r"corpus\.sources\.\d+\.weight|phases\.\d+\.source_weights\..+")
