@@ -477,7 +477,9 @@ class Composed:
         A public encoder is the folder that its name stands for; ValueError where there is none.
         """
         with self.resolving() as node:
-            return with_encoder_folders(to_plain(node))
+            values = to_plain(node)
+        name_encoder_folders(values)
+        return values
 
     @cached_property
     def unresolved(self) -> PlainDict:
@@ -600,8 +602,8 @@ class Composed:
         return alone
 
 
-def with_encoder_folders(values: JsonObject) -> JsonObject:
-    """Return resolved values with the folders that names of public encoders stand for.
+def name_encoder_folders(values: JsonObject) -> None:
+    """Put the folders that names of public encoders stand for into resolved values.
 
     ValueError where there is none.
     """
@@ -612,7 +614,6 @@ def with_encoder_folders(values: JsonObject) -> JsonObject:
             settings = settings.get(parent) or {}
         if isinstance(settings.get(key), str):
             settings[key] = encoder_folder(settings[key])
-    return values
 
 
 def to_plain(value: object, *, resolve: bool = True) -> Json:

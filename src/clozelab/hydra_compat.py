@@ -175,11 +175,11 @@ class JobComposer:
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return it with its `hydra` node."""
-        kind, settings = self.kind_of(overrides)
-        if kind not in self._templates:
+        job_kind, settings = self.kind_of(overrides)
+        if job_kind not in self._templates:
             loaded = self.loader.load_sweep_config(self.master, list(overrides))
-            self._templates[kind] = pickle.dumps(loaded)
-        config: DictConfig = pickle.loads(self._templates[kind])
+            self._templates[job_kind] = pickle.dumps(loaded)
+        config: DictConfig = pickle.loads(self._templates[job_kind])
         try:
             for key, value in settings.items():
                 OmegaConf.update(config, key, value)
@@ -248,12 +248,12 @@ class JobComposer:
         if group != self._last_group():
             return {}
         # The job's other choices may bring files of their own.
-        others = []
-        for other in all_of_job:
-            if other is not choice and self._names_group(other.key_or_group):
-                others.append(other.input_line)
+        choices = []
+        for override in all_of_job:
+            if override is not choice and self._names_group(override.key_or_group):
+                choices.append(override.input_line)
         result = self.loader.repository.load_config(f"{group}/{choice.value()}")
-        is_last = group == self._last_group(*others)
+        is_last = group == self._last_group(*choices)
         if not is_last or result is None or result.header["package"] != "_global_":
             return {}
         content = to_plain(result.config, resolve=False)

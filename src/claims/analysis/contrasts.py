@@ -718,21 +718,17 @@ def _interim(
     contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
-
-    def replication(seeds: Seeds) -> Seeds:
-        # Of given encoders every fine-tuning is one, else every pre-training.
-        return seeds if contrast.has_fixed_encoders else (seeds[0], 0)
-
-    replications = sorted(set(map(replication, _common_seeds(cells))))
+    replication_of = _pretraining_of
+    if contrast.has_fixed_encoders:
+        replication_of = _itself
+    replications = sorted(set(map(replication_of, _common_seeds(cells))))
     analyses = []
     for count in range(design.first, min(len(replications), design.most) + 1):
         first = replications[:count]
         of_seeds = []
         for cell in cells:
-            kept = [seeds for seeds in cell.scores if replication(seeds) in first]
-            scores = {seeds: cell.scores[seeds] for seeds in kept}
-            healthy = {seeds: cell.healthy[seeds] for seeds in kept if seeds in cell.healthy}
-            of_seeds.append(replace(cell, scores=scores, healthy=healthy))
+            kept = [seeds for seeds in cell.scores if replication_of(seeds) in first]
+            of_seeds.append(_of_seeds(cell, kept))
         difference, without_collapsed = _estimates(
             contrast.terms, of_seeds, contrast.has_fixed_encoders
         )
@@ -742,3 +738,20 @@ def _interim(
             replace(contrast, difference=difference, without_collapsed=without_collapsed)
         )
     return tuple(analyses)
+
+
+def _pretraining_of(seeds: Seeds) -> Seeds:
+    """The replication of an arm's encoders: all fine-tunings of one pre-training are one."""
+    return (seeds[0], 0)
+
+
+def _itself(seeds: Seeds) -> Seeds:
+    """The replication of given encoders: each fine-tuning is one."""
+    return seeds
+
+
+def _of_seeds(cell: Cell, kept: Sequence[Seeds]) -> Cell:
+    """A cell with the scores of some of its seeds alone."""
+    scores = {seeds: cell.scores[seeds] for seeds in kept}
+    healthy = {seeds: cell.healthy[seeds] for seeds in kept if seeds in cell.healthy}
+    return replace(cell, scores=scores, healthy=healthy)

@@ -16,7 +16,7 @@ from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.runs.code import code_version
 from clozelab.schema import EncoderStageConfig
-from clozelab.text.plain import JsonObject, ReadOnlyJson
+from clozelab.text.plain import JsonObject, PlainMapping, ReadOnlyJson
 
 READ_ONCE = TrainingPlan(
     global_batch_size=1,
@@ -89,7 +89,7 @@ def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> Jso
 
 
 def untrained_module(
-    task: ReadOnlyJson,
+    task: PlainMapping,
     data: FinetuningDataModule,
     encoder: Encoder,
     head: str,

@@ -128,11 +128,13 @@ class StepStream(IterableDataset[list[TorchBatch]]):
             )
         if step not in self._ahead:
             self._find_instances(bound, step, share)
-        places = self._ahead.pop(step)
+        instances = self._ahead.pop(step)
         size = phase.micro_batch_size
         batches = []
         for low in range(0, share, size):
-            batches.append(self._micro_batch(bound, *(part[low : low + size] for part in places)))
+            batches.append(
+                self._micro_batch(bound, *(part[low : low + size] for part in instances))
+            )
         return batches
 
     def _find_instances(self, bound: BoundPhase, step: int, share: int) -> None:

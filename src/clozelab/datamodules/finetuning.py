@@ -283,14 +283,14 @@ class FinetuningDataModule(LightningDataModule):
             if role == "training" and self.unit.training_differs:
                 rows = self.unit.read(path, "validation", self.target, strict=strict)
             self._numbers_of_role = self._divide(rows, held_out)
-        chosen = np.flatnonzero(np.isin(examples.numbers, self._numbers_of_role[role]))
-        if not len(chosen):
+        rows_of_role = np.flatnonzero(np.isin(examples.numbers, self._numbers_of_role[role]))
+        if not len(rows_of_role):
             raise ValueError(
                 f"{path}: none of its {len(examples)} rows is left for {role} with"
                 f" {held_out.setting}, since {self.unit.grouping}: take another number, or"
                 " name a task.data.validation_file"
             )
-        return examples.select(chosen.tolist())
+        return examples.select(rows_of_role.tolist())
 
     def examples_in_use(self, path: Path, role: str) -> Any:
         """The same, as many as the plan allows."""

@@ -93,7 +93,7 @@ class RetrievalFolder(MeasureDataModule):
 
         `prompts`: what stands before a query, and before a document.
         """
-        self.facts |= {"cut_queries": 0, "cut_documents": 0}
+        self.num_cut = {"queries": 0, "documents": 0}
         yield from self._encoded("queries", list(self.queries.items()), prompts["query"])
         # The relevant documents that have not come yet.
         lacking = set(itertools.chain.from_iterable(self.judgements.values()))
@@ -111,13 +111,14 @@ class RetrievalFolder(MeasureDataModule):
                 f"{self.paths[2]}: {len(lacking)} judged documents are not in {self.paths[0]} and"
                 " count as not found"
             )
-        for kind in ("queries", "documents"):
-            if self.facts[f"cut_{kind}"]:
+        for name, num_cut in self.num_cut.items():
+            self.facts[f"cut_{name}"] = num_cut
+            if num_cut:
                 log.warning(
                     "%d of %d %s are longer than max_seq_length=%d and were cut",
-                    self.facts[f"cut_{kind}"],
-                    self.facts[kind],
-                    kind,
+                    num_cut,
+                    self.facts[name],
+                    name,
                     self.max_seq_length,
                 )
 
@@ -125,7 +126,7 @@ class RetrievalFolder(MeasureDataModule):
         """Batches of texts with their ids; what does not fit is counted by the kind of text."""
         names = [name for name, _ in part]
         sequences = self._sequences([prompt + text for _, text in part])
-        self.facts[f"cut_{kind}"] += sequences.cut_counts()["truncated_sequences"]
+        self.num_cut[kind] += sequences.cut_counts()["truncated_sequences"]
         batches = token_budget_batches(sequences.lengths, self.evaluation_tokens)
         for number, index in enumerate(batches, 1):
             batch = make_batch(sequences, index, {})

@@ -48,7 +48,7 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.tables import TableFormat
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
     import pandas
@@ -164,7 +164,7 @@ class MeasureDataModule(LightningDataModule):
                 f"measure.data.max_seq_length={max_seq_length}: a text has {SHORTEST} tokens or"
                 " more"
             )
-        self.facts: JsonObject = {"max_seq_length": self.max_seq_length}
+        self.facts: PlainDict = {"max_seq_length": self.max_seq_length}
 
     @property
     def source_fingerprint(self) -> str:

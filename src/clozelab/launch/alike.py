@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import MISSING_VALUE, Composed, to_plain, with_encoder_folders
-from clozelab.text.plain import JsonObject
+from clozelab.config import MISSING_VALUE, Composed, name_encoder_folders, to_plain
+from clozelab.text.plain import PlainDict
 
 OWN_VALUE = "${each_job_has_its_own}"
 """In the place of a value: there is no such key, so that nothing can be made of it."""
@@ -28,7 +28,7 @@ class AlikeJobs:
 
     def __init__(self, job: Composed, settings: Mapping[str, object]) -> None:
         self._job = Composed(job.stage, job.node)
-        self._dependent: list[tuple[JsonObject, DictConfig, str]] = []
+        self._dependent: list[tuple[PlainDict, DictConfig, str]] = []
         self._set(dict.fromkeys(settings, OWN_VALUE))
         with self._job.resolving() as node:
             self._values = self._resolve(node)
@@ -37,9 +37,9 @@ class AlikeJobs:
         for key, value in settings.items():
             OmegaConf.update(self._job.node, key, value)
 
-    def _resolve(self, node: DictConfig) -> JsonObject:
+    def _resolve(self, node: DictConfig) -> PlainDict:
         """Return what can be resolved of a node, as plain values, and note where the rest is."""
-        plain: JsonObject = {}
+        plain: PlainDict = {}
         for key in map(str, node):
             plain[key] = MISSING_VALUE
             if OmegaConf.is_missing(node, key):
@@ -55,7 +55,7 @@ class AlikeJobs:
                 self._dependent.append((plain, node, key))
         return plain
 
-    def values(self, settings: Mapping[str, object]) -> JsonObject:
+    def values(self, settings: Mapping[str, object]) -> PlainDict:
         """Return the resolved configuration of the job with these values.
 
         An OmegaConfBaseException or a ValueError: it has none, or needs Hydra's node.
@@ -64,4 +64,6 @@ class AlikeJobs:
         with self._job.resolving():
             for plain, node, key in self._dependent:
                 plain[key] = to_plain(node[key])
-        return with_encoder_folders(copy.deepcopy(self._values))
+        values = copy.deepcopy(self._values)
+        name_encoder_folders(values)
+        return values

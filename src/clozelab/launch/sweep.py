@@ -232,14 +232,14 @@ class Sweep:
 
         ValueError for overrides that cannot be meant; of alike jobs one is looked at.
         """
-        kind, own = self.composer.kind_of(overrides)
-        if kind not in self._alike:
+        job_kind, settings = self.composer.kind_of(overrides)
+        if job_kind not in self._alike:
             job = self.composer.compose(overrides)
             job.check()
             check_overrides(job)
-            self._alike[kind] = AlikeJobs(job, own)
+            self._alike[job_kind] = AlikeJobs(job, settings)
         with suppress(OmegaConfBaseException, ValueError):
-            values = self._alike[kind].values(own)
+            values = self._alike[job_kind].values(settings)
             if not validation_messages(self.master.stage, values):
                 return values
         # What is wrong is said of the job as it is composed by itself.

@@ -48,8 +48,8 @@ def build_adamw(
     takes the matrices of the layers, and AdamW all else, embeddings and heads too (Jordan et al.
     2024). ValueError where there is no such matrix, as where a strategy shards them.
     """
-    both = _two_numbers(betas)
-    check_hyperparameters(learning_rate, both, eps, weight_decay)
+    beta_pair = _two_numbers(betas)
+    check_hyperparameters(learning_rate, beta_pair, eps, weight_decay)
     named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     # With a rate of their own the matrices of layers are another optimizer's.
     matrices = {}
@@ -61,7 +61,7 @@ def build_adamw(
         else:
             remaining.append((name, parameter))
     param_groups = decay_groups(remaining, weight_decay, learning_rate, matches)
-    adamw = _adamw(param_groups, learning_rate, both, eps, bias_correction)
+    adamw = _adamw(param_groups, learning_rate, beta_pair, eps, bias_correction)
     if matrix_learning_rate is None:
         return adamw
     check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)

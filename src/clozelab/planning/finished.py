@@ -6,6 +6,7 @@ another run than expected, for a sweep may have thousands.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from clozelab.files.digests import digest
@@ -15,6 +16,7 @@ from clozelab.planning.shapes import Words
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import counting_leaves
+from clozelab.runs.record import Record
 from clozelab.runs.reuse import is_complete_run, trained_by
 
 # of a planned job; `check`: complete, most likely of the same inputs
@@ -25,30 +27,31 @@ def done_jobs(step: Step, runs: Runs | None) -> set[Words]:
     """The jobs of one step that need not run again, by the runs so far."""
     if runs is None:
         return set()
-    sweep = step.sweep
     records = {run.folder: run for run in runs.records}
     elsewhere = _trained_elsewhere(runs) if step.verb == "pretrain" else set()
     if not records and not elsewhere:
         return set()
 
-    done = set()
-    for job in sweep.jobs:
-        settings = sweep.settings(job)
-        if settings["reuse"] == "never":
-            continue
-        recorded = counting_leaves(settings)
-        # Where the launch looks, too: a run of this name in another folder is no run of it.
-        folder = Path(settings["run_dir"])
-        is_done = is_complete_run(records.get(folder), stage=step.verb, recorded=recorded)
-        may_be_done = (folder / RUN_FILE).is_file()
-        if elsewhere and not may_be_done:
-            may_be_done = digest(trained_by(recorded)) in elsewhere
-        # What a record holds may be spelt otherwise, and an equal run may have lost its encoder.
-        if may_be_done and not is_done:
-            is_done = plan_job(sweep.composer.compose(job), job).status in DONE
-        if is_done:
-            done.add(job)
-    return done
+    return {job for job in step.sweep.jobs if _is_done(step, job, records, elsewhere)}
+
+
+def _is_done(
+    step: Step, job: Words, records: Mapping[Path, Record], elsewhere: Collection[str]
+) -> bool:
+    """Whether one job need not run again; `elsewhere` as `_trained_elsewhere` has it."""
+    settings = step.sweep.settings(job)
+    if settings["reuse"] == "never":
+        return False
+    recorded = counting_leaves(settings)
+    # Where the launch looks, too: a run of this name in another folder is no run of it.
+    folder = Path(settings["run_dir"])
+    if is_complete_run(records.get(folder), stage=step.verb, recorded=recorded):
+        return True
+    may_be_done = (folder / RUN_FILE).is_file()
+    if elsewhere and not may_be_done:
+        may_be_done = digest(trained_by(recorded)) in elsewhere
+    # What a record holds may be spelt otherwise, and an equal run may have lost its encoder.
+    return may_be_done and plan_job(step.sweep.composer.compose(job), job).status in DONE
 
 
 def _trained_elsewhere(runs: Runs) -> set[str]:

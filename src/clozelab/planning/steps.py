@@ -30,7 +30,7 @@ from clozelab.runs.find import Runs, find
 from clozelab.schema import SourceConfig
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
-from clozelab.text.plain import JsonObject, ReadOnlyJson, hydra_literal
+from clozelab.text.plain import PlainDict, PlainMapping, hydra_literal
 
 STAGES = ("prepare", *SWEEPS)
 OF_CORPUS = ("prepare", "pretrain")  # the stages that have one
@@ -154,26 +154,26 @@ def _corpus_of_sweep(sweep: Composed, words: Sequence[str]) -> list[str]:
     prepared that no arm reads.
     """
     choices = sweep.hydra_value("runtime.choices")
-    chosen = [f"corpus={choices['corpus']}"]
-    prepared = compose("prepare", [*chosen, *words])
+    overrides = [f"corpus={choices['corpus']}"]
+    prepared = compose("prepare", [*overrides, *words])
     if prepared.hydra_value("runtime.choices")["tokenizer"] != choices["tokenizer"]:
-        chosen.append(f"tokenizer={choices['tokenizer']}")
-        prepared = compose("prepare", [*chosen, *words])
+        overrides.append(f"tokenizer={choices['tokenizer']}")
+        prepared = compose("prepare", [*overrides, *words])
 
-    said = " ".join(f"{key_of(word)}." for word in words)
+    given_keys = " ".join(f"{key_of(word)}." for word in words)
     for group in ("corpus", "tokenizer"):
         of_sweep = sweep.get(group)
         for name, value in prepared.get(group).items():
             key = f"{group}.{name}"
-            if of_sweep[name] != value and f"{key}." not in said:
+            if of_sweep[name] != value and f"{key}." not in given_keys:
                 settings = of_sweep[name]
                 if key == "corpus.sources":
                     settings = list(map(_without_defaults, settings))
-                chosen.append(f"{key}={hydra_literal(settings)}")
-    return chosen
+                overrides.append(f"{key}={hydra_literal(settings)}")
+    return overrides
 
 
-def _without_defaults(source: ReadOnlyJson) -> JsonObject:
+def _without_defaults(source: PlainMapping) -> PlainDict:
     """The settings of a corpus's source that are not those of every source."""
     usual = asdict(SourceConfig())
     return {key: value for key, value in source.items() if value != usual[key]}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 from claims.analysis.comparability import NO_VALUE, is_within, join_facts
 from claims.analysis.contrasts import shared_encoder
@@ -208,17 +209,25 @@ def _unequal_settings(
     own_keys = {name: free_keys | keys for name, keys in own_factors(by_name).items()}
     compared = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
     for key in sorted(set().union(*compared.values())):
-        if len({run_settings.get(key) for run_settings in compared.values()}) == 1:
+        value_of_run = {folder: values.get(key, NO_VALUE) for folder, values in compared.items()}
+        if len(set(value_of_run.values())) == 1:
             continue
-        # owner of the key, or nobody -> value -> runs
-        values: dict[str, dict[str, list[Record]]] = {}
-        for run in runs:
-            owner = f" of {run.name}" if is_within(key, own_keys[run.name]) else ""
-            value = compared[run.folder].get(key, NO_VALUE)
-            values.setdefault(owner, {}).setdefault(value, []).append(run)
-        for of_owner, by_value in values.items():
+        owners = {name for name, keys in own_keys.items() if is_within(key, keys)}
+        for of_owner, by_value in _runs_by_owner(runs, owners, value_of_run).items():
             if len(by_value) > 1:
                 yield f"{subject}{of_owner} differ in {key}: {_values(by_value)}"
+
+
+def _runs_by_owner(
+    runs: Sequence[Record], owners: Collection[str], value_of_run: Mapping[Path, str]
+) -> dict[str, dict[str, list[Record]]]:
+    """Owner of a setting in words, or "" for nobody -> value -> runs."""
+    by_owner: dict[str, dict[str, list[Record]]] = {}
+    for run in runs:
+        owner = f" of {run.name}" if run.name in owners else ""
+        by_value = by_owner.setdefault(owner, {})
+        by_value.setdefault(value_of_run[run.folder], []).append(run)
+    return by_owner
 
 
 def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]:

@@ -174,15 +174,16 @@ def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[s
     keys = sorted(set().union(*lines.values()))
     num_choices = sum(key.startswith("/") for key in keys)
     factors = {}
-    for name, own in lines.items():
-        # All others that differ in the same lines are one question; their choices are their own.
-        others: dict[tuple[object, ...], Sequence[Record]] = {}
-        for other, theirs in lines.items():
-            question: list[object] = [own.get(key) == theirs.get(key) for key in keys]
+    for name, delta in lines.items():
+        # All that differ from it in the same lines are one question, but for those of other
+        # choices.
+        runs_by_question: dict[tuple[object, ...], Sequence[Record]] = {}
+        for second_name, second_delta in lines.items():
+            question: list[object] = [delta.get(key) == second_delta.get(key) for key in keys]
             if not all(question[:num_choices]):
-                question.append(other)
-            others[tuple(question)] = groups[other]
-        pairs = [treatment_factors(groups[name], runs) for runs in others.values()]
+                question.append(second_name)
+            runs_by_question[tuple(question)] = groups[second_name]
+        pairs = [treatment_factors(groups[name], runs) for runs in runs_by_question.values()]
         factors[name] = frozenset[str]().union(*pairs)
     return factors
 

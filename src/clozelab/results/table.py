@@ -515,6 +515,7 @@ def scored_run(run: Record, metric: str = "") -> ScoredRun:
     data = run.facts.get("data") or {}
     encoder = None if run.stage == "pretrain" else encoder_of(run)
     is_collapsed = bool(run.facts.get("collapsed"))
+    tokenizer = data.get("tokenizer", run.facts.get("tokenizer"))
     return ScoredRun(
         folder=run.folder,
         seeds=seeds_of(run),
@@ -523,7 +524,7 @@ def scored_run(run: Record, metric: str = "") -> ScoredRun:
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),
         positive_label=class_of(run, metric),
-        tokenizer=data.get("tokenizer", run.facts.get("tokenizer")),
+        tokenizer=tokenizer,
     )
 
 

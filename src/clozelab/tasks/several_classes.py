@@ -198,10 +198,11 @@ class SeveralClassesTarget(KnownClasses):
 
     def restore_config(self, saved_config: Provenance) -> PlainDict:
         """Takes the model's own threshold where none is given, or else DEFAULT_THRESHOLD."""
-        threshold: JsonObject = {"value": self.threshold, "source": "given by module.threshold"}
-        if self.threshold is None:
-            threshold = saved_threshold(saved_config, DEFAULT_THRESHOLD)
-            self.threshold = threshold["value"]
+        if self.threshold is not None:
+            source = "given by module.threshold"
+            return {"label_threshold": {"value": self.threshold, "source": source}}
+        threshold = saved_threshold(saved_config, DEFAULT_THRESHOLD)
+        self.threshold = threshold["value"]
         return {"label_threshold": threshold}
 
     def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, apply_head_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import PlainDict
 
 Files = dict[str, Iterable[str]]  # name -> lines
 
@@ -247,7 +247,14 @@ def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]
     return metrics
 
 
-def saved_threshold(saved_config: Provenance, default: float) -> JsonObject:
+class Threshold(TypedDict):
+    """From which probability or odds on an answer is given, and where that comes from."""
+
+    value: float
+    source: str
+
+
+def saved_threshold(saved_config: Provenance, default: float) -> Threshold:
     """The threshold that a model's folder says, or the default, and where it comes from."""
     answers = saved_config.get("answers", {})
     value = answers.get("threshold")
