@@ -650,12 +650,20 @@ def test_what_is_needed_is_said_in_hours(
     assert _forecast(experiment, root).endswith("at this difference and spread")
 
 
+UNEXAMINED = (
+    ("_other_scores", None),
+    ("_other_targets", None),
+    ("_other_tokens", None),
+    ("_evidence", []),
+)
+
+
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_a_given_encoder_is_measured_with_heads_of_several_seeds(
     monkeypatch: pytest.MonkeyPatch, is_measured: bool
 ) -> None:
     """They are of the arm that trains a head beside it; fine-tunings began with one encoder."""
-    for name, value in (("_other_scores", None), ("_other_targets", None), ("_evidence", [])):
+    for name, value in UNEXAMINED:
         monkeypatch.setattr(contrasts, name, lambda *_, value=value: value)
     row = SimpleNamespace(fixed_encoder=True, label="As it is")
     runs = {(seed, 1): SimpleNamespace(encoder=f"seed {seed}", is_causal=None) for seed in (1, 2)}
