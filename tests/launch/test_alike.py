@@ -52,7 +52,13 @@ def test_settings_of_every_arm_and_row_of_the_house(name: str) -> None:
     folder = find_experiment(name)
     for config_name in sweeps_in(folder).values():
         sweep = Sweep(config_name, ["scale=demo"], folder=folder)
-        for jobs in sweep.groups(lambda key: key not in SEED_KEYS).values():
+        try:
+            groups = sweep.groups(lambda key: key not in SEED_KEYS)
+        except OmegaConfBaseException:
+            # Its measures have no files at this scale.
+            assert config_name == "sweep_evaluate"
+            continue
+        for jobs in groups.values():
             assert sweep.settings(jobs[-1]) == sweep.composer.compose(jobs[-1]).values
 
 
