@@ -213,9 +213,10 @@ def _rectangle(
     positions += shift
     np.clip(positions, 0, len(tokens) - 1, out=positions)
     input_ids = tokens.take(positions)
-    # Sixteen slots of 16 bits are compared at once.
-    slot = np.arange(width, dtype=np.uint16)
-    special = (slot >= lengths.astype(np.uint16)[:, None]).reshape(-1)
+    # Numbers of few bits are compared many at once: 16 bits for a width of 512.
+    smallest = np.min_scalar_type(width)
+    slot = np.arange(width, dtype=smallest)
+    special = (slot >= lengths.astype(smallest)[:, None]).reshape(-1)
     input_ids[special] = ids.pad
     input_ids[separators] = ids.sep
     input_ids[::width] = ids.cls
