@@ -190,13 +190,22 @@ def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+LOG_LEVELS = {
+    logger: logger.level for logger in (logging.getLogger(), logging.getLogger("clozelab"))
+}
+
+
 @pytest.fixture(autouse=True)
 def own_log_levels() -> Iterator[None]:
-    """A verb that a test runs sets levels for its process, which the next test does not inherit."""
-    loggers = [logging.getLogger(), logging.getLogger("clozelab")]
-    levels = [logger.level for logger in loggers]
+    """A verb sets levels for its process, which no test inherits.
+
+    A fixture of a whole file runs its verbs before this one, so the levels at this moment are
+    those of the last verb, and each test begins with the levels of a fresh process.
+    """
+    for logger, level in LOG_LEVELS.items():
+        logger.setLevel(level)
     yield
-    for logger, level in zip(loggers, levels, strict=True):
+    for logger, level in LOG_LEVELS.items():
         logger.setLevel(level)
 
 
