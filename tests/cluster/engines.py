@@ -69,10 +69,7 @@ def ray_engine(folder: Path) -> Iterator[tuple[Engine, subprocess.Popen[bytes]]]
         for name, words in (("head", head), ("node", [f"--address={address}"])):
             log = folder / f"{name}.log"
             nodes.append(start_ray(words, log, environment))
-            wait_until(
-                lambda log=log: b"runtime started" in log.read_bytes(),  # type: ignore[misc]
-                f"the Ray node of {log}",
-            )
+            wait_for_node(nodes[-1], log)
         words = ("hydra/launcher=ray", f"address={address}", "grace_seconds=20")
         yield Engine("ray", launcher_words(words), environment), nodes[0]
     finally:
@@ -105,6 +102,16 @@ def start_ray(
             env=os.environ | environment,
             start_new_session=True,
         )
+
+
+def wait_for_node(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a Ray node has started; a node that ended instead fails at once, with its log."""
+
+    def has_started() -> bool:
+        assert process.poll() is None, log.read_text(errors="replace")
+        return b"runtime started" in log.read_bytes()
+
+    wait_until(has_started, f"the Ray node of {log}")
 
 
 def end_node(process: subprocess.Popen[bytes]) -> None:
