@@ -24,6 +24,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.stages.compare import main as compare
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
@@ -187,3 +188,37 @@ def test_a_newer_run_that_failed_leaves_nothing_out(experiment: Experiment, root
     state = json.loads(path.read_text())
     path.write_text(json.dumps(state | {"results_version": OLD + 1, "status": "failed"}))
     assert not build_table(experiment, find(root)).outdated
+
+
+NEGATIVES = {"task.data.negative_columns": "['no']"}
+
+
+def take_negatives(root: Path, change: int) -> None:
+    """Let the runs of one row have negatives of their own, and a version that is so much higher."""
+    for path in root.glob("finetune/ltr/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"]["task"]["data"] = {"negative_columns": ["no"]}
+        state["results_version"] += change
+        path.write_text(json.dumps(state | {"row_delta": NEGATIVES}))
+
+
+def test_a_row_with_a_key_of_a_further_version_stands_beside_others(
+    experiment: Experiment, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All are of this code: that the key has a further version makes no other row older."""
+    take_negatives(root, 1)
+    table = build_table(experiment, find(root))
+    assert not table.outdated
+    assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {1, 2, 3, 4}
+    assert mrpc(table).verdict == Verdict.HOLDS
+    runs = find(root).finetune
+    compare([str(run.folder) for run in runs if run.seeds == "1/1"])
+    assert "of results versions" not in capsys.readouterr().out
+
+
+def test_a_row_that_lacks_its_further_version_is_older(experiment: Experiment, root: Path) -> None:
+    take_negatives(root, 0)
+    table = build_table(experiment, find(root))
+    assert not seeds_in(table, "ltr") and seeds_in(table, "mlm") == {1, 2, 3, 4}
+    reason = f"of results version {OLD + 1}, beside others of {OLD + 2}"
+    assert set(table.outdated.values()) == {reason}

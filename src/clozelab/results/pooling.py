@@ -107,7 +107,7 @@ def _check_versions(
             if not record.is_complete:
                 continue
             source, first_record = first.setdefault(_column_of(record), (archive.path, record))
-            if record.results_version != first_record.results_version:
+            if record.stage_version != first_record.stage_version:
                 raise ValueError(
                     f"{archive.path}: {record.place} has results version {record.results_version}"
                     f" of {record.stage}, and {first_record.place} in {source} has"

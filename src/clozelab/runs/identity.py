@@ -116,9 +116,18 @@ def _addresses_before(leaves: PlainMapping, task_key: str) -> dict[str, str]:
 
 def results_version_of(stage: str, config: PlainMapping) -> int:
     """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
+    return RESULTS_VERSIONS.get(stage, 0) + further_versions(config)
+
+
+def further_versions(config: PlainMapping) -> int:
+    """Return how often results have changed of a configuration's keys alone.
+
+    Rows may differ in such a key. Their results versions without this number tell whether one of
+    them is older.
+    """
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    return RESULTS_VERSIONS.get(stage, 0) + sum(further) + _has_weighted_negatives(leaves)
+    return sum(further) + _has_weighted_negatives(leaves)
 
 
 def _has_weighted_negatives(leaves: PlainMapping) -> bool:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.files.origin import RUN_FILE
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, MetricUnit, base_name
-from clozelab.runs.identity import identity_of
+from clozelab.runs.identity import further_versions, identity_of
 from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import with_class
@@ -280,6 +280,11 @@ class Record(BaseModel, extra="forbid"):
     @property
     def task(self) -> str:
         return self.job_name.task
+
+    @property
+    def stage_version(self) -> int:
+        """Its stage's results version, which tells it from runs of other code."""
+        return self.results_version - further_versions(self.config)
 
     @property
     def encoder_arm(self) -> str | None:
