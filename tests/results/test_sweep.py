@@ -510,3 +510,30 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
     assert [(one.row, one.ours) for one in differences(table)] == [("older", signed(10.0))]
     reason = contrast_rows(table, "other", "first", column).exclusions.incomparability
     assert reason and reason.text == "another class: F1 of fraud against ok"
+
+
+def test_an_arm_of_two_experiments_is_two_arms(tmp_path: Path, writers: Any) -> None:
+    """Arms are often called after their objective: each experiment has trained its own."""
+    for rate, score, loss in ((15, 70.0, 3.0), (30, 74.0, 3.6)):
+        root = tmp_path / f"rate{rate}"
+        for seed in (1, 2, 3):
+            writers.pretrain(root, "mlm", seed, known={"validation/loss": loss})
+            writers.finetune(
+                root,
+                "mlm",
+                "mrpc",
+                (seed, 1),
+                score + 0.1 * seed * (rate / 15),
+                config={"encoder_arm": "mlm", "initialisation": "pretrained"},
+            )
+        for path in root.rglob("run.json"):
+            state = json.loads(path.read_text())
+            state["config"]["experiment"] = f"rate{rate}"
+            state["inputs"]["encoder"] = f"{path.parents[2].name} {rate}"
+            path.write_text(json.dumps(state))
+    table = infer_table(find(tmp_path))
+    (found,) = differences(table)
+    assert found.p == "p < 0.001" and found.note == ""
+    arms = {row.arm for row in table.experiment.rows}
+    assert arms == {"rate15/demo/mlm", "rate30/demo/mlm"}
+    assert {run.name for run in table.runs.pretrain} == arms

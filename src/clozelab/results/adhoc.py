@@ -49,6 +49,9 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     keys = _row_keys(row_runs)
     short = _short_names(keys)
     named = _named_by_values(row_runs, short, "row" if tuned else "arm")
+    if pretrained:
+        named = _with_places(named, recorded)
+        pretrained = _with_places(pretrained, recorded)
     experiment = _infer_experiment(runs.root, named, list(short.values()))
     experiment = _with_fixed_encoders(experiment, named, fixed_rows)
     # Whatever the rows are named by is what they are about.
@@ -59,6 +62,21 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     # Nobody has asked for more than was begun, and what has not ended is told of by itself.
     cells = {key: replace(cell, missing=()) for key, cell in table.cells.items()}
     return replace(table, cells=cells)
+
+
+def _with_places(runs: list[Record], recorded: Sequence[Record]) -> list[Record]:
+    """The runs, with their arms named after several experiments and scales: "glue/demo/mlm".
+
+    Each of these has trained the arm anew.
+    """
+    if len(group_by(recorded, lambda run: (run.experiment, run.scale))) == 1:
+        return runs
+    renamed = []
+    for run in runs:
+        key = "arm" if run.stage == "pretrain" else "encoder_arm"
+        arm = f"{run.experiment}/{run.scale}/{run.config.get(key)}"
+        renamed.append(run.model_copy(update={"config": run.config | {key: arm}}))
+    return renamed
 
 
 def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) -> Experiment:
@@ -95,13 +113,14 @@ def _with_fixed_encoders(
             raise ValueError(f"fixed_encoder={name}: no such row; {hint(name, runs_of_row)}")
     rows = []
     for row in experiment.rows:
-        if row.name in fixed_rows or _have_one_given_encoder(runs_of_row[row.name]):
+        if row.name in fixed_rows or have_one_given_encoder(runs_of_row[row.name]):
             row = row.model_copy(update={"arm": None, "fixed_encoder": True})
         rows.append(row)
     return experiment.model_copy(update={"rows": tuple(rows)})
 
 
-def _have_one_given_encoder(runs: Sequence[Record]) -> bool:
+def have_one_given_encoder(runs: Sequence[Record]) -> bool:
+    """Whether runs began with one encoder that was given, so that all are fine-tunings of it."""
     origins = {run.facts.get("encoder", {}).get("scale") for run in runs}
     is_one = len(set(map(encoder_of, runs))) == 1
     return is_one and origins == {GIVEN} and all(map(is_pretrained, runs))
