@@ -19,12 +19,13 @@ from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
 from clozelab.report.problems import problems
 from clozelab.report.render import write_results
+from clozelab.results.evidence import find_outdated
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS, results_version_of
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.stages.compare import main as compare
+from clozelab.text.plain import with_changes
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
@@ -105,6 +106,36 @@ def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
         in judgement_note(found)
     )
     assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
+
+
+NEGATIVES = {"data": {"negative_columns": ["worse"]}}
+WEIGHTED = {"sources": [{"name": "web", "weight": 3.0}, {"name": "books"}]}
+FROM_CORPUS = {"input": {"negative_scope": "corpus"}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "place", "own", "of_all"),
+    [
+        ("finetune", "finetune/ltr/*/*/*", {"task": NEGATIVES}, {}),
+        ("pretrain", "pretrain/ltr/*", {"corpus": WEIGHTED}, {"objective": FROM_CORPUS}),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_keys_with_a_version_of_their_own_are_compared_with_rows_that_lack_them(
+    root: Path, stage: str, place: str, own: dict[str, Any], of_all: dict[str, Any], is_old: bool
+) -> None:
+    has_key = set(root.glob(f"{place}/run.json"))
+    assert has_key
+    for path in root.glob(f"{stage}/**/run.json"):
+        state = json.loads(path.read_text())
+        added = with_changes(of_all, own) if path in has_key else of_all
+        state["config"] = with_changes(state["config"], added)
+        if not (is_old and path in has_key):
+            state["results_version"] = results_version_of(stage, state["config"])
+        path.write_text(json.dumps(state))
+    outdated = find_outdated(getattr(find(root), stage), ())
+    # Old ones were made before the key had a version of its own.
+    assert {path / "run.json" for path in outdated} == (has_key if is_old else set())
 
 
 def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
@@ -188,37 +219,3 @@ def test_a_newer_run_that_failed_leaves_nothing_out(experiment: Experiment, root
     state = json.loads(path.read_text())
     path.write_text(json.dumps(state | {"results_version": OLD + 1, "status": "failed"}))
     assert not build_table(experiment, find(root)).outdated
-
-
-NEGATIVES = {"task.data.negative_columns": "['no']"}
-
-
-def take_negatives(root: Path, change: int) -> None:
-    """Let the runs of one row have negatives of their own, and a version that is so much higher."""
-    for path in root.glob("finetune/ltr/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"]["task"]["data"] = {"negative_columns": ["no"]}
-        state["results_version"] += change
-        path.write_text(json.dumps(state | {"row_delta": NEGATIVES}))
-
-
-def test_a_row_with_a_key_of_a_further_version_stands_beside_others(
-    experiment: Experiment, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """All are of this code: that the key has a further version makes no other row older."""
-    take_negatives(root, 1)
-    table = build_table(experiment, find(root))
-    assert not table.outdated
-    assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {1, 2, 3, 4}
-    assert mrpc(table).verdict == Verdict.HOLDS
-    runs = find(root).finetune
-    compare([str(run.folder) for run in runs if run.seeds == "1/1"])
-    assert "of results versions" not in capsys.readouterr().out
-
-
-def test_a_row_that_lacks_its_further_version_is_older(experiment: Experiment, root: Path) -> None:
-    take_negatives(root, 0)
-    table = build_table(experiment, find(root))
-    assert not seeds_in(table, "ltr") and seeds_in(table, "mlm") == {1, 2, 3, 4}
-    reason = f"of results version {OLD + 1}, beside others of {OLD + 2}"
-    assert set(table.outdated.values()) == {reason}

@@ -204,22 +204,3 @@ def test_losses_keep_the_digits_that_tell_them_apart(
         writers.evaluation(root, row, "text", 1, {"validation/bits_per_character": score})
     main([str(root / f"evaluate/{row}/pretrain-seed-1/text/seed-1") for row in scores])
     shows(capsys.readouterr().out, "bits_per_character, bits 1.2310 1.2745 +0.0435")
-
-
-def test_evaluations_that_read_a_text_otherwise_are_not_compared_in_silence(
-    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = [root / f"evaluate/{row}/pretrain-seed-1/text/seed-1" for row in ("mlm", "ltr")]
-    for row in ("mlm", "ltr"):
-        writers.evaluation(root, row, "text", 1, {"validation/loss": 3.0})
-    cautions = {
-        "tokenizer": "Their tokenizers cut text into other tokens",
-        "is_causal": "One is asked from the left, one from both sides",
-    }
-    alike = {"tokenizer": "a", "is_causal": False}
-    for key, caution in cautions.items():
-        for value, is_said in (("other", True), (alike[key], False)):
-            change(folders[0], facts={"data": alike})
-            change(folders[1], facts={"data": alike | {key: value}})
-            main(list(map(str, folders)))
-            assert (caution in " ".join(capsys.readouterr().out.split())) is is_said

@@ -115,13 +115,4 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
         )
     if records[0].stage == "pretrain" and len(predicted) > 1:
         cautions.append("The objectives predict other tokens: their losses cannot be compared.")
-    # Of evaluations: how a held-out text was read.
-    readings = [record.facts.get("data") or {} for record in records]
-    if len({reading.get("tokenizer") for reading in readings}) > 1:
-        cautions.append(
-            "Their tokenizers cut text into other tokens: scores of a token cannot be compared,"
-            " bits_per_character can."
-        )
-    if len({reading.get("is_causal") for reading in readings}) > 1:
-        cautions.append("One is asked from the left, one from both sides: scores do not compare.")
     return cautions

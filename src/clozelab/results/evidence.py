@@ -99,7 +99,7 @@ def settings(run: Record) -> dict[str, str]:
     if "precision" in run.facts:
         values["precision"] = run.facts["precision"]
     as_text = {key: str(value) for key, value in values.items()}
-    return as_text | {"results_version": str(run.stage_version)}
+    return as_text | {VERSION_KEY: str(run.stage_version)}
 
 
 @cache
@@ -312,11 +312,9 @@ def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]
     for group in group_by(runs, comparison_of).values():
         newest = max(run.stage_version for run in group)
         for run in group:
-            version = run.results_version
-            missed = newest - run.stage_version
-            if missed:
-                others = version + missed
-                outdated[run.folder] = f"of results version {version}, beside others of {others}"
+            version = run.stage_version
+            if version < newest:
+                outdated[run.folder] = f"of results version {version}, beside others of {newest}"
     return outdated
 
 

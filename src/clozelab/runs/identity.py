@@ -27,7 +27,8 @@ FURTHER_VERSIONS = {
 }
 """Key -> how often results have changed of the configurations that have this key, and of no others.
 
-It is added to the stage's version. `train_columns` is a key of contrastive tasks. With
+It is added to the stage's version, and is left out again where runs are compared: rows with and
+without the key are made by the same code. `train_columns` is a key of contrastive tasks. With
 `negative_columns` rows that were held out could be trained on. An evaluation once took a model's
 own threshold in spite of a given one.
 """
@@ -120,11 +121,7 @@ def results_version_of(stage: str, config: PlainMapping) -> int:
 
 
 def further_versions(config: PlainMapping) -> int:
-    """Return how often results have changed of a configuration's keys alone.
-
-    Rows may differ in such a key. Their results versions without this number tell whether one of
-    them is older.
-    """
+    """Return what a configuration's own keys add to the version of its stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
     return sum(further) + _has_weighted_negatives(leaves)

@@ -236,6 +236,14 @@ class Record(BaseModel, extra="forbid"):
     def is_complete(self) -> bool:
         return self.status == "complete"
 
+    @cached_property
+    def stage_version(self) -> int:
+        """The results version of its stage that it is of; runs of two of them are not compared.
+
+        What its own keys add to a version is left out.
+        """
+        return self.results_version - further_versions(self.config)
+
     @property
     def last_session(self) -> Session:
         return Session.model_validate(self.model_dump(include=set(Session.model_fields)))
@@ -280,11 +288,6 @@ class Record(BaseModel, extra="forbid"):
     @property
     def task(self) -> str:
         return self.job_name.task
-
-    @property
-    def stage_version(self) -> int:
-        """Its stage's results version, which tells it from runs of other code."""
-        return self.results_version - further_versions(self.config)
 
     @property
     def encoder_arm(self) -> str | None:
