@@ -146,6 +146,8 @@ def _replicates(record: Record) -> list[Record]:
 
     Pre-trainings lie in ARM/seed-N, fine-tunings in ROW/pretrain-seed-M/TASK/seed-N.
     """
+    from clozelab.results.evidence import settings
+
     folder = record.folder.resolve()
     paths = folder.parent.glob("seed-*")
     if record.stage == "finetune":
@@ -153,8 +155,6 @@ def _replicates(record: Record) -> list[Record]:
         # min: a run's folder may lie less deep, with run_dir=.
         above = folder.parents[min(2, len(folder.parents) - 1)]
         paths = above.glob(f"pretrain-seed-*/{folder.parent.name}/seed-*")
-    from clozelab.results.evidence import settings
-
     replicates = [record]
     for path in paths:
         run = read_record(path)
