@@ -124,15 +124,21 @@ def further_versions(config: PlainMapping) -> int:
     """Return what a configuration's own keys add to the version of its stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    return sum(further) + _has_weighted_negatives(leaves)
+    return sum(further) + _changes_of_weights(leaves)
 
 
-def _has_weighted_negatives(leaves: PlainMapping) -> bool:
-    """Whether weights decide where random next segments come from: one version ago they did not."""
-    if leaves.get("objective.input.negative_scope") != "corpus":
-        return False
+def _changes_of_weights(leaves: PlainMapping) -> int:
+    """How often the results of pairs from weighted sources have changed.
+
+    Once a pair was taken to have as many tokens as a source has for each of its pairs. Before that,
+    weights did not decide where the random next segments of a whole corpus come from.
+    """
     given = [key for key, value in leaves.items() if value is not None]
-    return any(map(WEIGHT_KEYS.fullmatch, given))
+    if not any(map(WEIGHT_KEYS.fullmatch, given)):
+        return 0
+    has_pairs = str(leaves.get("objective.input._target_")).endswith("Pairs")
+    is_of_corpus = leaves.get("objective.input.negative_scope") == "corpus"
+    return has_pairs + is_of_corpus
 
 
 def identity_of(config: PlainMapping) -> PlainDict:
