@@ -133,6 +133,7 @@ def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:
         data = read(labelled_data(**given))
         assert data.target.classes == ["a", "b", "rare"]
         num_examples.append(int((data.train.labels == 2).sum()))
+        assert data.baselines  # a bag of words that has not seen the class guesses another
     assert sorted(num_examples) == [0, 1, 1, 1, 1]
 
 

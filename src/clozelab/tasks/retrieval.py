@@ -86,7 +86,9 @@ class RetrievalUnit(VectorUnit):
             raise ValueError(
                 "mined_negatives and skipped_negatives are 0 or more, micro_batch_size is 1 or more"
             )
-        self.right_label = None if right_label is None else cell_text(right_label)
+        self.right_label = right_label
+        if right_label is not None:
+            self.right_label = cell_text(right_label)
         self.columns = [*self.layout.text_columns, *negative_columns]
         self.train_layout = replace(self.layout, text_columns=self.columns, id_column=None)
         self.prompts = dict(prompts)
