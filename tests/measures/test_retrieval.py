@@ -121,7 +121,7 @@ def test_what_is_cut_is_counted_and_said(
         (
             "corpus.jsonl",
             '{"_id": "d1", "text": "a"}\n{"_id": "d2", "text": "a"}\n{"_id": "d1", "text": "a"}\n',
-            "corpus.jsonl: the id 'd1' has two texts or more, and 1 ids have: leave one of each",
+            "corpus.jsonl: the id 'd1' has two texts or more, as 1 ids in all: leave one of each",
         ),
         (
             "queries.jsonl",
