@@ -305,7 +305,7 @@ def check_held_out(held_out: HeldOut | Fold | None, trained: Provenance, folder:
     if held_out is None or draw is None or held_out.draw == draw:
         return
     # Without folds it is a fraction.
-    settings = {"validation_folds": "null", **draw}
+    settings: PlainDict = {"validation_folds": "null", **draw}
     words = [f"measure.task.data.{key}={value}" for key, value in settings.items()]
     raise ValueError(
         f"{folder} held out other rows of a file in its fine-tuning, so it was trained on some of"

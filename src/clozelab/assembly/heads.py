@@ -61,12 +61,6 @@ def load_heads(
     for head_name, head in heads.items():
         if passes_sigmoid(folder, task_of(head_name, config, names)):
             head.output_activation = nn.Sigmoid()
-        is_on_pooler = reads_pooler(head_name, head, has_bilstm="bilstm" in heads)
-        if has_fresh_pooler and is_on_pooler:
-            raise ValueError(
-                f"{folder} has no trained pooler, which its {head_name} head reads, so {name} would"
-                " score chance: put back the pooler's weights, or fine-tune the folder"
-            )
         if head_name == "bilstm":
             _require_all_layers(head, stored, folder)
         try:
@@ -77,6 +71,12 @@ def load_heads(
             maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
             remedy = f"{name} scores a model's predictions: give it a folder of a {maker}"
             raise ValueError(f"{problem}; {remedy}") from problem
+        is_on_pooler = reads_pooler(head_name, head, has_bilstm="bilstm" in heads)
+        if has_fresh_pooler and is_on_pooler:
+            raise ValueError(
+                f"{folder} has no trained pooler, which its {head_name} head reads, so {name} would"
+                " score chance: put back the pooler's weights, or fine-tune the folder"
+            )
 
 
 def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:

@@ -50,7 +50,7 @@ from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
-from clozelab.modules.sentence_folders import read_sentence_vectors
+from clozelab.modules.sentence_folders import MODULES_FILE
 from clozelab.modules.token_heads import (
     Words,
     best_answer,
@@ -529,7 +529,8 @@ class Predictor(ModelRunner):
     def _require_single(self, items: Sequence[object]) -> None:
         """ValueError for pairs given to a model whose vectors were trained on single texts."""
         folder = self.model.folder
-        if self.model.task != "embedding" and read_sentence_vectors(folder) is None:
+        is_foreign = self.model.task is None and (folder / MODULES_FILE).is_file()
+        if self.model.task != "embedding" and not is_foreign:
             return
         for number, item in enumerate(items, 1):
             if isinstance(item, tuple):
