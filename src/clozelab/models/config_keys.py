@@ -58,6 +58,7 @@ class Provenance(TypedDict, total=False):
     doc_stride: int
     features: str
     head: str
+    held_out: dict[str, float]
     max_query_length: int
     max_seq_length: int
     objective: ObjectiveSettings
@@ -73,6 +74,7 @@ class Provenance(TypedDict, total=False):
     step: int
     validation_fold: int
     window_pooling: str
+    window_stride: int | None
 
 
 class ConfigJson(TypedDict, total=False):
