@@ -177,8 +177,11 @@ def test_a_merged_head_answers_by_its_own_rules(has_config: bool, tmp_path: Path
     """Its base tells three ordered classes apart, by two outputs."""
     base = build_pair(case_of("bert"), "Model", tmp_path).encoder
     tokenizer = tokenizer_of(case_of("bert"))
-    ordinal = nn.ModuleDict({"classification": nn.Linear(base.config.hidden_size, 2)})
-    labels = {"labels": ["more than poor", "more than fair"], "problem_type": MULTI_LABEL}
+    ordinal = {"classification": nn.Linear(base.config.hidden_size, 2)}
+    labels: dict[str, Any] = {
+        "labels": ["more than poor", "more than fair"],
+        "problem_type": MULTI_LABEL,
+    }
     about = {"clozelab": OF_BASE}
     write_model(tmp_path / "base", base, ordinal, tokenizer, extra_config=about, **labels)
     encoder = load_encoder(tmp_path / "base")
@@ -193,7 +196,7 @@ def test_a_merged_head_answers_by_its_own_rules(has_config: bool, tmp_path: Path
     (tmp_path / "merged").mkdir()
     write_merged(tmp_path / "adapter", tmp_path / "base", tmp_path / "merged")
     model = read_model(tmp_path / "merged")
-    assert torch.equal(model.heads["classification"].weight, head.weight)
+    assert torch.equal(model.heads["classification"].state_dict()["weight"], head.weight)
     if has_config:
         assert (model.task, model.class_names) == ("multi_label", ("calm", "glad"))
         assert model.provenance == OF_RUN
@@ -208,7 +211,7 @@ def test_a_head_that_peft_has_not_is_left_out_with_a_warning(
     encoder = build_pair(case_of("bert"), "Model", tmp_path).encoder
     adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
     heads = {"choices": nn.Linear(encoder.config.hidden_size, 1)}
-    config = {"clozelab": OF_RUN}
+    config: dict[str, Any] = {"clozelab": OF_RUN}
     save_adapter(tmp_path / "adapter", encoder, heads, "base", config=config)
     assert "peft has no place for this head (choices)" in caplog.text
     assert not read_adapter(tmp_path / "adapter").whole
