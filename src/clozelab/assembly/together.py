@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models import folders
-from clozelab.models.config_keys import Provenance
-from clozelab.modules.finetuning import OF_ONE_TASK, FineTuning
+from clozelab.models.config_keys import OF_ONE_TASK, Provenance
+from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import MULTI_LABEL
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import EvaluateConfig

@@ -123,6 +123,23 @@ class ConfigJson(TypedDict, total=False):
     use_task_id: bool
 
 
+# what a folder remembers of its own fine-tuning alone: another on top of it has not these
+OF_ONE_TASK = (
+    "answers",
+    "positive_label",
+    "pooling",
+    "texts_per_example",
+    "template",
+    "words",
+    "features",
+    "document_context",
+    "long_documents",
+    "window_stride",
+    "window_pooling",
+    "prompts",
+    "validation_fold",
+    "held_out",
+)
 _LOG = logging.getLogger(__name__)
 # Of a value that a sentence shows.
 _SHOWN_CHARACTERS = 60

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
-from clozelab.models.config_keys import Provenance
+from clozelab.models.config_keys import OF_ONE_TASK, Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import reads_pooler
 from clozelab.models.folders import read_provenance
@@ -48,23 +48,6 @@ from clozelab.training.checkpoints import Checkpoint, seed_forward
 log = logging.getLogger(__name__)
 HEADS = ("linear", "bilstm")
 NO_HEAD = nn.Identity()
-# what a folder remembers of its own fine-tuning alone: another on top of it has not these
-OF_ONE_TASK = (
-    "answers",
-    "positive_label",
-    "pooling",
-    "texts_per_example",
-    "template",
-    "words",
-    "features",
-    "document_context",
-    "long_documents",
-    "window_stride",
-    "window_pooling",
-    "prompts",
-    "validation_fold",
-    "held_out",
-)
 
 
 @dataclass(frozen=True)
