@@ -363,7 +363,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
 
     It says what to type, and fills in what differs only in letters' case.
     """
-    if data.target.configured_classes != list(names):
+    if sorted(data.target.configured_classes or ()) != sorted(names):
         return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
     # The preview reads texts and labels without tokenising them: this check is cheap.
