@@ -144,19 +144,6 @@ def phase_objectives(cfg: PretrainConfig) -> list[PlainDict]:
     return nodes
 
 
-def named_objectives(cfg: PretrainConfig) -> dict[int, PlainDict]:
-    """Return the objectives that phases name, by the numbers of these phases.
-
-    A run's configuration has all settings of any other phase's objective.
-    """
-    nodes = phase_objectives(cfg)
-    named = {}
-    for number, phase in enumerate(cfg.phases):
-        if isinstance(phase.objective, str):
-            named[number] = nodes[number]
-    return named
-
-
 def _named_objective(name: str, cfg: PretrainConfig) -> PlainDict:
     """Compose it as on a command line, but for what the run and its scale say of every one."""
     hydra = GlobalHydra.instance()

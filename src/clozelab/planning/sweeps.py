@@ -100,7 +100,8 @@ class Corpora:
         settings = (cfg.objective, cfg.phases, cfg.scale, cfg.fidelity, cfg.fidelities)
         key = repr(settings)
         if key not in self._built:
-            self._built[key] = (phase_objectives(cfg), encoders.build_objectives(cfg))
+            nodes = phase_objectives(cfg)
+            self._built[key] = (nodes, encoders.build_objectives(nodes))
         return self._built[key]
 
     def _open(self, cfg: PretrainConfig) -> Corpus:
