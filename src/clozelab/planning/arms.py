@@ -80,7 +80,7 @@ class Corpus:
         key = f"{objective.input!r} {seq_length}"
         if key not in self._instances:
             shards = _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
-            self._instances[key] = objective.bind(shards, self.ids, seq_length)
+            self._instances[key] = objective.input.bind(shards, self.ids, seq_length)
         return self._instances[key]
 
     def mean_length(self, objective: Objective, seq_length: int) -> float:
