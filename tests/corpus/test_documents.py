@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from clozelab.corpus.documents import (
     MAX_SENTENCE_CHARACTERS,
     read_documents,
-    split_paragraph,
+    split_paragraphs,
 )
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.preparation.texts import MAX_DOCUMENT_CHARACTERS
@@ -43,7 +43,7 @@ def jsonl(*rows: object) -> bytes:
 
 
 def split(paragraph: str) -> list[str]:
-    return split_paragraph(paragraph)
+    return split_paragraphs([paragraph])
 
 
 # Formats
@@ -150,7 +150,7 @@ def test_a_long_speech_is_split_inside_its_quotation_marks() -> None:
 
 def test_over_long_sentences_are_cut_between_words() -> None:
     words = [f"word{index}" for index in range(2000)]
-    parts = split_paragraph(" ".join(words))
+    parts = split_paragraphs([" ".join(words)])
     assert max(map(len, parts)) <= MAX_SENTENCE_CHARACTERS
     assert " ".join(parts).split() == words
     assert len(parts) > 1

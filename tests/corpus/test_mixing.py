@@ -14,6 +14,7 @@ from clozelab.assembly.passes import passes_by_source, source_passes
 from clozelab.corpus.instances import FullSentences, InputFormat, SegmentPairs
 from clozelab.corpus.mixing import PERIOD, Mixture, check_weights
 from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.objectives.sop import SentencePairs
 
 IDS = SpecialIds(2, 3, 0, 4, 90)
@@ -22,7 +23,9 @@ SIZES = {"wiki": 7000, "books": 500, "news": 2500}
 
 
 def mixture(weights: dict[str, float], seed: int = 1, sizes: dict[str, int] = SIZES) -> Mixture:
-    return Mixture(SOURCES, weights, sizes, seed)
+    counts = np.bincount(SOURCES).tolist()
+    lengths = {name: sizes[name] / count for name, count in zip(sizes, counts, strict=True)}
+    return Mixture(SOURCES, weights, lengths, seed)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,56 @@ def test_shares_are_of_tokens_where_instances_differ_in_length() -> None:
     seen = Counter(SOURCES[index].tolist())
     assert seen[1] == pytest.approx(10_000, abs=3)
     assert seen[0] == pytest.approx(1_000, abs=3)
+
+
+def unlike_shards(kind: str) -> TokenShards:
+    """Two sources that pairs read differently, of about 250 thousand tokens each."""
+    random = np.random.default_rng(0)
+    lengths: list[int] = []
+    sizes = []
+    sources = []
+    for source in (0, 1):
+        for _ in range(1200):
+            is_lone = kind == "lone sentences" and source == 1 and random.random() < 0.8
+            sizes.append(1 if is_lone else int(random.integers(5, 20)))
+            sources.append(source)
+            longest = 80 if kind == "long sentences" and source == 0 else 20
+            lengths += random.integers(longest // 2, longest, sizes[-1]).tolist()
+    return TokenShards(
+        tokens=TokenStream([random.integers(5, 90, sum(lengths))]),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.append(0, np.cumsum(sizes)),
+        document_source=np.array(sources, dtype=np.uint8),
+        source_names=("wiki", "books"),
+        vocab_size=90,
+        unigram_entropy=4.0,
+        fingerprint="",
+    )
+
+
+@pytest.mark.parametrize("kind", ["lone sentences", "long sentences"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        SegmentPairs(0.5, "source"),
+        SegmentPairs(0.5, "corpus"),
+        SegmentPairs(0.5, "source", cuts="released", copies=2, put_back_unused=True),
+        SentencePairs(),
+        FullSentences(),
+    ],
+    ids=["ours", "corpus", "released", "sentences", "windows"],
+)
+def test_weights_are_shares_of_the_tokens_that_are_read(kind: str, layout: InputFormat) -> None:
+    """Pairs leave lone sentences out and cut long ones off, so a source's size tells nothing."""
+    weights = {"wiki": 1.0, "books": 3.0}
+    instances = layout.bind(unlike_shards(kind), IDS, 110, weights)
+    lengths = dict(zip(weights, instances.mean_tokens(), strict=True))
+    order = Mixture(instances.sources(), weights, lengths, 5)
+    epoch, index = order.places(np.arange(12_000))
+    packed = instances.pack(5, epoch, index)
+    tokens = (~packed.special).reshape(-1, packed.width).sum(axis=1)
+    share = np.bincount(packed.source, tokens) / tokens.sum()
+    assert share[1] == pytest.approx(0.75, abs=0.01)
 
 
 def test_a_source_is_read_whole_before_it_is_read_again() -> None:
@@ -174,7 +227,7 @@ def test_weights_that_say_no_shares_are_refused(weights: object, message: str) -
 
 def test_a_source_that_has_nothing_to_read_is_refused() -> None:
     with pytest.raises(ValueError, match="source b with weight 1 has no instance"):
-        Mixture(np.zeros(5, np.uint8), {"a": 1, "b": 1}, {"a": 50, "b": 0}, 1)
+        Mixture(np.zeros(5, np.uint8), {"a": 1, "b": 1}, {"a": 10.0, "b": 0.0}, 1)
     with pytest.raises(ValueError, match=r"books with weight 1e-06 .* less than one of 65,536"):
         mixture({"wiki": 1, "books": 1e-6, "news": 0})
 

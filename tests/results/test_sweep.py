@@ -21,12 +21,14 @@ from claims.report.claims import differences
 from claims.text.phrases import signed
 from clozelab.report.page import ArmsBelowBaselineView, answer
 from clozelab.report.problems import problems
-from clozelab.report.summaries import seed_counts
+from clozelab.report.summaries import learning_summary, seed_counts
 from clozelab.results.adhoc import infer_table
 from clozelab.results.table import ResultTable
 from clozelab.results.units import scale_without_runs
-from clozelab.runs.find import find
+from clozelab.runs.find import Runs, find
+from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.outcome import results
+from clozelab.runs.record import Record, Score
 from clozelab.stages.report import main
 
 
@@ -510,3 +512,41 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
     assert [(one.row, one.ours) for one in differences(table)] == [("older", signed(10.0))]
     reason = contrast_rows(table, "other", "first", column).exclusions.incomparability
     assert reason and reason.text == "another class: F1 of fraud against ok"
+
+
+def test_arms_of_one_name_in_two_experiments_are_two_recipes(tmp_path: Path) -> None:
+    records = []
+    for experiment, loss, score in (("rate15", 3.0, 0.1), ("rate30", 3.6, 0.3)):
+        for seed in (1, 2, 3):
+            files = {"encoder": f"{experiment}{seed}", "task_files": "f"}
+            common = {"experiment": experiment, "initialisation": "pretrained"}
+            tuned = {"row": "mlm", "encoder_arm": "mlm", "pretrain_seed": seed, "seed": 1}
+            of_stage = {
+                "pretrain": {"arm": "mlm", "seed": seed, "validation": {"seq_length": 64}},
+                "finetune": tuned | {"task": {"name": "mrpc"}},
+            }
+            for stage, config in of_stage.items():
+                percent = Score(
+                    unit="percent", higher_is_better=True, value=80 + score * (20 + seed**2)
+                )
+                run = Record(
+                    status="complete",
+                    stage=stage,
+                    scale="demo",
+                    fingerprint=f"{stage}{experiment}{seed}",
+                    results_version=RESULTS_VERSIONS[stage],
+                    config=common | config,
+                    inputs=files,
+                    watched={},
+                    started="",
+                    metric="validation/accuracy",
+                    scores={"validation/accuracy": percent},
+                    facts={"validation/loss": loss, "tokens": 1000},
+                    folder=tmp_path / experiment / stage / str(seed),
+                )
+                records.append(run)
+    table = infer_table(Runs(tmp_path, records))
+    (difference,) = differences(table)
+    assert difference.row == "rate30" and difference.p.startswith("p ")
+    losses = [(arm.label, arm.loss) for arm in learning_summary(table)]
+    assert losses == [("rate15 (rate15/mlm)", "3.000"), ("rate30 (rate30/mlm)", "3.600")]

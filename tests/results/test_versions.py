@@ -19,11 +19,13 @@ from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
 from clozelab.report.problems import problems
 from clozelab.report.render import write_results
+from clozelab.results.evidence import find_outdated
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS
+from clozelab.runs.identity import RESULTS_VERSIONS, results_version_of
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.text.plain import with_changes
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
@@ -104,6 +106,36 @@ def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
         in judgement_note(found)
     )
     assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
+
+
+NEGATIVES = {"data": {"negative_columns": ["worse"]}}
+WEIGHTED = {"sources": [{"name": "web", "weight": 3.0}, {"name": "books"}]}
+FROM_CORPUS = {"input": {"negative_scope": "corpus"}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "place", "own", "of_all"),
+    [
+        ("finetune", "finetune/ltr/*/*/*", {"task": NEGATIVES}, {}),
+        ("pretrain", "pretrain/ltr/*", {"corpus": WEIGHTED}, {"objective": FROM_CORPUS}),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_keys_with_a_version_of_their_own_are_compared_with_rows_that_lack_them(
+    root: Path, stage: str, place: str, own: dict[str, Any], of_all: dict[str, Any], is_old: bool
+) -> None:
+    has_key = set(root.glob(f"{place}/run.json"))
+    assert has_key
+    for path in root.glob(f"{stage}/**/run.json"):
+        state = json.loads(path.read_text())
+        added = with_changes(of_all, own) if path in has_key else of_all
+        state["config"] = with_changes(state["config"], added)
+        if not (is_old and path in has_key):
+            state["results_version"] = results_version_of(stage, state["config"])
+        path.write_text(json.dumps(state))
+    outdated = find_outdated(getattr(find(root), stage), ())
+    # Old ones were made before the key had a version of its own.
+    assert {path / "run.json" for path in outdated} == (has_key if is_old else set())
 
 
 def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(

@@ -151,15 +151,16 @@ def write_tasks(data: Path, words: list[str]) -> None:
         ("evaluate", ["measure=similarity"], 4),
         ("pretrain", [], 6),
         ("pretrain", ["objective=mlm_nsp", "fidelity=paper"], 6),
-        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", WEIGHTS], 7),
-        ("pretrain", ["objective=mlm_nsp", WEIGHTS], 6),
-        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", PHASE_WEIGHTS], 7),
+        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", WEIGHTS], 8),
+        ("pretrain", ["objective=mlm_nsp", WEIGHTS], 7),
+        ("pretrain", ["objective=mlm_nsp", "fidelity=paper", PHASE_WEIGHTS], 8),
+        ("pretrain", ["objective=mlm", "objective/input=full_sentences", WEIGHTS], 6),
     ],
     ids=str,
 )
 def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
-    """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings whose
-    random next segments follow the weights of the sources.
+    """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings on
+    pairs from weighted sources.
     """
     assert results_version_of(stage, composed(stage, words).recorded) == version
 

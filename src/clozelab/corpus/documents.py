@@ -7,7 +7,7 @@ text but for a number a document, to find duplicates.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -72,12 +72,10 @@ def prepared_documents(
 def sentences_of(documents: Iterable[Document], report: StepReport) -> Iterator[Document]:
     """The documents of a shard with sentences for lines; one without a sentence is dropped."""
     for document in documents:
-        split_line: Callable[[str], list[str]] = split_paragraph
         if document.has_sentences:
-            split_line = _whole_line
-        sentences = []
-        for line in document.lines:
-            sentences += split_line(line)
+            sentences = list(chain.from_iterable(map(_whole_line, document.lines)))
+        else:
+            sentences = split_paragraphs(document.lines)
         if sentences:
             yield replace(document, lines=sentences)
         else:
@@ -90,32 +88,26 @@ def hash_of(text: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def split_paragraph(paragraph: str) -> list[str]:
-    """Sentences of one paragraph.
+def split_paragraphs(paragraphs: Iterable[str]) -> list[str]:
+    """Sentences of paragraphs; none goes on in the next paragraph.
 
     Each has a word in it, and is at most MAX_SENTENCE_CHARACTERS long.
     """
+    segments = []
+    for paragraph in paragraphs:
+        pieces = [paragraph.strip()]
+        if len(paragraph) > MAX_PIECE_CHARACTERS:
+            pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
+        for piece in pieces:
+            segments += sentencex.segment(LANGUAGE, piece)
     sentences = []
-    pieces = [paragraph.strip()]
-    if len(paragraph) > MAX_PIECE_CHARACTERS:
-        pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
-    for piece in pieces:
-        segments = sentencex.segment(LANGUAGE, piece)
-        is_long = len(piece) > LONG_SENTENCE_CHARACTERS
-        if is_long and max(map(len, segments)) > LONG_SENTENCE_CHARACTERS:
-            segments = chain.from_iterable(map(_without_long, segments))
-        sentences += [segment.strip() for segment in segments]
+    for segment in segments:
+        if len(segment) <= LONG_SENTENCE_CHARACTERS:
+            sentences.append(segment.strip())
+            continue
+        for quoted in _split_quoted(segment):
+            sentences += _whole_line(quoted)
     return lines_with_word(sentences)
-
-
-def _without_long(sentence: str) -> list[str]:
-    """A sentence, or the ones that a long one is cut into."""
-    if len(sentence) <= LONG_SENTENCE_CHARACTERS:
-        return [sentence]
-    sentences = []
-    for quoted in _split_quoted(sentence):
-        sentences += _whole_line(quoted)
-    return sentences
 
 
 def _split_quoted(sentence: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 As in the data mixtures of GPT-3 and LLaMA: with weights 1 and 3, three quarters of the tokens are
 of the second source, whatever the sources' sizes; a small one is then read several times. Without
-weights each is read in proportion to its size, so all equally often.
+weights each is read in proportion to the number of its instances, so all equally often.
 
 Unusual: the order has no state. A period of instances is laid out once: each source's are spread
 evenly over it, each at a drawn place of its own stretch. So any beginning of the order has each
@@ -60,8 +60,8 @@ class Mixture:
     Args:
         sources: [instances] index of each instance's source.
         weights: name of each source -> its weight.
-        sizes: name, in the order of the indices -> tokens of its text, all of which its instances
-            hold once.
+        lengths: name, in the order of the indices -> mean tokens of text of its instances; 0
+            where it has none.
         seed: of the phase.
 
     Raises:
@@ -72,20 +72,21 @@ class Mixture:
         self,
         sources: NDArray[np.uint8],
         weights: Mapping[str, float],
-        sizes: Mapping[str, int],
+        lengths: Mapping[str, float],
         seed: int,
     ) -> None:
-        self.names = list(sizes)
+        self.names = list(lengths)
         self.seed = seed
         self._members = []
         # Instances of a source that hold its share of the tokens: a source of short documents has
         # fewer tokens in an instance, so more instances are read of it.
-        shares = []
+        shares = np.zeros(len(self.names))
         for number, name in enumerate(self.names):
             members = np.flatnonzero(sources == number)
             self._members.append(members.astype(np.min_scalar_type(len(sources))))
-            shares.append(weights[name] * len(members) / max(1, sizes[name]))
-        self._quotas = _quotas(np.array(shares))
+            if len(members):
+                shares[number] = weights[name] / max(1, lengths[name])
+        self._quotas = _quotas(shares)
         for name, quota in zip(self.names, self._quotas, strict=True):
             if weights[name] and not quota:
                 raise ValueError(

@@ -349,8 +349,9 @@ class CorpusDataModule(LightningDataModule):
             first_step = self.first_steps[number]
             mixture = None
             if weights:
-                sizes = self.corpus.train.tokens_by_source()
-                mixture = Mixture(instances.sources(), weights, sizes, seed)
+                names = self.corpus.train.source_names
+                lengths = dict(zip(names, instances.mean_tokens(), strict=True))
+                mixture = Mixture(instances.sources(), weights, lengths, seed)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
             )

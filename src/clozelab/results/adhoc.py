@@ -49,6 +49,10 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     keys = _row_keys(row_runs)
     short = _short_names(keys)
     named = _named_by_values(row_runs, short, "row" if tuned else "arm")
+    if tuned:
+        places = _varying_places(recorded)
+        pretrained = [_with_places(run, places, "arm") for run in pretrained]
+        named = [_with_places(run, places, "encoder_arm") for run in named]
     experiment = _infer_experiment(runs.root, named, list(short.values()))
     experiment = _with_fixed_encoders(experiment, named, fixed_rows)
     # Whatever the rows are named by is what they are about.
@@ -59,6 +63,19 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     # Nobody has asked for more than was begun, and what has not ended is told of by itself.
     cells = {key: replace(cell, missing=()) for key, cell in table.cells.items()}
     return replace(table, cells=cells)
+
+
+def _varying_places(runs: Sequence[Record]) -> list[str]:
+    """Of "experiment" and "scale" what is not the same for all: arms of one name are then two."""
+    names = ("experiment", "scale")
+    return [name for name in names if len({getattr(run, name) for run in runs}) > 1]
+
+
+def _with_places(run: Record, places: Sequence[str], key: str) -> Record:
+    """The run, with these before the name of its arm, which the configuration has at `key`."""
+    parts = [getattr(run, place) for place in places]
+    name = "/".join([*parts, str(run.config.get(key))])
+    return run.model_copy(update={"config": run.config | {key: name}})
 
 
 def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) -> Experiment:

@@ -101,7 +101,7 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
     data = set()
     for record in records:
         data.add((record.stage, record.inputs.get("corpus"), record.inputs.get("task_files")))
-    versions = sorted({record.results_version for record in records})
+    versions = sorted({record.stage_version for record in records})
     predicted = {record.predicts for record in records}
     cautions = []
     if len(data) > 1:

@@ -99,7 +99,7 @@ def settings(run: Record) -> dict[str, str]:
     if "precision" in run.facts:
         values["precision"] = run.facts["precision"]
     as_text = {key: str(value) for key, value in values.items()}
-    return as_text | {"results_version": str(run.results_version)}
+    return as_text | {VERSION_KEY: str(run.stage_version)}
 
 
 @cache
@@ -310,9 +310,9 @@ def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]
 
     outdated = {}
     for group in group_by(runs, comparison_of).values():
-        newest = max(run.results_version for run in group)
+        newest = max(run.stage_version for run in group)
         for run in group:
-            version = run.results_version
+            version = run.stage_version
             if version < newest:
                 outdated[run.folder] = f"of results version {version}, beside others of {newest}"
     return outdated

@@ -107,11 +107,11 @@ def _check_versions(
             if not record.is_complete:
                 continue
             source, first_record = first.setdefault(_column_of(record), (archive.path, record))
-            if record.results_version != first_record.results_version:
+            if record.stage_version != first_record.stage_version:
                 raise ValueError(
-                    f"{archive.path}: {record.place} has results version {record.results_version}"
+                    f"{archive.path}: {record.place} has results version {record.stage_version}"
                     f" of {record.stage}, and {first_record.place} in {source} has"
-                    f" {first_record.results_version}; no column may mix them: give each its own"
+                    f" {first_record.stage_version}; no column may mix them: give each its own"
                     " runs_dir"
                 )
 

@@ -27,7 +27,8 @@ FURTHER_VERSIONS = {
 }
 """Key -> how often results have changed of the configurations that have this key, and of no others.
 
-It is added to the stage's version. `train_columns` is a key of contrastive tasks. With
+It is added to the stage's version, and is left out again where runs are compared: rows with and
+without the key are made by the same code. `train_columns` is a key of contrastive tasks. With
 `negative_columns` rows that were held out could be trained on. An evaluation once took a model's
 own threshold in spite of a given one.
 """
@@ -116,17 +117,28 @@ def _addresses_before(leaves: PlainMapping, task_key: str) -> dict[str, str]:
 
 def results_version_of(stage: str, config: PlainMapping) -> int:
     """Return the version of what this code makes of a recorded configuration; 0 of no stage."""
+    return RESULTS_VERSIONS.get(stage, 0) + further_versions(config)
+
+
+def further_versions(config: PlainMapping) -> int:
+    """Return what a configuration's own keys add to the version of its stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    return RESULTS_VERSIONS.get(stage, 0) + sum(further) + _has_weighted_negatives(leaves)
+    return sum(further) + _changes_of_weights(leaves)
 
 
-def _has_weighted_negatives(leaves: PlainMapping) -> bool:
-    """Whether weights decide where random next segments come from: one version ago they did not."""
-    if leaves.get("objective.input.negative_scope") != "corpus":
-        return False
+def _changes_of_weights(leaves: PlainMapping) -> int:
+    """How often the results of pairs from weighted sources have changed.
+
+    Once a pair was taken to have as many tokens as a source has for each of its pairs. Before that,
+    weights did not decide where the random next segments of a whole corpus come from.
+    """
     given = [key for key, value in leaves.items() if value is not None]
-    return any(map(WEIGHT_KEYS.fullmatch, given))
+    if not any(map(WEIGHT_KEYS.fullmatch, given)):
+        return 0
+    has_pairs = str(leaves.get("objective.input._target_")).endswith("Pairs")
+    is_of_corpus = leaves.get("objective.input.negative_scope") == "corpus"
+    return has_pairs + is_of_corpus
 
 
 def identity_of(config: PlainMapping) -> PlainDict:

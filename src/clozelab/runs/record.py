@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.files.origin import RUN_FILE
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, MetricUnit, base_name
-from clozelab.runs.identity import identity_of
+from clozelab.runs.identity import further_versions, identity_of
 from clozelab.runs.older_scores import older_metric
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.formatting import with_class
@@ -235,6 +235,14 @@ class Record(BaseModel, extra="forbid"):
     @property
     def is_complete(self) -> bool:
         return self.status == "complete"
+
+    @cached_property
+    def stage_version(self) -> int:
+        """The results version of its stage that it is of; runs of two of them are not compared.
+
+        What its own keys add to a version is left out.
+        """
+        return self.results_version - further_versions(self.config)
 
     @property
     def last_session(self) -> Session:

@@ -9,7 +9,7 @@ from pathlib import Path
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_hash
-from clozelab.runs.identity import RESULTS_VERSIONS, identity_of, results_version_of
+from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import Git, Record, read_record
 from clozelab.text.plain import PlainDict, PlainMapping
@@ -177,7 +177,7 @@ def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
         # One that is itself shared is passed over: the run that it stands for is met, too.
         if record is None or not record.is_complete or record.shared is not None:
             continue
-        is_current = record.results_version == RESULTS_VERSIONS["pretrain"]
+        is_current = record.results_version == results_version_of("pretrain", record.config)
         if is_current and record.experiment != str(values["experiment"]):
             yield record
 
