@@ -352,7 +352,7 @@ def make_contrast(
     )
     context = Context(
         text_lengths=_text_lengths(cells),
-        provenance=_provenance(table, terms),
+        provenance=next(filter(None, map(provenance, _evidence(table, terms))), ""),
         below_baseline=_rows_below_baseline(table, terms),
         encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
@@ -663,11 +663,6 @@ def _text_lengths(cells: Sequence[Cell]) -> str:
     return f"texts cut to {' against '.join(lengths)} tokens"
 
 
-def _provenance(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
-    texts = map(provenance, _evidence(table, terms))
-    return next(filter(None, texts), "")
-
-
 def _rows_below_baseline(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
     rows = {term.row for term in terms}
     texts: dict[str, None] = {}
@@ -718,9 +713,11 @@ def _interim(
     contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
-    replication_of = _pretraining_of
-    if contrast.has_fixed_encoders:
-        replication_of = _itself
+
+    # Of an arm's encoders all fine-tunings of one pre-training are one; of given ones each is.
+    def replication_of(seeds: Seeds) -> Seeds:
+        return seeds if contrast.has_fixed_encoders else (seeds[0], 0)
+
     replications = sorted(set(map(replication_of, _common_seeds(cells))))
     analyses = []
     for count in range(design.first, min(len(replications), design.most) + 1):
@@ -738,16 +735,6 @@ def _interim(
             replace(contrast, difference=difference, without_collapsed=without_collapsed)
         )
     return tuple(analyses)
-
-
-def _pretraining_of(seeds: Seeds) -> Seeds:
-    """The replication of an arm's encoders: all fine-tunings of one pre-training are one."""
-    return (seeds[0], 0)
-
-
-def _itself(seeds: Seeds) -> Seeds:
-    """The replication of given encoders: each fine-tuning is one."""
-    return seeds
 
 
 def _of_seeds(cell: Cell, kept: Sequence[Seeds]) -> Cell:

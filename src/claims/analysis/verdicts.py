@@ -288,7 +288,9 @@ def find_forecast(
     """How many seeds would decide an undecided claim; None where seeds are not what
     is lacking.
     """
-    seeds = _replications(resolved)
+    seeds = "pre-training seeds"
+    if all(contrast.has_fixed_encoders for contrast in resolved.contrasts):
+        seeds = "fine-tuning seeds"
     if verdict is Verdict.ONE_SEED:
         return Forecast(f"needs 2 or more {seeds}", "", additional_seeds=1)
     open_contrasts = _open_contrasts(resolved, verdicts)
@@ -319,13 +321,6 @@ def find_forecast(
     if gate:
         text += f"; with fewer once {gate} is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
-
-
-def _replications(resolved: ResolvedClaim) -> str:
-    """The seeds that a claim's differences are over; of given encoders, those of fine-tuning."""
-    if all(contrast.has_fixed_encoders for contrast in resolved.contrasts):
-        return "fine-tuning seeds"
-    return "pre-training seeds"
 
 
 def _open_contrasts(resolved: ResolvedClaim, verdicts: Sequence[Verdict]) -> list[Contrast]:

@@ -115,7 +115,9 @@ def task_inputs(
     """What a run on an encoder's folder makes data from; `task`: None of a measure without one."""
     code = ""
     if task:
-        code = task_code(task)
+        # Examples that other code has cached are not used.
+        parts = [task[part]["_target_"] for part in ("unit", "target")]
+        code = digest(code_version([*parts, "datamodules.finetuning"]))
     return TaskInputs(
         name,
         Path(cfg.data_dir),
@@ -126,9 +128,3 @@ def task_inputs(
         code=code,
         seed=cfg.seed,
     )
-
-
-def task_code(task: ReadOnlyJson) -> str:
-    """Hash of the code that reads a task's files: examples that other code cached are not used."""
-    parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_version([*parts, "datamodules.finetuning"]))

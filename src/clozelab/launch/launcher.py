@@ -120,7 +120,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_inputs(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
-        self._read_estimate(jobs)
+        self.estimate = SweepEstimate.read(
+            self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
+        )
+        for job in jobs:
+            job.planned = self.estimate.planned.get(job_key(job.overrides))
         exit_status = 0
         try:
             self.run_jobs(jobs, composed, console)
@@ -217,14 +221,6 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
-
-    def _read_estimate(self, jobs: Sequence[Job]) -> None:
-        """Take the planned seconds of each job from the pre-flight's plan."""
-        self.estimate = SweepEstimate.read(
-            self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
-        )
-        for job in jobs:
-            job.planned = self.estimate.planned.get(job_key(job.overrides))
 
     def _exit_if_stopped(self, jobs: Sequence[Job], exit_status: int, console: Console) -> None:
         """Raise SystemExit where a signal, or trainer.max_time, has left jobs unfinished."""

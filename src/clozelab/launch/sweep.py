@@ -241,10 +241,7 @@ class Sweep:
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the jobs that have equal overrides of the keys that count, by those overrides."""
 
-        def counting_overrides(job: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(word for word in job if counts(key_of(word)))
-
-        return group_by(self.jobs, counting_overrides)
+        return group_by(self.jobs, lambda job: tuple(word for word in job if counts(key_of(word))))
 
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[str, ...]]:

@@ -608,18 +608,13 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
         if objective.pair is not None:
             objective.pair.build(models)
     model = models["encoder"]
-    if "lm" in model.heads:
-        _refuse_embeddings_of_differences(model.encoder)
-    return models
-
-
-def _refuse_embeddings_of_differences(encoder: Encoder) -> None:
-    """ValueError where a generator's embeddings are part of the encoder's."""
-    if isinstance(encoder.embeddings.word_embeddings, DeltaEmbedding):
+    # A generator's embeddings are part of the encoder's.
+    if "lm" in model.heads and isinstance(model.encoder.embeddings.word_embeddings, DeltaEmbedding):
         raise ValueError(
             "objective.token.embedding_sharing=gdes cannot take turns with an objective that"
             " predicts tokens by the encoder's own embeddings: choose all"
         )
+    return models
 
 
 def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:

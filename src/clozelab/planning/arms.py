@@ -271,19 +271,14 @@ class Arm(Shape):
         return tokens
 
     @property
-    def encoder_bytes(self) -> int:
-        """Of the encoders with their heads that a run keeps, the last one among them."""
-        num_encoders = 1 + len(self.settings.keep_encoders)
-        return num_encoders * FLOAT_BYTES * self.kept_parameters
-
-    @property
     def checkpoint_bytes(self) -> int:
         return FLOAT_BYTES * (self.kept_parameters + MOMENTS * self.trained_parameters)
 
     @property
     def result_bytes(self) -> int:
         """Of a run folder: three checkpoints at most, and the encoders."""
-        return 3 * self.checkpoint_bytes + self.encoder_bytes
+        num_encoders = 1 + len(self.settings.keep_encoders)
+        return 3 * self.checkpoint_bytes + num_encoders * FLOAT_BYTES * self.kept_parameters
 
     def timed_seconds(self) -> float:
         steps = 0.0

@@ -264,7 +264,9 @@ def _run_counts(table: ResultTable) -> str:
     phrases = [f"{' and '.join(complete)} runs complete"]
 
     counts = Counter(run.status for run in runs.runs if not run.is_complete)
-    num_missing = _num_cells_lacking_runs(table)
+    columns = [column for column in table.with_results if column.task]
+    cells = product(table.rows, columns)
+    num_missing = sum(bool(table.cells[row, column.key].missing) for row, column in cells)
     lack = "cell lacks runs" if num_missing == 1 else "cells lack runs"
     # Runs behind the table's cells, each counted once.
     behind = chain.from_iterable(cell.runs.values() for cell in table.cells.values())
@@ -272,12 +274,6 @@ def _run_counts(table: ResultTable) -> str:
     counts |= {lack: num_missing, "collapsed": num_collapsed, "unreadable": len(runs.damaged)}
     phrases += [f"{count} {status}" for status, count in counts.items() if count]
     return ", ".join(phrases)
-
-
-def _num_cells_lacking_runs(table: ResultTable) -> int:
-    columns = [column for column in table.with_results if column.task]
-    cells = product(table.rows, columns)
-    return sum(bool(table.cells[row, column.key].missing) for row, column in cells)
 
 
 def statistic_of(experiment: Experiment) -> str:
