@@ -318,7 +318,6 @@ def _difference_view(
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
     notes.append(wording.resampled(contrast, table))
-    note = "; ".join(filter(None, notes))
     unit = POINTS if column.unit == PERCENT else column.unit
     ours = signed(difference.mean, column.decimals)
     return DifferenceView(
@@ -329,5 +328,5 @@ def _difference_view(
         unit,
         interval=interval(difference, column.decimals),
         p=probability(p_value),
-        note=note,
+        note="; ".join(filter(None, notes)),
     )

@@ -157,7 +157,6 @@ def show_instances(
         source = ""
         if packed.source is not None:
             source = source_names[packed.source[row]]
-        segments = writer.segments(packed, kinds, read, slots)
         instance = ShownInstance(
             number=int(order[row]),
             source=source,
@@ -165,7 +164,7 @@ def show_instances(
             num_slots=packed.width,
             predictions=predictions,
             pair=pair,
-            segments=segments,
+            segments=writer.segments(packed, kinds, read, slots),
         )
         instances.append(instance)
     return instances

@@ -80,17 +80,15 @@ def write(
     else:
         files |= sidecar_files(model.folder)
     heads = dict(model.heads)
-    problem_type = PROBLEM_TYPES.get(model.task or "")
-    with_pooler = has_pooler(model)
     write_model(
         to,
         model.encoder,
         heads,
         model.tokenizer,
         labels=model.labels,
-        problem_type=problem_type,
+        problem_type=PROBLEM_TYPES.get(model.task or ""),
         max_length=model.max_length,
-        with_pooler=with_pooler,
+        with_pooler=has_pooler(model),
         extra_config=extra_config,
         extra_files=files,
         dtype=dtype,

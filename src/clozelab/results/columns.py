@@ -158,9 +158,8 @@ def _data_column(
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
-    heading = _heading(run, column, origin, generator, name)
     data_column = DataColumn(
-        heading=heading,
+        heading=_heading(run, column, origin, generator, name),
         key=key,
         metric=metric,
         column=column,
