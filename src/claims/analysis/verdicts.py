@@ -423,7 +423,9 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
         observed = contrast.difference
         if observed is None or observed.is_at_ceiling:
             continue
-        if contrast.is_tested and _is_in_points(contrast):
+        columns = [term.column for term in contrast.terms]
+        is_in_points = all(column.tasks and column.unit == PERCENT for column in columns)
+        if contrast.is_tested and is_in_points:
             deviations[contrast.key] = observed.sd or 0.0
     sd = median(deviations.values()) if deviations else ASSUMED_SD
     design = table.spec.stopping
@@ -432,10 +434,6 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
         level = nominal_level(SIGNIFICANCE, design.first, design.most)
     difference = minimum_detectable_difference(sd, seeds, 1.0 - level)
     return DetectableDifference(difference, seeds, sd, len(deviations))
-
-
-def _is_in_points(contrast: Contrast) -> bool:
-    return all(term.column.tasks and term.column.unit == PERCENT for term in contrast.terms)
 
 
 # -- one analysis after another ------------------------------------------------------------------

@@ -309,7 +309,12 @@ def run_preflight(
     environment = {}
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
-    arguments = [*configuration_options(config), *_preflight_overrides(config)]
+    # The overrides of the sweep as they were said.
+    arguments = configuration_options(config)
+    arguments += config.unresolved_hydra["hydra"]["overrides"]["task"]
+    for word in config.hydra_value("overrides.hydra"):
+        if key_of(word).startswith(PASSED_ON):
+            arguments.append(word)
     with heartbeat.in_background():
         status = run_verb(["doctor", verb, *arguments], environment=environment)
     if status in STOPPED:
@@ -322,15 +327,6 @@ def run_preflight(
             f"the pre-flight {end}, nothing was started;"
             f" mend it, or set {SKIP_DOCTOR}=1 to go on anyway"
         )
-
-
-def _preflight_overrides(config: Composed) -> list[str]:
-    """Return the overrides of a sweep as they were said."""
-    passed_on = []
-    for word in config.hydra_value("overrides.hydra"):
-        if key_of(word).startswith(PASSED_ON):
-            passed_on.append(word)
-    return [*config.unresolved_hydra["hydra"]["overrides"]["task"], *passed_on]
 
 
 def configuration_options(config: Composed) -> list[str]:
