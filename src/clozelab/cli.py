@@ -27,13 +27,7 @@ from clozelab.training.stopping import (
     interrupt,
     taken_signals,
 )
-from clozelab.verbs import (
-    HYDRA_VERBS,
-    PLAIN_VERBS,
-    VERBS_OF_EXPERIMENTS,
-    help_of,
-    help_of_all,
-)
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, VERBS_OF_EXPERIMENTS, help_of, help_of_all
 from clozelab.version import __version__
 
 if TYPE_CHECKING:
@@ -104,10 +98,7 @@ def _announce(verb: str, arguments: Sequence[str]) -> None:
             subject = "this machine"
         elif not arguments:  # it prints its help
             return
-        names = []
-        for word in arguments:
-            if "=" not in word and not word.startswith("-"):
-                names.append(word)
+        names = [word for word in arguments if "=" not in word and not word.startswith("-")]
         if names:
             subject = names[0]
     print(f"{verb}: reading {subject}", file=sys.stderr, flush=True)

@@ -30,10 +30,7 @@ from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
 from clozelab.objectives.objective import EncoderWithHeads, Objective
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict
-from clozelab.training.callbacks import (
-    PositionGrowth,
-    growth_steps,
-)
+from clozelab.training.callbacks import PositionGrowth, growth_steps
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware

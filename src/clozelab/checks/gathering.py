@@ -30,14 +30,8 @@ from clozelab.planning.sweeps import (
 )
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import (
-    STAGE_NAMES,
-)
-from clozelab.schema import (
-    EvaluateConfig,
-    FinetuneConfig,
-    TrainerConfig,
-)
+from clozelab.runs.record import STAGE_NAMES
+from clozelab.schema import EvaluateConfig, FinetuneConfig, TrainerConfig
 from clozelab.training.trainer import Hardware
 
 

@@ -252,10 +252,7 @@ def _added_token(value: object, special: bool | None = None) -> AddedToken:
     """From a name, or the node of a JSON file."""
     if not isinstance(value, dict):
         return AddedToken(str(value), special=True)
-    flags = {}
-    for key, flag in value.items():
-        if key not in ("__type", "id", "content"):
-            flags[key] = flag
+    flags = {key: flag for key, flag in value.items() if key not in ("__type", "id", "content")}
     if special is not None:
         flags["special"] = special
     return AddedToken(value["content"], **flags)

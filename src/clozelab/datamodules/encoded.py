@@ -16,13 +16,7 @@ import numpy as np
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.texts import Unreadable
-from clozelab.tasks.sequences import (
-    Int32s,
-    Ints,
-    TokenSequences,
-    assemble,
-    assemble_windows,
-)
+from clozelab.tasks.sequences import Int32s, Ints, TokenSequences, assemble, assemble_windows
 
 SIDES = ("first", "second")
 Text = Unreadable | str | Sequence[str]  # one text, or a pair

@@ -35,20 +35,12 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from claims.text.safe_yaml import (
-    UniqueKeys,
-    own_text,
-)
+from claims.text.safe_yaml import UniqueKeys, own_text
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import (
-    JsonObject,
-    PlainDict,
-    PlainMapping,
-    flatten,
-)
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, flatten
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}

@@ -32,13 +32,7 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
-from clozelab.runs.outcome import (
-    ending,
-    ignores_context,
-    results,
-    score_in_context,
-    skill_score,
-)
+from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import warn_of_other_code

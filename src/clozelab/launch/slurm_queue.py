@@ -195,10 +195,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(text: str) -> str:
-    lines = []
-    for line in text.splitlines():
-        if line.strip():
-            lines.append(line.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines:
         return lines[-1]
     return "it failed without a word"

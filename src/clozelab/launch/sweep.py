@@ -26,17 +26,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from claims.analysis.grouping import (
-    group_by,
-)
+from claims.analysis.grouping import group_by
 from clozelab import hydra_compat
 from clozelab.addresses import validate_config_security
-from clozelab.config import (
-    Composed,
-    to_plain,
-    typed,
-    validation_messages,
-)
+from clozelab.config import Composed, to_plain, typed, validation_messages
 from clozelab.launch import experiments
 from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in

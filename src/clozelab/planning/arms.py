@@ -31,9 +31,7 @@ from clozelab.planning.shapes import (
     frozen_weights,
     optimizer_kind,
 )
-from clozelab.schema import (
-    PretrainConfig,
-)
+from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainMapping
 
 MOMENTS = 2  # of each trained weight, in a checkpoint

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import (
-    find_corpus,
-    prepared_corpus,
-    source_weights,
-)
+from clozelab.assembly.corpora import find_corpus, prepared_corpus, source_weights
 from clozelab.assembly.task_data import build_task_data
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus

@@ -203,10 +203,7 @@ def _setup(table: ResultTable) -> str:
     runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
     parameters = _span_of_fact(runs, "parameters")
     tokens = _span_of_fact(runs, "tokens")
-    corpora = []
-    for run in runs:
-        if run.config.get("corpus"):
-            corpora.append(run.config["corpus"]["name"])
+    corpora = [run.config["corpus"]["name"] for run in runs if run.config.get("corpus")]
     phrases = [
         _layers(runs),
         f"{parameters} parameters" if parameters else DASH,

@@ -73,10 +73,7 @@ def _row_colour(table: ResultTable, row: Row) -> str:
         return str(plt.rcParams[INK])
     if row.arm is None:
         return str(plt.rcParams[FAINT])
-    arms = []
-    for known in table.experiment.rows:
-        if known.arm is not None:
-            arms.append(known.arm)
+    arms = [known.arm for known in table.experiment.rows if known.arm is not None]
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 

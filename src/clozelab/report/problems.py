@@ -14,11 +14,7 @@ from claims.analysis.scores import Cell, DataColumn
 from claims.report.estimates import percent
 from claims.text.phrases import SHOWN, join_list
 from clozelab.report.summaries import arms_below_baseline
-from clozelab.results.evidence import (
-    encoder_of,
-    own_factors,
-    seeds_of,
-)
+from clozelab.results.evidence import encoder_of, own_factors, seeds_of
 from clozelab.results.table import ResultTable, scored_run
 from clozelab.runs.record import STAGE_NAMES, Record
 

@@ -25,12 +25,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.readers.benchmarks import FOLDERS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
-from clozelab.tasks.sequences import (
-    GroupedSequences,
-    Sequences,
-    encode_examples,
-    join_sequences,
-)
+from clozelab.tasks.sequences import GroupedSequences, Sequences, encode_examples, join_sequences
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextSplit, sequence_states, text_split

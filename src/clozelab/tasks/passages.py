@@ -105,10 +105,7 @@ class SquadFeatures:
     passage_offsets: Ints  # [passages + 1] where each passage's tokens begin in `passage_spans`
 
     def to_arrays(self) -> Arrays:
-        columns = {}
-        for name, value in vars(self).items():
-            if name != "sequences":
-                columns[name] = value
+        columns = {name: value for name, value in vars(self).items() if name != "sequences"}
         return columns | self.sequences.arrays()
 
     @classmethod

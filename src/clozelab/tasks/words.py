@@ -31,12 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.readers.conll import (
-    ColumnFormat,
-    TaggedSentences,
-    predicted_lines,
-    read_conll,
-)
+from clozelab.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
