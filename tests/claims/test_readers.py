@@ -11,6 +11,7 @@ from tests.screens import refuses
 
 from claims.analysis.schema import Scale
 from claims.report.score_page import judge_files
+from claims.tables.claim_file import read_claims
 from claims.tables.layout import ScoreLayout
 from claims.tables.score_file import make_score_table, read_scores
 
@@ -212,3 +213,64 @@ def test_what_may_mean_two_things_is_refused(tmp_path: Path) -> None:
     path.write_text("arm,seed,task,example,score\na,1,t,q1,1\na,1,t,q2,0\na,1,t,,50\n")
     with refuses("scores of single examples and one of the whole run"):
         read_scores(path)
+
+
+def test_files_that_are_called_like_results_are_left_out_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "bert/mrpc/seed-1/all_results.json", {"eval_f1": 0.8})
+    strange = {
+        "results.json": {"foo": 1},
+        "results_list.json": [1, 2],
+        "notes/all_results.json": ["a note"],
+        "ours/mrpc/seed-1/trainer_state.json": {"step": 3},
+        "mteb/notes.json": {"remark": "none"},
+        "mteb/empty.json": {"task_name": "STS17", "scores": {}},
+        "mteb/without.json": {"task_name": "STS17", "scores": {"test": []}},
+    }
+    write(tmp_path / "mteb/model_meta.json", {"name": "me/mlm-seed-3"})
+    for name, content in strange.items():
+        write(tmp_path / name, content)
+    found = read_scores(tmp_path)
+    assert found.cells == {("bert", "mrpc"): {(1, 0): 80.0}}
+    named = [note.partition(", which is not laid out as a result file")[0] for note in found.notes]
+    assert sorted(named) == sorted(strange)
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("latin-1", "s.csv"), ("utf-16", "s.csv")])
+def test_a_table_in_another_encoding_is_named(tmp_path: Path, encoding: str, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes("arm,seed,task,score\nCafé,1,t,80\n".encode(encoding))
+    with refuses(f"{path} is not UTF-8"):
+        read_scores(path)
+    path.write_bytes("arm,seed,task,score\nCafé,1,t,80\n".encode("utf-8-sig"))
+    assert read_scores(path).cells == {("Café", "t"): {(1, 0): 80.0}}
+
+
+def test_claims_in_another_encoding_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_bytes("title: Café\ncompare: all\n".encode("latin-1"))
+    with refuses(f"{path} is not UTF-8"):
+        read_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("columns: 3\ncompare: all\n", "columns is 3; it is a list of columns"),
+        ("columns: {a: b}\ncompare: all\n", "columns is {'a': 'b'}; it is a list of columns"),
+        (
+            "claims: [{text: t, compare: [0.3, a, q], direction: higher}]",
+            "is 0.3; it is a text: put",
+        ),
+        (
+            "claims: [{text: t, compare: [a, no, q], direction: higher}]",
+            "is False; it is a text: put",
+        ),
+        ("title: 5\ncompare: all\n", "title is 5; it is a text: put it in quotes"),
+        ("title: [a]\ncompare: all\n", "title is ['a']; it is what stands over the page"),
+    ],
+)
+def test_slips_in_claims_are_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(text)
+    with refuses(reason):
+        read_claims(path)

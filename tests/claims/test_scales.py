@@ -80,3 +80,38 @@ def test_truth_values_in_columns_of_their_own(tmp_path: Path) -> None:
     rows = ["a,1,x,True", "a,1,y,False", "b,1,x,True", "b,1,y,True"]
     path.write_text("\n".join(["arm,seed,example,qnli", *rows]))
     assert read_scores(path).cells["a", "qnli"] == {(1, 0): 50.0}
+
+
+REPORT = "stage,row,task,pretrain_seed,seed,metric,unit,score,is_headline,column,counts,collapsed"
+
+
+def test_small_percents_of_a_report_are_no_fractions(tmp_path: Path) -> None:
+    """A correlation of 0.2 % stays one, and in the file that is written of it, too."""
+    lines = [REPORT]
+    for arm, scores in {"-nsp": (0.1, 0.2, 0.3), "=b": (0.15, 0.25, 0.35)}.items():
+        for seed, score in enumerate(scores, 1):
+            run = f"cola,{seed},1,validation/matthews,percent,{score}"
+            lines.append(f"finetune,'{arm},{run},True,CoLA,True,False")
+    (tmp_path / "results.csv").write_text("\n".join(lines))
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(
+        "claims: [{text: t, compare: ['-nsp', '=b', CoLA], direction: not_lower, points: 0.5}]"
+    )
+    page = judge_files(tmp_path / "results.csv", claims, tmp_path / "first")
+    assert "fractions" not in str(page.problems)
+    difference = page.judged.claims[0].judgement.difference
+    assert difference is not None and difference.mean == pytest.approx(-0.05)
+
+    judge_files(tmp_path / "first/results.csv", claims, tmp_path / "second")
+    first, second = (tmp_path / name / "results.csv" for name in ("first", "second"))
+    assert first.read_text() == second.read_text()
+    assert first.read_text().splitlines()[1] == "'-nsp,1,1,CoLA,percent,0.1"
+
+
+def test_a_claim_about_all_columns_is_in_the_unit_of_the_weakest(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,x_mae,y_mae\na,1,.51,.41\na,2,.52,.42\nb,1,.55,.55\nb,2,.58,.58\n")
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: a errs less, compare: [a, b, all], direction: lower}]")
+    (claim,) = judge_files(path, claims, None).judged.claims
+    assert "weakest: x_mae, −0.05 mae [" in claim.sentence

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn import metrics as theirs
 
+from clozelab.report.classes import _class_table, _mean_figures
 from clozelab.tasks.class_report import ClassReport, error_lines
 
 NAMES = ["fraud", "ok"]
@@ -90,3 +93,18 @@ def test_errors_are_sorted_by_how_sure_they_are() -> None:
         shares = np.exp(record["logits"]) / np.exp(record["logits"]).sum()
         assert float(row[-1]) == pytest.approx(shares.max(), abs=1e-4)
         assert row[1:5] == [*texts[int(row[0])], record["label"], record["prediction"]]
+
+
+def test_a_class_of_later_runs_stands_among_the_classes(tmp_path: Path) -> None:
+    """A run writes the kinds of entities that occur in it, so a later run may have more."""
+    folders = []
+    for kinds in (["PER", "LOC"], ["PER", "LOC", "MISC"]):
+        folder = tmp_path / str(len(kinds))
+        folder.mkdir()
+        answers = ["PER"] * len(kinds)
+        lines = ClassReport.from_pairs(kinds, zip(kinds, answers, strict=True)).files("")
+        (folder / "classes.csv").write_text("\n".join(lines["classes.csv"]) + "\n")
+        folders.append(folder)
+    found = _class_table("t", _mean_figures(folders), Counter())
+    assert list(found.classes) == ["LOC", "MISC", "PER", "(macro mean)", "(weighted mean)"]
+    assert found.num_hidden == 0

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 from rich.console import Console
 from tests.screens import shows
 
+from claims.analysis.schema import Scale
+from claims.report.pictures import use_style
+from clozelab.report import plots
 from clozelab.report.render import DRAWINGS, Report, write_latex, write_report
 from clozelab.report.screen import print_page
 from clozelab.report.summaries import arm_labels
@@ -217,3 +221,23 @@ def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
     report = written(tmp_path, "table5_pretraining_tasks")
     shows("\n".join(headings(report)), "The table", "The claims")
     assert not (report.folder / "points.png").exists()
+
+
+def test_each_panel_of_lines_has_the_unit_of_its_scores(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    table = build_table(load_experiment(find_experiment(FIGURE_5)), find(root))
+    in_nats = Scale("nats", higher_is_better=False)
+    columns = tuple(replace(column, scale=in_nats) for column in table.columns)
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figure)
+    for one_table, units in (
+        (table, ["percent", ", points"]),
+        (replace(table, columns=columns), ["nats, lower is better", ", nats"]),
+    ):
+        with use_style("light"):
+            figure: Any = plots.draw_lines(one_table)
+        scores, differences = [axes for axes in figure.axes if axes.lines][:2]
+        assert scores.get_ylabel() == units[0]
+        assert differences.get_title().endswith(units[1])
+        plots.plt.close(figure)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +17,15 @@ from typing import Any
 import pytest
 import yaml
 from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewritten, say
-from tests.screens import shows
+from tests.screens import refuses, shows
 
 from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.results.experiment import load_experiment
-from clozelab.runs.archive import MANIFEST, RUNS
+from clozelab.runs.archive import MANIFEST, RUNS, unpack, write_archive
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
+from clozelab.runs.packing import Selection, files_to_pack, make_manifest
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -452,7 +454,7 @@ def test_looks_and_launches_of_all_packs_come_along(
                 "words": ["reproduce"],
                 "started_in": "/there",
                 "root": str(root),
-                "jobs": [["mlm", "", str(day)]],
+                "jobs": [["mlm", "", str(day)]] * 2,  # of two learning rates
             }
             (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
 
@@ -467,7 +469,7 @@ def test_looks_and_launches_of_all_packs_come_along(
             "2030-01-02",
         ]
         launches = json.loads((root / "launcher" / "launch.json").read_text())
-        assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "2"]
+        assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "1", "2", "2"]
 
 
 def test_what_a_shared_run_speaks_for_comes_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
@@ -549,3 +551,27 @@ def test_another_run_of_a_cell_is_refused_wherever_it_lies(
     (said,) = find(tmp_path / "pooled").damaged
     shows(said, "another run of the cell of")
     assert say(["pool", str(first), target], capsys)[0] == 1
+
+
+def test_hidden_files_of_tools_are_not_packed(tmp_path: Path) -> None:
+    """No pack with such a name can be opened, so none is written either."""
+    experiment = tmp_path / "mine"
+    root = tmp_path / "runs/mine/demo"
+    plain = ["mine/paper.yaml", "mine/README.md", "mine/arm/mlm.yaml"]
+    hidden = ["mine/.pre-commit-config.yaml", "mine/.notes.md", "mine/arm/.copies/mlm.yaml"]
+    notes = ["runs/mine/demo/registration.json", "runs/mine/demo/.copies/registration-1.json"]
+    for name in [*plain, *hidden, *notes]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    selection = Selection(root, tmp_path / "runs", experiment, "demo", [], Counter())
+    files = files_to_pack(selection, ())
+    assert files.keys() == {notes[0], *(f"experiment/{name}" for name in plain)}
+
+    manifest = make_manifest(selection)
+    write_archive(tmp_path / "one.zip", manifest, files)
+    unpacked, changed = unpack(tmp_path / "one.zip", tmp_path / "unpacked")
+    assert unpacked.files.keys() == files.keys() and not changed
+    for name in hidden:
+        with refuses(f"'experiment/{name}' is no name that a pack has"):
+            write_archive(tmp_path / "two.zip", manifest, {f"experiment/{name}": tmp_path / name})
+    assert not (tmp_path / "two.zip").exists()

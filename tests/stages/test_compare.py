@@ -193,3 +193,14 @@ def test_units_are_each_runs_own(
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
     (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
     assert pair.last == (55.3, 80.0), "a share beside a percentage"
+
+
+def test_losses_keep_the_digits_that_tell_them_apart(
+    root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A difference of 0.04 bits a character is not 0.0."""
+    scores = {"mlm": 1.231, "ltr": 1.2745}
+    for row, score in scores.items():
+        writers.evaluation(root, row, "text", 1, {"validation/bits_per_character": score})
+    main([str(root / f"evaluate/{row}/pretrain-seed-1/text/seed-1") for row in scores])
+    shows(capsys.readouterr().out, "bits_per_character, bits 1.2310 1.2745 +0.0435")

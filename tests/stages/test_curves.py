@@ -232,3 +232,13 @@ def test_settings_for_given_weights_are_no_cause(change: Callable[..., Path]) ->
         record["inputs"]["encoder"] = "1" * 64
 
     assert "Possible cause" not in " ".join(sentences(open_run(str(change(0.0, edit)))))
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg"])
+def test_a_run_without_a_held_out_loss_has_no_picture(
+    change: Callable[..., Path], tmp_path: Path, suffix: str
+) -> None:
+    run = change(0.0)
+    (run / "metrics.csv").write_text("step,tokens,seconds,key,value\n1,9,1.0,train/loss,9.0\n")
+    with refuses(f"{run}: no pre-training has a held-out loss yet"):
+        curves([str(run), f"out={tmp_path / 'curves'}{suffix}"])

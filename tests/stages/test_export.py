@@ -19,11 +19,13 @@ from tests.screens import shows
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.files.origin import GIVEN
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import read_model, write_model
-from clozelab.report.model_card import without_path
+from clozelab.report.model_card import _scores, without_path
+from clozelab.runs.record import read_record
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")
@@ -405,3 +407,18 @@ def test_every_damage_is_one_clear_sentence(sound, tmp_path, monkeypatch, capsys
     message = capsys.readouterr().err
     assert word in message and len(message.splitlines()) == 2, message
     assert [path.name for path in tmp_path.iterdir()] == ["m"], "nothing is written, and no canary"
+
+
+def test_a_card_counts_fine_tunings_of_one_given_encoder_as_such(make_runs):
+    """Their pre-training seeds are names alone, and runs of other settings are no replicates."""
+    seeds = (1, 2, 3, 4)
+    root = make_runs({("mlm", "mnli"): 80.0}, pretrain_seeds=seeds, finetune_seeds=(1,))
+    paths = [root / f"finetune/mlm/pretrain-seed-{seed}/mnli/seed-1/run.json" for seed in seeds]
+    for path, epochs in zip(paths, (3, 3, 3, 2), strict=True):
+        state = json.loads(path.read_text())
+        state["config"] |= {"initialisation": "pretrained", "epochs": epochs}
+        state["inputs"]["encoder"] = "e" * 64
+        state["facts"]["encoder"] = {"scale": GIVEN}
+        path.write_text(json.dumps(state))
+    (score,) = _scores(read_record(paths[0].parent))
+    assert score["seeds"].endswith("3 fine-tuning seeds only")

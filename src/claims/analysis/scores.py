@@ -112,6 +112,11 @@ class DataColumn:
         return self.scale.unit
 
     @property
+    def unit_of_difference(self) -> str:
+        """Points of percent, or the column's own unit."""
+        return "points" if self.unit == PERCENT else self.unit
+
+    @property
     def falls(self) -> bool:
         """Whether a smaller score is the better one."""
         return self.scale.higher_is_better is False

@@ -9,7 +9,6 @@ from itertools import chain, combinations, product
 from claims.analysis.contrasts import Contrast, contrast_rows
 from claims.analysis.multiplicity import fallback_procedure
 from claims.analysis.schema import (
-    PERCENT,
     BaseClaim,
     ContrastClaim,
     CrossingClaim,
@@ -202,11 +201,17 @@ def _compared(claim: BaseClaim, table: ScoreTable) -> str:
 # -- figures ---------------------------------------------------------------------------------------
 
 
+def _column_of(judgement: Judgement) -> DataColumn | None:
+    """The data set of the shown difference; of a claim about all columns, that of the weakest."""
+    if judgement.weakest:
+        return judgement.weakest.terms[0].column
+    return judgement.column
+
+
 def unit_of(judgement: Judgement) -> str:
     """The unit of a claim's difference: points of percent, or the column's own."""
-    if judgement.column is None or judgement.column.unit == PERCENT:
-        return POINTS
-    return judgement.column.unit
+    column = _column_of(judgement)
+    return column.unit_of_difference if column else POINTS
 
 
 def _decimals(column: DataColumn | None) -> int:
@@ -215,7 +220,7 @@ def _decimals(column: DataColumn | None) -> int:
 
 def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
     difference = judgement.difference
-    decimals = _decimals(judgement.column)
+    decimals = _decimals(_column_of(judgement))
     paper = _claimed_size(judgement)
     if table.spec.has_paper and _is_our_measure(judgement, table):
         paper = f"{paper} (ours)"
@@ -318,14 +323,13 @@ def _difference_view(
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
     notes.append(wording.resampled(contrast, table))
-    unit = POINTS if column.unit == PERCENT else column.unit
     ours = signed(difference.mean, column.decimals)
     return DifferenceView(
         row,
         first,
         column.heading,
         ours,
-        unit,
+        column.unit_of_difference,
         interval=interval(difference, column.decimals),
         p=probability(p_value),
         note="; ".join(filter(None, notes)),

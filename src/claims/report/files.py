@@ -15,6 +15,7 @@ from claims.analysis.scores import ScoreTable
 from claims.report.claims import ClaimView
 from claims.report.page import JudgedPage
 from claims.report.pictures import STYLES, Picture, use_style
+from claims.text.phrases import FORMULA
 
 Drawing = Callable[[], Picture | None]
 CLAIM_FIELDS = (
@@ -28,9 +29,7 @@ CLAIM_FIELDS = (
     "needs",
     "note",
 )
-SCORE_FIELDS = ("arm", "seed", "finetuning_seed", "task", "score")
-# what a spreadsheet takes for the beginning of a formula
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+SCORE_FIELDS = ("arm", "seed", "finetuning_seed", "task", "unit", "score")
 
 
 def write_page(page: JudgedPage, template: Template, path: Path) -> None:
@@ -61,9 +60,10 @@ def write_scores(path: Path, table: ScoreTable) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(SCORE_FIELDS)
-        for (row, column), cell in table.cells.items():
+        for column, row in product(table.columns, table.rows):
+            cell = table.cells[row, column.key]
             for (seed, finetune_seed), score in sorted(cell.scores.items()):
-                values = (row, seed, finetune_seed, column, score)
+                values = (row, seed, finetune_seed, column.key, column.unit, score)
                 writer.writerow([spreadsheet_text(value) for value in values])
 
 
@@ -88,7 +88,7 @@ def spreadsheet_text(value: object) -> str:
         return ""
     # Ten digits: more of a score is the noise of its arithmetic.
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    if text.startswith(FORMULA) and not _is_number(text):
+    if text.startswith(tuple(FORMULA)) and not _is_number(text):
         return f"'{text}"
     return text
 

@@ -27,6 +27,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
 """What stands below a key of such a file."""
 LISTS = ("columns", "rows", "claims")
 """The keys that hold a list: an entry's number comes before its own key."""
+UNQUOTED = {("string_type", kind): "a text: put it in quotes" for kind in (bool, int, float)}
+"""(error, type) of a text that YAML reads as another value -> what it should be."""
 
 
 class ClaimFile(TableSpec):
@@ -68,13 +70,7 @@ def read_claims(path: Path) -> ClaimFile:
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    columns = []
-    for entry in file.get("columns") or ():
-        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
-            name = str(entry.get("name", entry.get("task")))
-            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
-            columns.append({"name": name, "task": name} | scale)
-    entries = {"claims": [], "columns": columns}
+    entries = {"claims": [], "columns": _scales(file.get("columns") or [])}
     for key in ("claims", "stopping", "title", "compare", "scores"):
         if key in file:
             entries[key] = file[key]
@@ -82,6 +78,19 @@ def read_claims(path: Path) -> ClaimFile:
         return ClaimFile.model_validate(entries)
     except ValidationError as error:
         raise ValueError(f"{path}: {validation_message(error, ClaimFile)}") from None
+
+
+def _scales(columns: object) -> object:
+    """The columns that give a unit and a direction. What is no list is left to be refused."""
+    if not isinstance(columns, list):
+        return columns
+    scales = []
+    for entry in columns:
+        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
+            name = str(entry.get("name", entry.get("task")))
+            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
+            scales.append({"name": name, "task": name} | scale)
+    return scales
 
 
 def load_yaml(path: Path) -> object:
@@ -128,6 +137,7 @@ def validation_message(
     if first["type"] == "missing" and len(key_path) == depth + 1:
         return f"{where}lacks {key}, {meanings[key]}"
     meaning = meanings.get(key, "a mapping of keys and values")
+    meaning = UNQUOTED.get((first["type"], type(first["input"])), meaning)
     return f"{'.'.join(key_path)} is {first['input']!r}; it is {meaning}"
 
 

@@ -52,3 +52,5 @@ class ScoreRows:
     falling: frozenset[tuple[str, str]] = frozenset()
     # what a reader of the page has to know
     notes: list[str] = field(default_factory=list)
+    # a column says what each score is in, so none is taken for a fraction
+    has_units: bool = False

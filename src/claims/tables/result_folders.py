@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import StatisticsError, fmean
 from typing import Any, NamedTuple
 
 from claims.tables.layout import OF_MODEL, OF_TASK, ScoreLayout, ScoreRows
@@ -32,13 +32,19 @@ class WrittenScore(NamedTuple):
 def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     """Read all result files below a folder.
 
-    ValueError: there is no result file, or a run's name does not say which arm and seed it is.
+    A file with the name of a result file and another content is left out, and noted. ValueError:
+    there is no result file, or a run's name does not say which arm and seed it is.
     """
     rows = []
+    notes = []
     falling = set()
     for path in sorted(folder.rglob("*.json")):
         relative = path.relative_to(folder)
-        name, scores = _read_file(path, relative.parent.as_posix())
+        try:
+            name, scores = _read_file(path, relative.parent.as_posix())
+        except (AttributeError, KeyError, TypeError, StopIteration, StatisticsError):
+            notes.append(f"{relative.as_posix()}, which is not laid out as a result file")
+            continue
         for name_and_value in scores:
             cells, score = _named(name, name_and_value, layout, path)
             if score.is_falling:
@@ -47,7 +53,7 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
             rows.append((relative.as_posix(), cells))
     if not rows:
         raise ValueError(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
-    return ScoreRows(rows, frozenset(falling))
+    return ScoreRows(rows, frozenset(falling), notes)
 
 
 def _read_file(path: Path, run: str) -> tuple[str, list[WrittenScore]]:

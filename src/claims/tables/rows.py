@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.text.phrases import count_noun
+from claims.text.safe_yaml import utf8_text
 
 # what a column is usually called, where a layout names none
 USUAL_NAMES = {
@@ -63,7 +65,8 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
         names[name] = _column(path, column, columns)
     if "metric" in columns:
         names["metric"] = "metric"
-    return ScoreRows([_named(row, names) for row in finished], notes=notes)
+    named = [_named(row, names) for row in finished]
+    return ScoreRows(named, notes=notes, has_units="unit" in columns)
 
 
 def _names_of_columns(path: Path, layout: ScoreLayout, columns: Sequence[str]) -> dict[str, str]:
@@ -99,15 +102,13 @@ def _column_of(path: Path, name: str, layout: ScoreLayout, columns: Sequence[str
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
-    # utf-8-sig: Excel puts a byte order mark before a CSV.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, restval="")
-        columns = list(reader.fieldnames or ())
-        for name in columns:
-            if columns.count(name) > 1:
-                raise ValueError(f"{path}: two columns are called {name!r}")
-        # The reader counts the lines that it has read, also inside a quoted cell.
-        rows = [(reader.line_num, row) for row in reader]
+    reader = csv.DictReader(StringIO(utf8_text(path)), restval="")
+    columns = list(reader.fieldnames or ())
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ValueError(f"{path}: two columns are called {name!r}")
+    # The reader counts the lines that it has read, also inside a quoted cell.
+    rows = [(reader.line_num, row) for row in reader]
     for number, row in rows:
         # Surplus cells are filed under the key None.
         if None in row:
@@ -136,7 +137,7 @@ def _scores_of_report(
     Lines of pre-trainings have no row, and are left out. So is a row on a data set where a run has
     collapsed: the report decides nothing there.
     """
-    columns = ["arm", "pretrain_seed", "seed", "task", "metric", "score"]
+    columns = ["arm", "pretrain_seed", "seed", "task", "metric", "unit", "score"]
     scores = []
     collapsed: dict[tuple[str, str], None] = {}
     tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}

@@ -35,6 +35,7 @@ from claims.tables.claim_file import validation_message
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import TRUTH, read_rows
+from claims.text.phrases import FORMULA
 
 # (arm, column) -> seeds -> [examples]
 ExampleScores = dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]
@@ -45,6 +46,8 @@ FALLING = re.compile(
 )
 # what is negated is better where it is larger, such as scikit-learn's neg_log_loss
 NEGATED = re.compile(r"(?:^|[^a-z])neg(?:ative)?_")
+# the apostrophe of a spreadsheet before what would be a formula
+ESCAPED = re.compile(f"^'(?=[{re.escape(FORMULA)}])")
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -89,9 +92,10 @@ def read_scores(
 ) -> Scores:
     """Read scores from a CSV, a Parquet file or a folder of result files.
 
-    Scores of which none is above 1 are taken for fractions, and become percent; losses, and those
-    of a column whose declared unit is not percent, stay as they are. ValueError: a column is
-    missing, a cell is not what it should be (with its line), or two lines are about the same run.
+    Scores of which none is above 1 are taken for fractions, and become percent; losses, scores of a
+    file with units, and those of a column whose declared unit is not percent, stay as they are.
+    ValueError: a column is missing, a cell is not what it should be (with its line), or two lines
+    are about the same run.
     """
     read = read_result_folder if path.is_dir() else read_rows
     content = read(path, layout)
@@ -116,7 +120,7 @@ def read_scores(
         of_column = {key: by_example[key] for key in keys}
         names = _example_names(path, of_column)
         arrays = _example_arrays(of_column, names)
-        if _are_fractions(arrays, units.get(column, "")):
+        if not content.has_units and _are_fractions(arrays, units.get(column, "")):
             fractions.append(column)
             _become_percent(arrays)
         runs |= arrays
@@ -225,7 +229,7 @@ def _falling_columns(content: ScoreRows, metrics: Mapping[str, set[str]]) -> lis
 
 
 def _read_row(path: Path, where: str, cells: Mapping[str, str]) -> ScoreRow:
-    texts = {name: text.strip() for name, text in cells.items()}
+    texts = {name: ESCAPED.sub("", text).strip() for name, text in cells.items()}
     # An empty cell is none: it may only be one that nothing has to have.
     given = {name: text for name, text in texts.items() if text}
     if "example" in given:

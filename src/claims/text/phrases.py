@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 DASH = "\u2013"
 MINUS = "\u2212"
 SHOWN = 3  # of several names or differences
+# what a spreadsheet takes for the beginning of a formula: reports write an apostrophe before it
+FORMULA = "=+-@\t\r"
 
 
 def format_count(value: float) -> str:

@@ -40,6 +40,15 @@ EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 UniqueKeys.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 
 
+def utf8_text(file: Path) -> str:
+    """Return the text of a file. ValueError: it is in another encoding than UTF-8."""
+    try:
+        # utf-8-sig: Excel puts a byte order mark before a CSV.
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 ({error}); save it again as UTF-8") from None
+
+
 def own_text(file: Path, folder: Path) -> str:
     """Return the text of a file of an experiment's folder.
 
@@ -47,7 +56,7 @@ def own_text(file: Path, folder: Path) -> str:
     """
     if not file.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{file} is a link that leads out of {folder}; put the file itself there")
-    text = file.read_text(encoding="utf-8")
+    text = utf8_text(file)
     if file.suffix == ".yaml":
         _check_size(file, text)
     return text

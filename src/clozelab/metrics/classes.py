@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+# what stands before the means in a table of classes
+MACRO = "(macro mean)"
+WEIGHTED = "(weighted mean)"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims.analysis.scores import DataColumn
+from clozelab.metrics.classes import MACRO, WEIGHTED
 from clozelab.readers.tables import open_table
 from clozelab.results.table import ResultTable
 
@@ -73,10 +74,12 @@ def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:
 def _class_table(
     title: str, figures: dict[str, list[float]], counts: Counter[tuple[str, str]]
 ) -> ClassTable:
-    *names, macro, weighted = figures
+    # A class that only later runs have stands behind the means.
+    means = [MACRO, WEIGHTED]
+    names = [name for name in figures if name not in means]
     worst = sorted(names, key=lambda name: figures[name][2])[:MOST_CLASSES]
     classes = {}
-    for name in [*worst, macro, weighted]:
+    for name in [*worst, *means]:
         *shares, count = figures[name]
         classes[name] = [*(f"{share:.1f}" for share in shares), f"{count:,.0f}"]
     matrix: dict[str, list[int]] = {}  # of the answers to each label, in the same order

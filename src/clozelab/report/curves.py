@@ -56,6 +56,8 @@ def draw(root: Path, suffix: str) -> bytes:
     with TemporaryDirectory() as folder:
         drawing = partial(draw_curves, infer_table(runs))
         plots = write_pictures({"curves": drawing}, Path(folder))
+        if not plots:
+            raise ValueError(f"{root}: no pre-training has a held-out loss yet")
         if suffix != ".html":
             return (Path(folder) / f"curves{suffix}").read_bytes()
     page = templates().get_template("curves.html.j2")

@@ -114,6 +114,7 @@ def without_path(word: str) -> str:
 def _scores(record: Record) -> Iterator[dict[str, str]]:
     """Each score with its unit, and the mean and interval of the seeds beside the run."""
     from claims.analysis.statistics import estimate
+    from clozelab.results.adhoc import have_one_given_encoder
 
     # Intervals are over all seeds, not over this model's figure.
     replicates = _replicates(record)
@@ -123,7 +124,7 @@ def _scores(record: Record) -> Iterator[dict[str, str]]:
         for run in replicates:
             if key in run.values:
                 of_seeds[run.pretrain_seed, run.seed] = run.values[key]
-        mean = estimate(of_seeds)
+        mean = estimate(of_seeds, of_one_encoder=have_one_given_encoder(replicates))
         seeds = "one seed: no interval"
         if mean.low is not None and mean.high is not None:
             seeds = (
@@ -141,10 +142,12 @@ def _scores(record: Record) -> Iterator[dict[str, str]]:
 
 
 def _replicates(record: Record) -> list[Record]:
-    """The run, and the complete ones of its other seeds that lie beside it.
+    """The run, and the complete ones of its other seeds that lie beside it, of equal settings.
 
     Pre-trainings lie in ARM/seed-N, fine-tunings in ROW/pretrain-seed-M/TASK/seed-N.
     """
+    from clozelab.results.evidence import settings
+
     folder = record.folder.resolve()
     paths = folder.parent.glob("seed-*")
     if record.stage == "finetune":
@@ -157,6 +160,7 @@ def _replicates(record: Record) -> list[Record]:
         run = read_record(path)
         if run is None or not run.is_complete:
             continue
-        if (run.name, run.task) == (record.name, record.task):
+        is_alike = (run.name, run.task) == (record.name, record.task)
+        if is_alike and settings(run) == settings(record):
             replicates.append(run)
     return replicates

@@ -284,11 +284,11 @@ def draw_lines(table: ResultTable) -> Picture | None:
         for line in lines:
             _draw_line(panels[0], line, table, column)
         _finish_panel(panels[0], column)
+        panels[0].set_ylabel(with_direction(column.unit, falls=column.falls))
         panels[0].set_xlim(left=-EDGE * panels[0].get_xlim()[1])
         if contrasts:
-            _draw_differences(panels[1], lines, contrasts[column.key], significant)
+            _draw_differences(panels[1], lines, column, contrasts[column.key], significant)
         _scale(list(panels), has_tokens=has_tokens)
-    grid[0, 0].set_ylabel("percent")
     return save_picture(figure, _line_entries(lines, columns, table), 4)
 
 
@@ -366,6 +366,7 @@ def _draw_line(axes: Axes, line: _Line, table: ResultTable, column: DataColumn) 
 def _draw_differences(
     axes: Axes,
     lines: Sequence[_Line],
+    column: DataColumn,
     contrasts: Mapping[float, Contrast],
     significant: set[ContrastKey],
 ) -> None:
@@ -381,7 +382,7 @@ def _draw_differences(
         is_filled = contrast.key in significant and not contrast.context.below_baseline
         face = ink if is_filled else plt.rcParams[PAPER]
         _draw_point(axes, x, contrast.difference, colour=ink, face=face)
-    title = f"{first.series.name} {MINUS} {second.series.name}, points"
+    title = f"{first.series.name} {MINUS} {second.series.name}, {column.unit_of_difference}"
     axes.set_title(title, fontsize=9, color=faint)
 
 

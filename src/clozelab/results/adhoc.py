@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from claims.analysis.contrasts import LOSS_FIGURES
@@ -51,8 +52,8 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     named = _named_by_values(row_runs, short, "row" if tuned else "arm")
     if tuned:
         places = _varying_places(recorded)
-        pretrained = [_with_places(run, places, "arm") for run in pretrained]
-        named = [_with_places(run, places, "encoder_arm") for run in named]
+        pretrained = _with_places(pretrained, places, "arm")
+        named = _with_places(named, places, "encoder_arm")
     experiment = _infer_experiment(runs.root, named, list(short.values()))
     experiment = _with_fixed_encoders(experiment, named, fixed_rows)
     # Whatever the rows are named by is what they are about.
@@ -68,14 +69,17 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
 def _varying_places(runs: Sequence[Record]) -> list[str]:
     """Of "experiment" and "scale" what is not the same for all: arms of one name are then two."""
     names = ("experiment", "scale")
-    return [name for name in names if len({getattr(run, name) for run in runs}) > 1]
+    return [name for name in names if len(group_by(runs, attrgetter(name))) > 1]
 
 
-def _with_places(run: Record, places: Sequence[str], key: str) -> Record:
-    """The run, with these before the name of its arm, which the configuration has at `key`."""
-    parts = [getattr(run, place) for place in places]
-    name = "/".join([*parts, str(run.config.get(key))])
-    return run.model_copy(update={"config": run.config | {key: name}})
+def _with_places(runs: Iterable[Record], places: Sequence[str], key: str) -> list[Record]:
+    """The runs, with these before the name of each one's arm, which `key` of its config has."""
+    renamed = []
+    for run in runs:
+        parts = [getattr(run, place) for place in places]
+        name = "/".join([*parts, str(run.config.get(key))])
+        renamed.append(run.model_copy(update={"config": run.config | {key: name}}))
+    return renamed
 
 
 def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) -> Experiment:
@@ -112,13 +116,14 @@ def _with_fixed_encoders(
             raise ValueError(f"fixed_encoder={name}: no such row; {hint(name, runs_of_row)}")
     rows = []
     for row in experiment.rows:
-        if row.name in fixed_rows or _have_one_given_encoder(runs_of_row[row.name]):
+        if row.name in fixed_rows or have_one_given_encoder(runs_of_row[row.name]):
             row = row.model_copy(update={"arm": None, "fixed_encoder": True})
         rows.append(row)
     return experiment.model_copy(update={"rows": tuple(rows)})
 
 
-def _have_one_given_encoder(runs: Sequence[Record]) -> bool:
+def have_one_given_encoder(runs: Sequence[Record]) -> bool:
+    """Whether runs began with one encoder that was given, so that all are fine-tunings of it."""
     origins = {run.facts.get("encoder", {}).get("scale") for run in runs}
     is_one = len(set(map(encoder_of, runs))) == 1
     return is_one and origins == {GIVEN} and all(map(is_pretrained, runs))

@@ -14,7 +14,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,22 +102,30 @@ def run_files(folder: Path, left_out: Collection[str]) -> list[Path]:
     """
     files = set()
     for pattern in set(RUN_PATTERNS).difference(left_out):
-        files |= set(folder.glob(pattern))
-    packed = []
-    for path in files:
-        if path.is_file() and not path.name.startswith(".") and path.suffix not in left_out:
-            packed.append(path)
-    return sorted(packed)
+        files |= set(plain_files(folder, pattern))
+    return sorted(path for path in files if path.suffix not in left_out)
+
+
+def plain_files(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of a pattern that are not hidden: no archive may have a hidden name.
+
+    Those belong to tools, such as .pre-commit-config.yaml.
+    """
+    for path in folder.glob(pattern):
+        if path.is_file() and "/." not in f"/{path.relative_to(folder)}":
+            yield path
 
 
 def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
     """Write an archive of these files, by name, in one rename.
 
     The checksums of the files are written into its manifest. The same files make the same bytes.
+    ValueError where a file has a name that no archive may have.
     """
     # Names in order, one date, one compression: all that could make the bytes differ is fixed.
     checksums = {name: file_sha256(files[name]) for name in sorted(files)}
     manifest = manifest.model_copy(update={"files": checksums})
+    _check_names(path, manifest)
     text = manifest.model_dump_json(indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with (

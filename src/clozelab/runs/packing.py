@@ -18,6 +18,7 @@ from clozelab.runs.archive import (
     PACKED_STATUSES,
     RUNS,
     Manifest,
+    plain_files,
     run_files,
 )
 from clozelab.runs.find import find, select
@@ -109,7 +110,7 @@ def files_to_pack(selection: Selection, left_out: Collection[str]) -> dict[str, 
         paths += run_files(record.folder, left_out)
     # The notes are of many runs, and lie in folders above them.
     for pattern in NOTE_PATTERNS:
-        paths += (path for path in selection.root.rglob(pattern) if path.is_file())
+        paths += plain_files(selection.root, f"**/{pattern}")
     files = {f"{RUNS}/{name_below(path, selection.runs_dir)}": path for path in paths}
     if selection.experiment:
         files |= _experiment_files(selection.experiment)
@@ -125,7 +126,7 @@ def _experiment_files(experiment: Path) -> dict[str, Path]:
     if experiment.is_file():
         return {f"{EXPERIMENT}/{experiment.name}": experiment}
     files = {}
-    for path in [*experiment.rglob("*.yaml"), *experiment.glob("*.md")]:
+    for path in [*plain_files(experiment, "**/*.yaml"), *experiment.glob("[!.]*.md")]:
         own_text(path, experiment)
         files[f"{EXPERIMENT}/{experiment.name}/{name_below(path, experiment)}"] = path
     return files

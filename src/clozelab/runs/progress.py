@@ -110,7 +110,9 @@ def merge_launches(root: Path, added_root: Path) -> None:
     launches = read_launches(root)
     for stage, added in read_launches(added_root).items():
         launch = launches.setdefault(stage, added)
-        launch.jobs = list(dict.fromkeys([*launch.jobs, *added.jobs]))
+        # A job has one name at all learning rates of a sweep.
+        counts = Counter(launch.jobs) | Counter(added.jobs)
+        launch.jobs = list(counts.elements())
     _write_launches(root, launches)
 
 

@@ -73,9 +73,7 @@ def print_held_out(first: Record, second: Record) -> None:
     """Print held-out figures at the end and at equal tokens."""
     rows = []
     for figure in held_out_figures(first, second):
-        decimals = 4
-        if first.score_of(figure.key).unit == PERCENT:
-            decimals = 2
+        decimals = _decimals(first, figure.key)
         row = [name_with_unit(first, figure.key)]
         row += (f"{value:.{decimals}f}" for value in figure.last)
         if figure.common is None:
@@ -97,7 +95,9 @@ def print_final_scores(first: Record, second: Record) -> None:
         return
     rows = []
     for key, a, b in scores:
-        rows.append([name_with_unit(first, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)])
+        decimals = _decimals(first, key)
+        numbers = [f"{a:.{decimals}f}", f"{b:.{decimals}f}", signed(b - a, decimals)]
+        rows.append([name_with_unit(first, key), *numbers])
     heading = Heading("score")
     if first.stage == "finetune":
         heading = Heading("score, best evaluation")
@@ -110,6 +110,11 @@ def print_final_scores(first: Record, second: Record) -> None:
             " figures are of the last one.",
             style="dim",
         )
+
+
+def _decimals(record: Record, key: str) -> int:
+    """How many a figure is shown with: losses that matter differ by thousandths."""
+    return 2 if record.score_of(key).unit == PERCENT else 4
 
 
 def _print_numbers(heading: Heading, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.metrics.classes import ClassScores
+from clozelab.metrics.classes import MACRO, WEIGHTED, ClassScores
 from clozelab.readers.delimited import csv_line
 from clozelab.text.formatting import shortened
 from clozelab.text.plain import JsonObject
 
-MACRO = "(macro mean)"
-WEIGHTED = "(weighted mean)"
 MOST_CLASSES = 8  # on a screen; of more the worst are shown
 MATRIX_CLASSES = 5  # whose confusion matrix fits there
 MOST_CONFUSIONS = 3
