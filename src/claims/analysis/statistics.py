@@ -119,6 +119,7 @@ def estimate(scores: Scores, *, of_one_encoder: bool = False) -> Estimate:
     sd = float(np.std(values, ddof=1))
     half_width = t_quantile(len(values), CONFIDENCE) * sd / math.sqrt(len(values))
     group_sizes = {len(group) for group in groups.values()}
+    is_balanced = len(group_sizes) == 1 or of_one_encoder
     return Estimate(
         mean=mean,
         low=mean - half_width,
@@ -126,7 +127,7 @@ def estimate(scores: Scores, *, of_one_encoder: bool = False) -> Estimate:
         count=len(values),
         basis=basis,
         sd=sd,
-        is_balanced=len(group_sizes) == 1 or of_one_encoder,
+        is_balanced=is_balanced,
         values=tuple(values),
     )
 

@@ -165,7 +165,10 @@ def judge_claim(
     crossover = None
     if verdict is not Verdict.NOT_COMPARABLE:
         crossover = find_crossover(resolved, table)
+    forecast = find_forecast(resolved, verdicts, verdict, correction)
+    size_obstacle = size_comparison_obstacle(resolved, table)
     seeds = tested_seeds([resolved])
+    breaches = tuple(history.breaches(resolved.claim, resolved.judged_on, seeds))
     return Judgement(
         resolved=resolved,
         verdict=verdict,
@@ -174,10 +177,10 @@ def judge_claim(
         corrected_p=corrected_p,
         num_tests=correction.num_tests,
         gated_by=gated_by,
-        forecast=find_forecast(resolved, verdicts, verdict, correction),
-        size_obstacle=size_comparison_obstacle(resolved, table),
+        forecast=forecast,
+        size_obstacle=size_obstacle,
         seeds=seeds,
-        breaches=tuple(history.breaches(resolved.claim, resolved.judged_on, seeds)),
+        breaches=breaches,
         crossover=crossover,
     )
 

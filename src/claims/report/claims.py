@@ -323,6 +323,7 @@ def _difference_view(
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
     notes.append(wording.resampled(contrast, table))
+    note = "; ".join(filter(None, notes))
     ours = signed(difference.mean, column.decimals)
     return DifferenceView(
         row,
@@ -332,5 +333,5 @@ def _difference_view(
         column.unit_of_difference,
         interval=interval(difference, column.decimals),
         p=probability(p_value),
-        note="; ".join(filter(None, notes)),
+        note=note,
     )

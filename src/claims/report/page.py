@@ -346,6 +346,7 @@ def _heading(column: DataColumn, table: ScoreTable) -> ColumnHeading:
         examples += f", {100 * column.held_out:g} % of the training file"
     if column.folds is not None:
         examples += f" in each of {column.folds} folds: the interval is over folds and draws"
+    has_ours = has_results or not column.is_paper or not has_numbers
     return ColumnHeading(
         name=name,
         note=_heading_note(column, table),
@@ -355,7 +356,7 @@ def _heading(column: DataColumn, table: ScoreTable) -> ColumnHeading:
         examples=examples,
         trained_on=trained_on,
         has_paper=column.is_paper and has_numbers,
-        has_ours=has_results or not column.is_paper or not has_numbers,
+        has_ours=has_ours,
     )
 
 

@@ -74,22 +74,25 @@ def build_score_page(
     seeds: list[int] = []
     for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
+    setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     remarks = {
         "Left out": content.notes,
         "Not compared": _rows_without_a_pair(table),
         "Assumed": _assumptions(table, content, file),
     }
+    problems = {heading: lines for heading, lines in remarks.items() if lines}
     title = file.title if file.title else f"Claims about {scores.name}"
     labels = {row: row for row in table.rows}
     in_words = table_section(table, f"of {scores.name}", "", labels)
+    judged = claim_section(table, analysed, every_pair=file.compare == "all")
     written = f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {scores.name} alone"
     return ScorePage(
         about=About(title, scores.name),
-        setup=f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}",
+        setup=setup,
         caveat=CAVEAT,
         table=in_words,
-        judged=claim_section(table, analysed, every_pair=file.compare == "all"),
-        problems={heading: lines for heading, lines in remarks.items() if lines},
+        judged=judged,
+        problems=problems,
         provenance=[("Report", written)],
         plots={},
     )

@@ -96,9 +96,10 @@ def inspect_corpus(
     )
     shown_documents = [show_document(train, corpus.tokenizer, number) for number in numbers]
     names = train.source_names
+    facts = list(_facts(corpus))
     return Inspection(
         title=f"Corpus {corpus.manifest['name']}",
-        facts=list(_facts(corpus)),
+        facts=facts,
         words=corpus.manifest.get("words", {}),
         histograms=histograms,
         documents=shown_documents,

@@ -222,10 +222,11 @@ def _rectangle(
     input_ids[::width] = ids.cls
     special[separators] = True
     special[::width] = True
+    position_ids = np.tile(np.arange(width), len(lengths))
     return PackedInstances(
         input_ids=input_ids,
         token_type_ids=token_type_ids,
-        position_ids=np.tile(np.arange(width), len(lengths)),
+        position_ids=position_ids,
         lengths=lengths,
         width=width,
         ids=ids,

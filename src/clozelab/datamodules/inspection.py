@@ -157,6 +157,7 @@ def show_instances(
         source = ""
         if packed.source is not None:
             source = source_names[packed.source[row]]
+        segments = writer.segments(packed, kinds, read, slots)
         instance = ShownInstance(
             number=int(order[row]),
             source=source,
@@ -164,7 +165,7 @@ def show_instances(
             num_slots=packed.width,
             predictions=predictions,
             pair=pair,
-            segments=writer.segments(packed, kinds, read, slots),
+            segments=segments,
         )
         instances.append(instance)
     return instances

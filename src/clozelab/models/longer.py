@@ -38,11 +38,12 @@ def longer_config(
             f" positions and full attention, and encoder={folder} is of type {config.model_type},"
             f" with {names}: leave the architecture out to train that on as it is"
         )
+    positions = family_of(model_type).parts.get("positions", DEFAULT_MODULES["positions"])
     return replace(
         config,
         model_type=model_type,
         attention=attention,
-        positions=family_of(model_type).parts.get("positions", DEFAULT_MODULES["positions"]),
+        positions=positions,
         max_position_embeddings=max(config.max_position_embeddings, max_position_embeddings),
     )
 

@@ -80,15 +80,17 @@ def write(
     else:
         files |= sidecar_files(model.folder)
     heads = dict(model.heads)
+    problem_type = PROBLEM_TYPES.get(model.task or "")
+    with_pooler = has_pooler(model)
     write_model(
         to,
         model.encoder,
         heads,
         model.tokenizer,
         labels=model.labels,
-        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        problem_type=problem_type,
         max_length=model.max_length,
-        with_pooler=has_pooler(model),
+        with_pooler=with_pooler,
         extra_config=extra_config,
         extra_files=files,
         dtype=dtype,

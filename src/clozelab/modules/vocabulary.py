@@ -65,6 +65,7 @@ def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
     model = with_vocabulary(model, tokenizer, pieces)
     has_pooler = "pooler" not in model.untrained
     config_to_save = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
+    problem_type = PROBLEM_TYPES.get(model.task or "")
     files = sidecar_files(model.folder)
     write_model(
         to,
@@ -72,7 +73,7 @@ def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
         dict(model.heads),
         tokenizer,
         labels=model.labels,
-        problem_type=PROBLEM_TYPES.get(model.task or ""),
+        problem_type=problem_type,
         max_length=model.max_length,
         with_pooler=has_pooler,
         extra_config=config_to_save,

@@ -127,10 +127,12 @@ def synthetic_corpus(vocab_size: int, documents: int = 200, sentences: int = 20)
     lengths = rng.integers(5, 25, documents * sentences)
     # ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK]
     tokens = rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())
+    sentence_offsets = np.append(0, np.cumsum(lengths))
+    document_offsets = np.arange(documents + 1) * sentences
     shards = TokenShards(
         tokens=TokenStream([tokens]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.arange(documents + 1) * sentences,
+        sentence_offsets=sentence_offsets,
+        document_offsets=document_offsets,
         document_source=np.zeros(documents, dtype=np.uint8),
         source_names=("made up",),
         vocab_size=vocab_size,

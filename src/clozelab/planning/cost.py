@@ -356,12 +356,13 @@ def _task_job(
     """The fine-tunings that cost the same as the first of them, whose settings these are."""
     task = settings.task
     longest = min(int(task.data["max_seq_length"]), trained_length)
+    lengths = _lengths_of(task, samples.train, longest)
     return TaskJob(
         task=task.name,
         head=settings.head,
         encoder=encoder,
         samples=samples,
-        lengths=_lengths_of(task, samples.train, longest),
+        lengths=lengths,
         longest=longest,
         features=Features.from_task(task, encoder),
         settings=settings,

@@ -192,11 +192,12 @@ def open_arm(cfg: PretrainConfig, jobs: Sequence[Words], corpora: Corpora) -> Ar
             is_causal=last_objective.is_causal,
             predicts_next=last_objective.predicts_next,
         )
+    phases = [vars(phase) for phase in cfg.phases]
     return Arm(
         name=cfg.arm,
         objective=last_objective,
         config=config,
-        phases=[vars(phase) for phase in cfg.phases],
+        phases=phases,
         corpus=corpus,
         objectives=objectives,
         nodes=nodes,

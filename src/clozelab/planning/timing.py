@@ -459,11 +459,12 @@ def finetuning_ticks(request: Question, hardware: Hardware) -> list[Tick]:
     no_sequences = TokenSequences(no_ids, np.zeros(1, np.int64), no_ids)
     nothing = TextSplit(sequences=no_sequences, ids=np.zeros(0, np.str_), labels=np.zeros(0))
     unit = TextUnit(text_columns=["text"], label_column="label")
+    target = ClassTarget(labels=["no", "yes"])
     encoder = Encoder(config)
     module = FineTuning(
         encoder=encoder,
         unit=unit,
-        target=ClassTarget(labels=["no", "yes"]),
+        target=target,
         head=request["head"],
         bilstm_num_layers=1,
         bilstm_hidden_size=None,

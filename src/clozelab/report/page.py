@@ -109,9 +109,12 @@ def build_page(
     # Some fine-tuning run stands with the best of several evaluations.
     is_selected = any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune)
     selection = SELECTION if is_selected else ""
+    judged = claim_section(table, analysed, selection)
     statistic = statistic_of(table.experiment)
     of_paper = f"; the paper's numbers are {statistic}" if statistic else ""
+    arms = learning_summary(table)
     bounds_template = templates().get_template("bounds.txt.j2")
+    bounds = paragraphs(bounds_template.render(bounds=loss_bounds(table)))
     in_words = table_section(table, _sets(table), of_paper, paper_labels)
     experiment = table.experiment
     about = About(
@@ -128,10 +131,10 @@ def build_page(
         about=about,
         overview=overview,
         table=in_words,
-        judged=claim_section(table, analysed, selection),
+        judged=judged,
         classes=class_tables(table),
-        arms=learning_summary(table),
-        bounds=paragraphs(bounds_template.render(bounds=loss_bounds(table))),
+        arms=arms,
+        bounds=bounds,
         costs=costs(table),
         problems=troubles,
         provenance=provenance(table),

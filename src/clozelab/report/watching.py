@@ -121,9 +121,10 @@ class SweepWatch:
         """Write the page; while the sweep goes on, browsers load it again and again."""
         if self.out is None:
             return
+        views = [(status, self._claims(status)) for status in statuses]
         template = templates().get_template("status.html.j2")
         html = template.render(
-            views=[(status, self._claims(status)) for status in statuses],
+            views=views,
             refresh_seconds=REFRESH_SECONDS if is_live else None,
             now=time.strftime("%Y-%m-%d %H:%M:%S"),
             stage_names=STAGE_NAMES,

@@ -149,8 +149,9 @@ def _data_column(
         num_examples = run.facts.get("num_examples")
         num_entities = run.facts.get("num_entities")
     held_out = (run.facts.get("data") or {}).get("held_out") or {}
+    heading = _heading(run, column, origin, generator, name)
     data_column = DataColumn(
-        heading=_heading(run, column, origin, generator, name),
+        heading=heading,
         key=key,
         metric=metric,
         column=column,

@@ -56,23 +56,28 @@ def is_pretrained(run: Record) -> bool:
 
 
 def evidence_of(run: Record) -> RunEvidence:
+    is_finetuning = run.stage == "finetune"
+    seeds = seeds_of(run)
     run_settings = settings(run)
     code = values_over_sessions("modules", run)
     # versions of what the run was made with, and of the code
     environment = values_over_sessions("environment", run) | code
+    delta = delta_of(run)
+    encoder = encoder_of(run)
     fraction = run.config.get("encoder_fraction", 1.0)
+    amounts = _amounts(run)
     return RunEvidence(
         place=run.place,
-        is_finetuning=run.stage == "finetune",
-        seeds=seeds_of(run),
+        is_finetuning=is_finetuning,
+        seeds=seeds,
         settings=run_settings,
         code=code,
         environment=environment,
-        delta=delta_of(run),
-        encoder=encoder_of(run),
+        delta=delta,
+        encoder=encoder,
         encoder_arm=run.encoder_arm,
         encoder_fraction=fraction,
-        amounts=_amounts(run),
+        amounts=amounts,
     )
 
 

@@ -213,14 +213,16 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
         return treatment_factors(*(table.complete(stage, name) for name in names))
 
+    row_factors = factors("finetune", rows) | factors("evaluate", rows)
+    outdated = _outdated(table, rows, arms, tasks)
     return Pair(
         first=_row_evidence(table, first, tasks),
         second=_row_evidence(table, second, tasks),
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
         arm_factors=factors("pretrain", arms),
-        row_factors=factors("finetune", rows) | factors("evaluate", rows),
-        outdated=_outdated(table, rows, arms, tasks),
+        row_factors=row_factors,
+        outdated=outdated,
     )
 
 
@@ -229,11 +231,13 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
         return [table.evidence_of(run) for run in runs]
 
     arm = table.experiment.row(row).arm
+    pretraining = evidence(table.complete("pretrain", arm))
+    finetuning = evidence(table.complete("finetune", row))
     return RowEvidence(
         name=row,
         arm=arm,
-        pretraining=evidence(table.complete("pretrain", arm)),
-        finetuning=evidence(table.complete("finetune", row)),
+        pretraining=pretraining,
+        finetuning=finetuning,
         evaluation=evidence(table.complete("evaluate", row)),
         by_task={task: evidence(table.runs_on(row, task)) for task in tasks},
     )
@@ -488,10 +492,12 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
         suggestion = nearest(metric, runs[0].figures, cutoff=SAME_KEY)
         if suggestion and not having:
             lacking += f" (did you mean {suggestion!r}?)"
+    healthy = {seeds: scores[seeds] for seeds, run in having.items() if not run.is_collapsed}
+    missing = tuple(seeds for seeds in expected if seeds not in scores)
     return Cell(
         scores=scores,
-        healthy={seeds: scores[seeds] for seeds, run in having.items() if not run.is_collapsed},
-        missing=tuple(seeds for seeds in expected if seeds not in scores),
+        healthy=healthy,
+        missing=missing,
         notes=tuple(filter(None, (lacking, note))),
         runs=having,
         num_unscored=num_unscored,
@@ -500,15 +506,18 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
 
 def scored_run(run: Record, metric: str = "") -> ScoredRun:
     data = run.facts.get("data") or {}
+    encoder = None if run.stage == "pretrain" else encoder_of(run)
+    is_collapsed = bool(run.facts.get("collapsed"))
+    tokenizer = data.get("tokenizer", run.facts.get("tokenizer"))
     return ScoredRun(
         folder=run.folder,
         seeds=seeds_of(run),
-        encoder=None if run.stage == "pretrain" else encoder_of(run),
-        is_collapsed=bool(run.facts.get("collapsed")),
+        encoder=encoder,
+        is_collapsed=is_collapsed,
         max_seq_length=data.get("max_seq_length"),
         is_causal=data.get("is_causal"),
         positive_label=class_of(run, metric),
-        tokenizer=data.get("tokenizer", run.facts.get("tokenizer")),
+        tokenizer=tokenizer,
     )
 
 

@@ -185,11 +185,13 @@ def build_features(
     for number, (tokens, _) in encoded.items():
         passage_lengths[number] = len(tokens)
     no_flags = np.zeros(0, dtype=np.bool_)
+    max_context = np.concatenate([no_flags, *builder.max_context])
+    passage_spans = np.concatenate(all_spans).astype(np.int32)
     features = SquadFeatures(
         sequences=assemble(tokenizer, builder.queries, builder.windows),
         **columns,
-        max_context=np.concatenate([no_flags, *builder.max_context]),
-        passage_spans=np.concatenate(all_spans).astype(np.int32),
+        max_context=max_context,
+        passage_spans=passage_spans,
         passage_offsets=offsets_of(passage_lengths),
     )
     return features, builder.counts

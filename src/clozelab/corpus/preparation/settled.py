@@ -91,15 +91,17 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
     tallies = add_tallies(read_facts(path)["tallies"] for path in paths)
     hashes, characters = _units_of(columns, "block", is_kept)
     block_limit = sample_limit(hashes, characters, sample_characters)
+    lines = _frequent_lines(paths, COUNTED_SHARE * copies.characters.total())
     num_sentences = columns["document_sentences"][is_kept].sum()
+    num_stretches = sum(len(np.unique(each)) for each, _ in stretches.values())
     return Settled(
         is_kept=is_kept,
         starts=starts,
         limits=held_out_limits(stretches, validation_fraction),
         sample_limit=block_limit,
-        lines=_frequent_lines(paths, COUNTED_SHARE * copies.characters.total()),
+        lines=lines,
         num_sentences=int(num_sentences),
-        num_stretches=sum(len(np.unique(each)) for each, _ in stretches.values()),
+        num_stretches=num_stretches,
         tallies=[*tallies, copies],
     )
 
