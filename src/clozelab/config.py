@@ -516,7 +516,9 @@ class Composed:
         for source in hydra.runtime.config_sources:
             schema = str(source.schema or "")
             sources.append(ConfigSource(str(source.provider), schema, str(source.path)))
-        choices = {str(group): choice for group, choice in hydra.runtime.choices.items()}
+        choices = {}
+        for group, choice in hydra.runtime.choices.items():
+            choices[str(group)] = choice
         return Composition(
             config_name=str(hydra.job.config_name),
             overrides=list(hydra.overrides.task),

@@ -246,7 +246,9 @@ RULES: tuple[Rule, ...] = (
 
 def _unmatched(pair: Pair, amount: str) -> Exclusion | None:
     name = "training time (seconds x devices)" if amount == "training_seconds" else amount
-    means = {str(side.arm): _mean_amount(side.pretraining, amount) for side in pair.sides}
+    means = {}
+    for side in pair.sides:
+        means[str(side.arm)] = _mean_amount(side.pretraining, amount)
     unknown = " and ".join(arm for arm, mean in means.items() if mean is None)
     if unknown:
         return Exclusion(

@@ -88,7 +88,9 @@ def format_seeds(seeds: Iterable[Seeds]) -> str:
     pairs = list(seeds)
     pretraining = sorted({seed for seed, _ in pairs})
     finetuning = sorted({seed for _, seed in pairs})
-    sides = [" ".join(map(str, side)) for side in (pretraining, finetuning)]
+    sides = []
+    for side in (pretraining, finetuning):
+        sides.append(" ".join(map(str, side)))
     return "/".join(filter(None, sides))
 
 
@@ -155,7 +157,9 @@ class Contrast:
 
     @cached_property
     def key(self) -> ContrastKey:
-        terms = [(term.weight, term.row, term.column.key) for term in self.terms]
+        terms = []
+        for term in self.terms:
+            terms.append((term.weight, term.row, term.column.key))
         return ContrastKey.from_terms(terms, self.boundaries)
 
     @cached_property
@@ -332,7 +336,9 @@ def make_contrast(
     boundaries: tuple[float, ...] = ZERO,
 ) -> Contrast:
     """A contrast with all that is known of its cells."""
-    cells = [table.cells[term.row, term.column.key] for term in terms]
+    cells = []
+    for term in terms:
+        cells.append(table.cells[term.row, term.column.key])
     paired = _paired_cells(terms, cells)
     has_collapsed = any(cell.num_collapsed for cell in cells)
     has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)

@@ -529,7 +529,9 @@ def _micro_batch_sizes(job: PretrainingJob, module: PretrainingModule) -> list[i
     if job.hardware.world_size > 1:
         log.warning("trainer.micro_batch=auto is for one device: micro-batches stay as configured")
         return configured
-    fitting = [_largest_micro_batch(job, module, index) for index in range(len(configured))]
+    fitting = []
+    for index in range(len(configured)):
+        fitting.append(_largest_micro_batch(job, module, index))
     if fitting != configured:
         log.info("micro-batches of %s instances fit, of the configured %s", fitting, configured)
     return fitting

@@ -581,7 +581,9 @@ class ReleasedInstances(BoundPairs):
         super()._find()
         layout = self._layout
         number = len(self._sentences)
-        starts = [copy * number + self._find_starts(copy) for copy in range(layout.copies)]
+        starts = []
+        for copy in range(layout.copies):
+            starts.append(copy * number + self._find_starts(copy))
         self._starts = np.concatenate(starts).astype(np.min_scalar_type(layout.copies * number))
         documents = np.arange(len(self._sources))
         self._other_documents = self._sampler(documents, documents)

@@ -145,7 +145,9 @@ class TokenShards:
         dtype = token_dtype(facts["vocab_size"])
         names = sorted(name for name in facts["files"] if name.startswith("tokens-"))
         tokens = TokenStream([_map(folder / name, dtype) for name in names])
-        arrays = {name: _map(folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
+        arrays = {}
+        for name, kind in ARRAYS.items():
+            arrays[name] = _map(folder / f"{name}.bin", kind)
         return cls(
             tokens=tokens,
             **arrays,

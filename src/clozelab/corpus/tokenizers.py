@@ -112,7 +112,9 @@ class VocabularyTokenizer(Tokenizer):
 
     def encode_masked(self, texts: Sequence[str]) -> list[np.ndarray]:
         # RoBERTa's takes the blanks before it along.
-        split = [re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token) for text in texts]
+        split = []
+        for text in texts:
+            split.append(re.sub(r"\s+<mask>", "<mask>", text).split(self.mask_token))
         encoded = iter(self.encode_batch(list(itertools.chain.from_iterable(split))))
         mask = np.array([self.mask_id], dtype=np.int32)
         rows = []

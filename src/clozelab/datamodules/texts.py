@@ -94,7 +94,9 @@ def read_texts(
     if values and all(isinstance(value, Mapping) for value in values):
         return _from_records(values, act, columns)
     _refuse_columns(columns)
-    items = [read_item(value, number, act) for number, value in enumerate(values, 1)]
+    items = []
+    for number, value in enumerate(values, 1):
+        items.append(read_item(value, number, act))
     if act not in (*SINGLE, "answer"):
         _refuse_mixture(items)
     return Texts(items)

@@ -118,7 +118,9 @@ def text_line(answer: object) -> str:
     if isinstance(answer, Unanswered):
         return f"(not answered: it {answer.error})"
     # An answer that is a stretch of text may hold tabs and line breaks.
-    fields = [" ".join(field.split()) for field in _text_fields(to_json_value(answer))]
+    fields = []
+    for field in _text_fields(to_json_value(answer)):
+        fields.append(" ".join(field.split()))
     return "\t".join(fields)
 
 

@@ -347,7 +347,9 @@ class TokenObjective(_Weighted):
         members = {"": ~is_sep}
         if 2 <= len(names) <= MOST_SOURCES:
             source = _source_of_predictions(batch)
-            members = {name: (source == number) & ~is_sep for number, name in enumerate(names)}
+            members = {}
+            for number, name in enumerate(names):
+                members[name] = (source == number) & ~is_sep
         losses = {name: head.loss(hidden[own], labels[own]) for name, own in members.items()}
         total = sum(loss.loss_sum for loss in losses.values())
         correct = sum(loss.num_correct for loss in losses.values())

@@ -122,7 +122,9 @@ class PowerQuestion:
             effects.append((effect.difference / scale, boundaries))
         # bool [tables, effects]
         decided = simulate_decided(effects, self.families, seeds, analyses)
-        decided_claims = [decided[:, list(places)].all(axis=1) for places in self.claims]
+        decided_claims = []
+        for places in self.claims:
+            decided_claims.append(decided[:, list(places)].all(axis=1))
         if self.num_primary:
             return float(np.all(decided_claims[: self.num_primary], axis=0).mean())
         return float(np.mean(decided_claims))

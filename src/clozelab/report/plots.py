@@ -389,7 +389,9 @@ def _draw_differences(
 def _line_entries(
     lines: Sequence[_Line], columns: Sequence[DataColumn], table: ResultTable
 ) -> list[Line2D]:
-    entries = [entry(label=line.series.name, color=line.colour, marker="o") for line in lines]
+    entries = []
+    for line in lines:
+        entries.append(entry(label=line.series.name, color=line.colour, marker="o"))
     floors = product([line.series.floor for line in lines if line.series.floor], columns)
     if any(table.cells[floor, column.key].estimate for floor, column in floors):
         entries.append(

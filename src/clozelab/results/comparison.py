@@ -24,7 +24,9 @@ COMPARED_FIELDS: dict[str, dict[str, bool | set[str]]] = {
 
 def differences(records: Sequence[Record], aspect: str) -> list[list[str]]:
     """List [dotted key, value of A, value of B, ...] of everything that is not the same."""
-    dumps = [flatten(record.model_dump(include=COMPARED_FIELDS[aspect])) for record in records]
+    dumps = []
+    for record in records:
+        dumps.append(flatten(record.model_dump(include=COMPARED_FIELDS[aspect])))
     rows = []
     # In the order in which they first come.
     for key in dict.fromkeys(chain(*dumps)):

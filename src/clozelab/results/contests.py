@@ -147,7 +147,9 @@ def values_of(cell: Cell, name: str) -> tuple[float, ...]:
 
 def pretrainings_of(table: ResultTable, row: str, cell: Cell) -> dict[int, Record]:
     """The pre-trainings behind a cell, by seed. ValueError where one is not here."""
-    runs = {run.seed: run for run in table.complete("pretrain", table.spec.row(row).arm)}
+    runs = {}
+    for run in table.complete("pretrain", table.spec.row(row).arm):
+        runs[run.seed] = run
     seeds = sorted({seed for seed, _ in cell.scores})
     for seed in seeds:
         if seed not in runs:

@@ -32,7 +32,9 @@ KEYS = (*NUMBERS, "document", "html")
 def main(args: ParsedArgs) -> int:
     """Print what there is, or write the page; returns the exit status."""
     values = args.values
-    numbers = {key: parse_number(key, values.get(key, usual)) for key, usual in NUMBERS.items()}
+    numbers = {}
+    for key, usual in NUMBERS.items():
+        numbers[key] = parse_number(key, values.get(key, usual))
     page = None
     if "html" in values:
         page = parse_output("html", values["html"], (".html",))

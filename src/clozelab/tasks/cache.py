@@ -102,7 +102,9 @@ def cached_arrays(
         return built, facts
     for text in warnings:
         log.warning("%s", text.replace(SOURCE, str(source)))
-    arrays = {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}
+    arrays = {}
+    for path in folder.glob("*.npy"):
+        arrays[path.stem] = np.load(path, allow_pickle=False)
     return arrays, facts
 
 
@@ -138,7 +140,9 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 
 def _write_meta(folder: Path, facts: Facts) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    checksums = {}
+    for path in files:
+        checksums[path.relative_to(folder).as_posix()] = file_sha256(path)
     meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
     (folder / "meta.json").write_text(meta, encoding="utf-8")
 

@@ -113,7 +113,9 @@ class FeatureUnit(WordUnit):
 
         facts = cached_folder(folder, write)
         numbers = feature_layers(self.features, facts["num_hidden_layers"])
-        layers = [np.load(_layer_path(folder, number), mmap_mode="r") for number in numbers]
+        layers = []
+        for number in numbers:
+            layers.append(np.load(_layer_path(folder, number), mmap_mode="r"))
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
 
     def parts(self, encoder: Encoder) -> dict[str, nn.Module]:

@@ -320,7 +320,9 @@ def _warn_of_composites(where: str, seen: Mapping[str, LineNumbers]) -> None:
 
 def _composites(labels: Iterable[str], separator: str) -> list[str]:
     """The labels of several parts, each a label itself or a part of another: `science;old`."""
-    members_of_label = {label: set(map(str.strip, label.split(separator))) for label in labels}
+    members_of_label = {}
+    for label in labels:
+        members_of_label[label] = set(map(str.strip, label.split(separator)))
     occurrences = Counter(chain.from_iterable(members_of_label.values()))
     composites = []
     for label, members in members_of_label.items():

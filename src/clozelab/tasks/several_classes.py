@@ -321,7 +321,9 @@ def score_sets(
     predicted: NDArray[np.bool_], probabilities: Floats, expected: NDArray[np.bool_]
 ) -> dict[str, float]:
     """Scores of sets [N, K] and of the probabilities behind them, shares of one."""
-    scores = {name: scorer(predicted, expected) for name, scorer in label_sets.SCORERS.items()}
+    scores = {}
+    for name, scorer in label_sets.SCORERS.items():
+        scores[name] = scorer(predicted, expected)
     ranking = label_sets.MEAN_AVERAGE_PRECISION
     scores[ranking.metric.name] = ranking(probabilities, expected)
     return scores

@@ -230,7 +230,9 @@ def try_step(
     """
     model.to(device).train()
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    moments = [(torch.empty_like(p), torch.empty_like(p)) for p in trainable]
+    moments = []
+    for p in trainable:
+        moments.append((torch.empty_like(p), torch.empty_like(p)))
     moved = dict(batch)
     for key, value in batch.items():
         if hasattr(value, "to"):
