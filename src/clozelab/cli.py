@@ -98,7 +98,10 @@ def _announce(verb: str, arguments: Sequence[str]) -> None:
             subject = "this machine"
         elif not arguments:  # it prints its help
             return
-        names = [word for word in arguments if "=" not in word and not word.startswith("-")]
+        names = []
+        for word in arguments:
+            if "=" not in word and not word.startswith("-"):
+                names.append(word)
         if names:
             subject = names[0]
     print(f"{verb}: reading {subject}", file=sys.stderr, flush=True)

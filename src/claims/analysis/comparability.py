@@ -285,7 +285,10 @@ def _several_versions(name: str, kind: str, runs: Runs) -> Exclusion | None:
 
 def _wrong_encoder(side: RowEvidence, runs: Runs) -> Exclusion | None:
     """Runs of a row began from the encoder of another arm than paper.yaml says."""
-    foreign_runs = [run for run in runs if side.arm and run.encoder_arm not in (side.arm, None)]
+    foreign_runs = []
+    for run in runs:
+        if side.arm and run.encoder_arm not in (side.arm, None):
+            foreign_runs.append(run)
     if not foreign_runs:
         return None
     example = foreign_runs[0]
@@ -313,7 +316,10 @@ def _other_protocol(
     """What two rows' settings differ in for seeds that both have: a difference is paired."""
     allowed = list(allowed)
     differences = _differences(_settings_by_seeds(first), _settings_by_seeds(second))
-    unmeant = {key: apart for key, apart in differences.items() if not is_within(key, allowed)}
+    unmeant = {}
+    for key, apart in differences.items():
+        if not is_within(key, allowed):
+            unmeant[key] = apart
     if RATE_KEYS[0] in unmeant:
         # The optimizer's rate repeats the run's own.
         unmeant.pop(RATE_KEYS[1], None)

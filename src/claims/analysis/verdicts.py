@@ -279,9 +279,7 @@ def find_forecast(
     """How many seeds would decide an undecided claim; None where seeds are not what
     is lacking.
     """
-    seeds = "pre-training seeds"
-    if all(contrast.has_fixed_encoders for contrast in resolved.contrasts):
-        seeds = "fine-tuning seeds"
+    seeds = _replications(resolved)
     if verdict is Verdict.ONE_SEED:
         return Forecast(f"needs 2 or more {seeds}", "", additional_seeds=1)
     open_contrasts = _open_contrasts(resolved, verdicts)
@@ -312,6 +310,13 @@ def find_forecast(
     if gate:
         text += f"; with fewer once {gate} is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
+
+
+def _replications(resolved: ResolvedClaim) -> str:
+    """The seeds that a claim's differences are over; of given encoders, those of fine-tuning."""
+    if all(contrast.has_fixed_encoders for contrast in resolved.contrasts):
+        return "fine-tuning seeds"
+    return "pre-training seeds"
 
 
 def _open_contrasts(resolved: ResolvedClaim, verdicts: Sequence[Verdict]) -> list[Contrast]:
@@ -417,9 +422,7 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
         observed = contrast.difference
         if observed is None or observed.is_at_ceiling:
             continue
-        columns = [term.column for term in contrast.terms]
-        is_in_points = all(column.tasks and column.unit == PERCENT for column in columns)
-        if contrast.is_tested and is_in_points:
+        if contrast.is_tested and _is_in_points(contrast):
             deviations[contrast.key] = observed.sd or 0.0
     sd = median(deviations.values()) if deviations else ASSUMED_SD
     design = table.spec.stopping
@@ -428,6 +431,10 @@ def detectable_difference(table: ScoreTable, seeds: int) -> DetectableDifference
         level = nominal_level(SIGNIFICANCE, design.first, design.most)
     difference = minimum_detectable_difference(sd, seeds, 1.0 - level)
     return DetectableDifference(difference, seeds, sd, len(deviations))
+
+
+def _is_in_points(contrast: Contrast) -> bool:
+    return all(term.column.tasks and term.column.unit == PERCENT for term in contrast.terms)
 
 
 # -- one analysis after another ------------------------------------------------------------------

@@ -252,7 +252,10 @@ def _added_token(value: object, special: bool | None = None) -> AddedToken:
     """From a name, or the node of a JSON file."""
     if not isinstance(value, dict):
         return AddedToken(str(value), special=True)
-    flags = {key: flag for key, flag in value.items() if key not in ("__type", "id", "content")}
+    flags = {}
+    for key, flag in value.items():
+        if key not in ("__type", "id", "content"):
+            flags[key] = flag
     if special is not None:
         flags["special"] = special
     return AddedToken(value["content"], **flags)

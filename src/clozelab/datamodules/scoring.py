@@ -256,7 +256,10 @@ class MinimalPairs(ScoringDataModule):
         self.masking = masking
         self.max_pairs = max_pairs
         self.has_groups = columns["group"] is not None
-        texts = [name for name in (columns["good"], columns["bad"], columns["field"]) if name]
+        texts = []
+        for name in (columns["good"], columns["bad"], columns["field"]):
+            if name:
+                texts.append(name)
         self.layout = TableFormat(texts, columns["group"] or "")
         by_name, _ = matching_files(files, self.inputs.data_dir)
         self.paths = [path for _, path in sorted(by_name.items())]

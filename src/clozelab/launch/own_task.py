@@ -117,11 +117,7 @@ def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[lis
     """The columns of texts and label; ValueError where one is missing, or might be another."""
     columns = [name for name in table.columns if name.lower() not in ID_NAMES and name not in texts]
     if label is None:
-        # The one column with a name of labels, or else the one without a name of texts.
-        labels = [name for name in columns if name.lower() in LABEL_NAMES]
-        if not labels:
-            labels = [name for name in columns if name.lower() not in FIRST_NAMES]
-        label = labels[0] if len(labels) == 1 else None
+        label = _label_among(columns)
     if label is not None and not texts:
         unlabelled = [name for name in columns if name != label]
         with suppress(ValueError):  # its sentence knows nothing of labels
@@ -134,6 +130,14 @@ def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[lis
         )
     check_columns(table.columns, [*texts, label], table.path)
     return list(texts), label
+
+
+def _label_among(columns: Sequence[str]) -> str | None:
+    """The one column with a name of labels, or else the one without a name of texts."""
+    labels = [name for name in columns if name.lower() in LABEL_NAMES]
+    if not labels:
+        labels = [name for name in columns if name.lower() not in FIRST_NAMES]
+    return labels[0] if len(labels) == 1 else None
 
 
 # The words of a command line

@@ -195,7 +195,10 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = []
+    for line in text.splitlines():
+        if line.strip():
+            lines.append(line.strip())
     if lines:
         return lines[-1]
     return "it failed without a word"

@@ -286,7 +286,10 @@ class FineTuning(TrainingModule):
         weights = None
         if self.best is not None:
             weights = self.best.weights
-            record = {key: value for key, value in vars(self.best).items() if key != "weights"}
+            record = {}
+            for key, value in vars(self.best).items():
+                if key != "weights":
+                    record[key] = value
         # Of all ranks: each goes on with their mean, however many there are then.
         loss_sum = self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean")
         checkpoint["finetuning"] = {

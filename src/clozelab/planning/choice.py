@@ -332,9 +332,7 @@ def allocations(
     costs = _seed_costs(costing, tuned_seeds)
     least_factor = 1.0
     if may_shorten:
-        # At this multiple of steps every masked model leaves its first plateau.
-        factors = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]
-        least_factor = min(1.0, max([LEAST_STEPS_FACTOR, *factors]))
+        least_factor = _least_steps_factor(costing)
 
     fewest, most = analyses or (2, MOST_SEEDS)
     best_of_each = []
@@ -373,3 +371,9 @@ def _seed_costs(costing: Costing, tuned_seeds: int) -> SeedCosts:
         train=(pretrain - starts) / jobs_of_seed,
         tune=finetune / costing.num_seeds / tuned_seeds / finetune_at_once,
     )
+
+
+def _least_steps_factor(costing: Costing) -> float:
+    """The multiple of steps, 1 at most, at which every masked model leaves its first plateau."""
+    factors = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]
+    return min(1.0, max([LEAST_STEPS_FACTOR, *factors]))

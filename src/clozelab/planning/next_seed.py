@@ -52,9 +52,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         max_seeds = experiment.stopping.most
     pretrained_rows = {row.name for row in experiment.rows if row.arm}
     # The primary claims behind the first open one wait; the others gain by it.
-    open_verdicts = (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
-    primary = (judgement for judgement in judgements if judgement.claim.primary is True)
-    gate = next((judgement for judgement in primary if judgement.verdict in open_verdicts), None)
+    gate = _first_open_primary(judgements)
     candidates = []
     for judgement in judgements:
         is_waiting = judgement.claim.primary is True and judgement is not gate
@@ -74,6 +72,14 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         ),
         default=None,
     )
+
+
+def _first_open_primary(judgements: Sequence[Judgement]) -> Judgement | None:
+    for judgement in judgements:
+        is_open = judgement.verdict in (Verdict.INCONCLUSIVE, Verdict.ONE_SEED)
+        if judgement.claim.primary is True and is_open:
+            return judgement
+    return None
 
 
 def _has_analyses_left(judgement: Judgement, max_seeds: int) -> bool:

@@ -206,7 +206,10 @@ def _setup(table: ResultTable) -> str:
     runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
     parameters = _span_of_fact(runs, "parameters")
     tokens = _span_of_fact(runs, "tokens")
-    corpora = [run.config["corpus"]["name"] for run in runs if run.config.get("corpus")]
+    corpora = []
+    for run in runs:
+        if run.config.get("corpus"):
+            corpora.append(run.config["corpus"]["name"])
     phrases = [
         _layers(runs),
         f"{parameters} parameters" if parameters else DASH,
@@ -261,9 +264,7 @@ def _run_counts(table: ResultTable) -> str:
     phrases = [f"{' and '.join(complete)} runs complete"]
 
     counts = Counter(run.status for run in runs.runs if not run.is_complete)
-    columns = [column for column in table.with_results if column.task]
-    cells = product(table.rows, columns)
-    num_missing = sum(bool(table.cells[row, column.key].missing) for row, column in cells)
+    num_missing = _num_cells_lacking_runs(table)
     lack = "cell lacks runs" if num_missing == 1 else "cells lack runs"
     # Runs behind the table's cells, each counted once.
     behind = chain.from_iterable(cell.runs.values() for cell in table.cells.values())
@@ -271,6 +272,12 @@ def _run_counts(table: ResultTable) -> str:
     counts |= {lack: num_missing, "collapsed": num_collapsed, "unreadable": len(runs.damaged)}
     phrases += [f"{count} {status}" for status, count in counts.items() if count]
     return ", ".join(phrases)
+
+
+def _num_cells_lacking_runs(table: ResultTable) -> int:
+    columns = [column for column in table.with_results if column.task]
+    cells = product(table.rows, columns)
+    return sum(bool(table.cells[row, column.key].missing) for row, column in cells)
 
 
 def statistic_of(experiment: Experiment) -> str:

@@ -73,7 +73,10 @@ def _row_colour(table: ResultTable, row: Row) -> str:
         return str(plt.rcParams[INK])
     if row.arm is None:
         return str(plt.rcParams[FAINT])
-    arms = [known.arm for known in table.experiment.rows if known.arm is not None]
+    arms = []
+    for known in table.experiment.rows:
+        if known.arm is not None:
+            arms.append(known.arm)
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
@@ -430,16 +433,21 @@ def draw_layers(table: ResultTable) -> Picture | None:
                 continue
             look: dict[str, Any] = {"color": _row_colour(table, row)}
             look["marker"] = MARKERS[index % len(MARKERS)]
-            estimates = lines[row.name]
-            means = [of_layer.mean for of_layer in estimates.values()]
-            reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
-            axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
+            _draw_layer_line(axes, lines[row.name], look)
             entries[row.name] = entry(label=row.label, **look)
         _finish_panel(axes, column)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("layer (0: the embeddings)")
         axes.set_ylabel(with_direction(column.unit, falls=column.falls))
     return save_picture(figure, list(entries.values()), 4)
+
+
+def _draw_layer_line(
+    axes: Axes, estimates: Mapping[int, Estimate], look: Mapping[str, Any]
+) -> None:
+    means = [of_layer.mean for of_layer in estimates.values()]
+    reaches = [of_layer.reach or 0.0 for of_layer in estimates.values()]
+    axes.errorbar(list(estimates), means, reaches, capsize=3, linewidth=1.4, **look)
 
 
 def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[int, Estimate]:

@@ -55,7 +55,10 @@ def declared(
     )
     claim_names = [claim.id or claim.text for claim in experiment.claims]
     claims = dict(zip(claim_names, file.pop("claims", []), strict=True))
-    primary = [name for name, entry in claims.items() if entry.get("primary") is True]
+    primary = []
+    for name, entry in claims.items():
+        if entry.get("primary") is True:
+            primary.append(name)
     content: PlainDict = {"claim": claims, "order of primary claims": {"": primary}}
     content["row"] = {entry["row"]: entry for entry in file.pop("rows", [])}
     content["column"] = {entry["name"]: entry for entry in file.pop("columns", [])}
@@ -77,7 +80,10 @@ def settings_of(config: PlainMapping) -> tuple[str, str]:
     """
     job = JobName.from_config(config)
     identity = identity_of(config)
-    settings = {key: value for key, value in identity.items() if key.split(".")[0] not in NAMES}
+    settings = {}
+    for key, value in identity.items():
+        if key.split(".")[0] not in NAMES:
+            settings[key] = value
     name = f"{job.name} on {job.task}" if job.task else f"arm {job.name}"
     return name, digest(settings)[:16]
 

@@ -86,7 +86,10 @@ def settings(run: Record) -> dict[str, str]:
 
     Precision is among it, and a machine's layout is not.
     """
-    values = {key: value for key, value in identity_of(run.config).items() if _counts(key)}
+    values = {}
+    for key, value in identity_of(run.config).items():
+        if _counts(key):
+            values[key] = value
     files = "corpus" if run.stage == "pretrain" else "task_files"
     if files in run.inputs:
         values[f"input {files}"] = run.inputs[files][:12]
@@ -128,7 +131,10 @@ def delta_of(run: Record) -> dict[str, str]:
 def _amounts(run: Record) -> dict[str, float]:
     """Numbers that a run knows of itself; time is of all its devices together."""
     facts = run.facts.items()
-    amounts = {key: float(value) for key, value in facts if isinstance(value, int | float)}
+    amounts = {}
+    for key, value in facts:
+        if isinstance(value, int | float):
+            amounts[key] = float(value)
     if "training_seconds" in amounts:
         amounts["training_seconds"] *= run.facts.get("world_size", 1)
     return amounts

@@ -277,7 +277,10 @@ def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     # A run of an older results version is counted and noted in its cell, and left out.
     outdated = find_outdated(runs.runs, experiment.free_keys)
     table = _TableBuilder(experiment, without_outdated(runs, outdated)).table()
-    left_out = [(run.name, run.task) for run in runs.runs if run.folder in outdated]
+    left_out = []
+    for run in runs.runs:
+        if run.folder in outdated:
+            left_out.append((run.name, run.task))
     cells = dict(table.cells)
     for row, column in product(table.rows, table.columns):
         count = left_out.count((row, column.task))

@@ -145,7 +145,10 @@ def last_change(path: Path) -> float:
 
     Reading does not count, nor does a lock file.
     """
-    files = [child for child in path.rglob("*") if child.name != LOCK_FILE and child.is_file()]
+    files = []
+    for child in path.rglob("*"):
+        if child.name != LOCK_FILE and child.is_file():
+            files.append(child)
     return max(file.stat().st_mtime for file in [path, *files])
 
 
@@ -153,7 +156,10 @@ def size(path: Path) -> int:
     """Return the bytes at and below a path, without following links."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
-    files = [child for child in path.rglob("*") if child.is_symlink() or child.is_file()]
+    files = []
+    for child in path.rglob("*"):
+        if child.is_symlink() or child.is_file():
+            files.append(child)
     return sum(file.lstat().st_size for file in files)
 
 

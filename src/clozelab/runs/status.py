@@ -70,7 +70,10 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
         # No job: the stage was not to be run.
         if jobs.get(stage, []) != [] or stage in stages_with_runs:
             sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
-    running = [(run, read_progress(run)) for run in runs if run.status == "running"]
+    running = []
+    for run in runs:
+        if run.status == "running":
+            running.append((run, read_progress(run)))
     trouble = [run for run in runs if run.status in TROUBLE]
     unbegun = list(failed_before_begun(root)) if any(sweep.not_begun for sweep in sweeps) else []
     commands = []

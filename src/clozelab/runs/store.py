@@ -352,7 +352,10 @@ def _change_layout(old: Record, fresh: Record) -> None:
     """
     before = flatten(old.config)
     after = flatten(fresh.config)
-    layout = {key: before.get(key) for key in before | after if meaning_of(key) == LAYOUT}
+    layout = {}
+    for key in before | after:
+        if meaning_of(key) == LAYOUT:
+            layout[key] = before.get(key)
     changed = []
     for key in sorted(layout):
         is_added = key not in before and is_as_before(key, after[key])

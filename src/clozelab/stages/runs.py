@@ -62,7 +62,10 @@ OPTIONAL_HEADINGS = (
 @verb("runs", HELP, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
 def main(args: ParsedArgs) -> int:
     """Print a line for each run folder; what is damaged is shown, not hidden."""
-    filters = {key: value for key, value in args.values.items() if key in FILTERS}
+    filters = {}
+    for key, value in args.values.items():
+        if key in FILTERS:
+            filters[key] = value
     experiment = next(iter(args.names), None)
     every_record = find_below(path_of("runs_dir", args.values))
     records = select(every_record, experiment, filters)

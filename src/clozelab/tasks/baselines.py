@@ -200,7 +200,10 @@ def _matrices(train: Texts, test: Texts) -> tuple[sparse.csr_array, sparse.csr_a
     x = _matrix(map(learn, train), numbers)
     x_test = _matrix(map(look_up, test), numbers)
     counts = np.bincount(x.indices, minlength=len(numbers))
-    kept = [numbers[name] for name in sorted(numbers) if counts[numbers[name]] >= LEAST_COUNT]
+    kept = []
+    for name in sorted(numbers):
+        if counts[numbers[name]] >= LEAST_COUNT:
+            kept.append(numbers[name])
     return _with_constant(x[:, kept]), _with_constant(x_test[:, kept])
 
 

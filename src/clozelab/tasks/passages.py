@@ -105,7 +105,10 @@ class SquadFeatures:
     passage_offsets: Ints  # [passages + 1] where each passage's tokens begin in `passage_spans`
 
     def to_arrays(self) -> Arrays:
-        columns = {name: value for name, value in vars(self).items() if name != "sequences"}
+        columns = {}
+        for name, value in vars(self).items():
+            if name != "sequences":
+                columns[name] = value
         return columns | self.sequences.arrays()
 
     @classmethod

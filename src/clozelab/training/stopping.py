@@ -172,6 +172,13 @@ def begin_data_worker(_number: int) -> None:
     die_with_parent(signal.SIGKILL)
 
 
+def _read_signals(read_end: int) -> bytes:
+    """The numbers of the signals that come through a pipe within TICK_SECONDS; 0 is its end."""
+    if select.select([read_end], [], [], TICK_SECONDS)[0]:
+        return os.read(read_end, 512)
+    return b""
+
+
 @dataclass
 class Watch:
     """Ends this process where it cannot end itself.
@@ -228,9 +235,7 @@ class Watch:
         seen_beats = -1
         stop_signal = 0  # the signal that asked for an end; 0: none
         while True:
-            signals = b""
-            if select.select([read_end], [], [], TICK_SECONDS)[0]:
-                signals = os.read(read_end, 512)
+            signals = _read_signals(read_end)
             if 0 in signals:
                 return
             first_signal = next((number for number in signals if number in SIGNALS), 0)
