@@ -352,7 +352,7 @@ def make_contrast(
     )
     context = Context(
         text_lengths=_text_lengths(cells),
-        provenance=next(filter(None, map(provenance, _evidence(table, terms))), ""),
+        provenance=_provenance(table, terms),
         below_baseline=_rows_below_baseline(table, terms),
         encoders=_fixed_encoders(table, terms, paired),
         cells=_cell_cautions(table, terms),
@@ -661,6 +661,11 @@ def _text_lengths(cells: Sequence[Cell]) -> str:
     if len(lengths) < 2 or not all(lengths):
         return ""
     return f"texts cut to {' against '.join(lengths)} tokens"
+
+
+def _provenance(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
+    texts = map(provenance, _evidence(table, terms))
+    return next(filter(None, texts), "")
 
 
 def _rows_below_baseline(table: ScoreTable, terms: Sequence[ContrastTerm]) -> str:
