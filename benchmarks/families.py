@@ -271,7 +271,7 @@ class Member:
 
         from clozelab.assembly.encoders import build_objectives, encoder_config
         from clozelab.corpus.packing import SpecialIds
-        from clozelab.launch.sweep import compose
+        from clozelab.launch.sweep import compose, phase_objectives
         from clozelab.models.encoder import Encoder
         from clozelab.modules.pretraining import PretrainingModel
         from clozelab.objectives.objective import to_torch
@@ -281,12 +281,12 @@ class Member:
             shards = random_words(rows)
         ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=shards.vocab_size)
         cfg = compose("pretrain", [*always, *words]).config
-        self.objective = build_objectives(cfg)[0]
+        self.objective = build_objectives(phase_objectives(cfg))[0]
         encoder = Encoder(encoder_config(cfg, ids, self.objective))
         encoder.share_projections()
         self.model = PretrainingModel(encoder, [self.objective]).train()
         self.optimizer = clozelab_optimizer(self.model.named_parameters())
-        instances = self.objective.bind(shards, ids, seq_length)
+        instances = self.objective.input.bind(shards, ids, seq_length)
         self.batch = to_torch(self.objective.arrays(instances, 0, 0, np.arange(rows)))
         token = self.objective.token
         share = token.predicted_share(seq_length)

@@ -96,7 +96,7 @@ def corpus_stream(
         fingerprint="",
     )
     ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=vocab_size)
-    instances = objective.bind(shards, ids, length)
+    instances = objective.input.bind(shards, ids, length)
     phase = BoundPhase(0, Phase(length, steps, rows, rows), objective, 0, instances, 1)
     return StepStream([phase], first_step, 0, 1, ACCELERATOR_PREDICTIONS_MULTIPLE)
 

@@ -205,12 +205,14 @@ def test_a_fidelity_is_a_name_for_settings(
     """
     plain = config("pretrain", *words, "arm=any")
     named = replace(plain.phases[0], objective="mlm_nsp")
-    objective, *_, last = build_objectives(replace(plain, phases=[*plain.phases, named]))
+    more = replace(plain, phases=[*plain.phases, named])
+    objective, *_, last = build_objectives(sweep.phase_objectives(more))
     assert objective.dupe_factor == last.dupe_factor == dupe_factor
     if pairs is not None:
         assert {key: getattr(objective.input, key) for key in pairs} == pairs
     assert count_specials == getattr(objective.token, "count_specials", None)
-    usual = build_objectives(replace(plain, phases=[replace(plain.phases[0], objective=None)]))[0]
+    unnamed = replace(plain, phases=[replace(plain.phases[0], objective=None)])
+    usual = build_objectives(sweep.phase_objectives(unnamed))[0]
     assert repr(usual.input) == repr(objective.input)
     if len(words) == 1 and words[0].startswith(("scale=", "fidelity=")):
         assert repr(last.input) == repr(objective.input)

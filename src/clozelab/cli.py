@@ -27,13 +27,7 @@ from clozelab.training.stopping import (
     interrupt,
     taken_signals,
 )
-from clozelab.verbs import (
-    HYDRA_VERBS,
-    PLAIN_VERBS,
-    VERBS_OF_EXPERIMENTS,
-    help_of,
-    help_of_all,
-)
+from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS, VERBS_OF_EXPERIMENTS, help_of, help_of_all
 from clozelab.version import __version__
 
 if TYPE_CHECKING:

@@ -33,14 +33,7 @@ from claims.text.did_you_mean import hint, nearest
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
-from clozelab.schema import (
-    CONDITIONAL_KEYS,
-    IDENTITY,
-    NEUTRAL,
-    NO_VALUE,
-    SCHEMAS,
-    meaning_of,
-)
+from clozelab.schema import CONDITIONAL_KEYS, IDENTITY, NEUTRAL, NO_VALUE, SCHEMAS, meaning_of
 from clozelab.text.plain import (
     Json,
     JsonObject,

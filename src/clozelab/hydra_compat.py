@@ -310,10 +310,6 @@ class SweepPlugin(Plugin):
     def prepare(self) -> None:
         """Take from `context`, `task`, `master` and `verb` what the sweep needs."""
 
-    def set_up_copy(self, plugin: Sweeper) -> None:
-        """Tell a sweeper of Hydra's the same."""
-        plugin.setup(hydra_context=self.context, task_function=self.task, config=self.master.node)
-
 
 @functools.cache
 def register() -> None:

@@ -18,7 +18,7 @@ from lightning.pytorch import LightningModule, Trainer
 from tests.screens import shows
 from torch import nn
 
-from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.corpus.instances import DrawnInstances, FullSentences, SegmentPairs
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream
@@ -229,11 +229,11 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
 
-    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray, *rest: Any) -> Any:
-        seen.update(index.tolist())
-        return MLM_NSP.arrays(instances, seed, epoch, index, *rest)
+    def record(drawn: DrawnInstances, order: np.ndarray) -> Any:
+        seen.update(drawn.draws.names.tolist())
+        return MLM_NSP.arranged(drawn, order)
 
-    recorder: Any = SimpleNamespace(arrays=record, draw=MLM_NSP.draw)
+    recorder: Any = SimpleNamespace(draw=MLM_NSP.draw, arranged=record, arrays_of=MLM_NSP.arrays_of)
     stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]
     for step in steps:
         stream.micro_batches(step)

@@ -29,6 +29,7 @@ from clozelab.datamodules.inspection import (
     show_document,
     show_instances,
 )
+from clozelab.launch.sweep import phase_objectives
 from clozelab.objectives.objective import Objective
 
 # ids 5 ... 89 are the words "0" ... "84", so that a text can be read back
@@ -45,7 +46,8 @@ STEP = 6  # the second one of phase 1
 
 
 def objective(name: str, *words: str) -> Objective:
-    return build_objectives(composed("pretrain", [f"objective={name}", *words]).config)[0]
+    cfg = composed("pretrain", [f"objective={name}", *words]).config
+    return build_objectives(phase_objectives(cfg))[0]
 
 
 def data_of(objective: Objective, weights: dict[str, float] | None = None) -> CorpusDataModule:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from clozelab.addresses import build
 from clozelab.assembly.encoders import build_objectives, encoder_config
 from clozelab.corpus.packing import SpecialIds
+from clozelab.launch.sweep import phase_objectives
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs, pretraining
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, shapes_of
@@ -350,7 +351,7 @@ def test_what_cannot_be_captured_is_said() -> None:
 def build_module(words: list[str]) -> PretrainingModule:
     """The module that a command line makes at scale=demo."""
     cfg = composed("pretrain", ["scale=demo", *words]).config
-    objectives = build_objectives(cfg)
+    objectives = build_objectives(phase_objectives(cfg))
     ids = SpecialIds(cls=2, sep=3, pad=0, mask=4, vocab_size=100)
     encoder = Encoder(encoder_config(cfg, ids, objectives[-1]))
     encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing

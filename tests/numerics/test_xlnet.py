@@ -167,7 +167,7 @@ def test_two_streams(
     model, encoder, heads = pair.theirs, pair.encoder, pair.heads
     token = PermutedLanguageModel(**MASKING, sees_every_position=False)
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
-    instances = objective.bind(shards, ids, WIDTH)
+    instances = objective.input.bind(shards, ids, WIDTH)
     index = np.arange(8)
     packed = instances.pack(1, 0, index)
     assert min(packed.lengths) < WIDTH == max(packed.lengths)

@@ -173,7 +173,7 @@ def test_a_step_and_a_folder(
         return
     encoder = make_member(member, token)
     models = build_models(encoder, [objective])
-    instances = objective.bind(shards, ids, 32)
+    instances = objective.input.bind(shards, ids, 32)
     arrays = objective.arrays(instances, 1, 0, np.arange(8), np.arange(8))
     terms = objective.terms(models, to_torch(arrays))
     sum(objective.weights[term.name] * term.loss_sum / term.count for term in terms).backward()
@@ -210,7 +210,7 @@ def test_next_sentences_of_every_member(
     pair = NextSentencePrediction(weight=1.0)
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=pair)
     models = build_models(make_member(member), [objective])
-    arrays = objective.arrays(objective.bind(shards, ids, 32), 1, 0, np.arange(8))
+    arrays = objective.arrays(objective.input.bind(shards, ids, 32), 1, 0, np.arange(8))
     _, term = objective.terms(models, to_torch(arrays))
     term.loss_sum.backward()
     assert term.loss_sum.isfinite()

@@ -67,7 +67,7 @@ def curves(
     ]
     betas, eps = ADAM["betas"], ADAM["eps"]
     other = torch.optim.AdamW(groups, lr=RATE, betas=betas, eps=eps)  # type: ignore[arg-type]
-    instances = objective.bind(text, ids, SLOTS)
+    instances = objective.input.bind(text, ids, SLOTS)
     losses = []
     for step in range(steps):
         epoch, index = instance_indices(

@@ -77,7 +77,11 @@ def make(tiny_config: Callable[..., Any], ids: Any, shards: Any) -> Callable[...
         encoder = Encoder(tiny_config(vocab_size=ids.vocab_size, **DEBERTA)).eval()
         models = build_models(encoder, [objective])
         index = np.arange(6, 6 + NUM)
-        return objective, models, objective.arrays(objective.bind(shards, ids, SLOTS), 1, 0, index)
+        return (
+            objective,
+            models,
+            objective.arrays(objective.input.bind(shards, ids, SLOTS), 1, 0, index),
+        )
 
     return make_all
 

@@ -118,7 +118,7 @@ def setup(teacher: Path, student_config: Any, shards: Any, ids: Any) -> Callable
         encoder = Encoder(student_config)
         random_(encoder.parameters())
         model = PretrainingModel(encoder, [objective]).train()
-        instances = objective.bind(shards, ids, SLOTS)
+        instances = objective.input.bind(shards, ids, SLOTS)
         batch = objective.arrays(instances, 1, 0, np.arange(6, 13))
         assert min(batch["lengths"]) < SLOTS, "padding must count nowhere"
         return Setup(objective, model.named_models, batch)

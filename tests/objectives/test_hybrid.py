@@ -44,7 +44,7 @@ def objective_of(token: TokenObjective) -> Objective:
 
 def arrays_of(token: TokenObjective, shards: TokenShards, ids: SpecialIds) -> dict[str, Any]:
     objective = objective_of(token)
-    instances = objective.bind(shards, ids, SLOTS)
+    instances = objective.input.bind(shards, ids, SLOTS)
     arrays = objective.arrays(instances, 1, 0, np.arange(16), np.arange(16))
     assert min(arrays["lengths"]) < SLOTS  # padding is in the test
     return arrays
@@ -145,7 +145,7 @@ def test_losses_and_gradients_are_those_of_a_plain_loop(
 def test_each_step_has_its_share_however_it_is_cut(shards: TokenShards, ids: SpecialIds) -> None:
     token = hybrid(1 / 16)
     objective = objective_of(token)
-    instances = objective.bind(shards, ids, SLOTS)
+    instances = objective.input.bind(shards, ids, SLOTS)
     for step in range(3):
         order = np.arange(16 * step, 16 * step + 16)
         whole = objective.arrays(instances, 1, 0, order % len(instances), order)

@@ -42,7 +42,7 @@ def test_each_real_token_but_the_last_predicts_its_successor(
 def losses(encoder: Encoder, shards: TokenShards, ids: SpecialIds) -> torch.Tensor:
     """Loss at each position of window 2."""
     objective = Objective(input=FullSentences(), token=LTR, pair=None)
-    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.array([2])))
+    batch = to_torch(objective.arrays(objective.input.bind(shards, ids, 48), 1, 0, np.array([2])))
     torch.manual_seed(1)
     head = build_models(encoder, [objective])["encoder"].heads["lm"]
     with torch.no_grad():

@@ -115,7 +115,7 @@ def test_losses_and_gradients_are_those_of_two_encoders(
 ) -> None:
     models = build_models(encoder, [OBJECTIVE])
     head: Any = models["encoder"].heads["lm"]
-    instances = OBJECTIVE.bind(shards, ids, SLOTS)
+    instances = OBJECTIVE.input.bind(shards, ids, SLOTS)
     batch = to_torch(OBJECTIVE.arrays(instances, 1, 0, np.arange(9)))
     terms = OBJECTIVE.terms(models, batch)
     assert OBJECTIVE.weights == {"ltr": 1.0, "rtl": 1.0}

@@ -23,7 +23,7 @@ def hidden_and_labels(
     objective: Objective, encoder: Encoder, shards: TokenShards, ids: SpecialIds
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [P, H] and labels [P] of the predicted positions of instance 3."""
-    instances = objective.bind(shards, ids, 48)
+    instances = objective.input.bind(shards, ids, 48)
     batch = to_torch(objective.arrays(instances, 1, 0, np.array([3])))
     with torch.no_grad():
         output = encoder(
@@ -50,7 +50,7 @@ def test_a_prediction_does_not_see_its_own_token(
     """
     objective = Objective(input=PAIRS, token=make_mlm(*fractions), pair=None)
     encoder = make_encoder(False)
-    instances = objective.bind(shards, ids, 48)
+    instances = objective.input.bind(shards, ids, 48)
     rows = instances.pack(1, 0, np.array([3]))
     batch = objective.arrays(instances, 1, 0, np.array([3]))
     before, labels = hidden_and_labels(objective, encoder, shards, ids)
@@ -82,7 +82,7 @@ def test_loss_is_the_sum_over_predicted_positions(
     token = make_mlm()
     encoder = make_encoder(False)
     objective = Objective(input=PAIRS, token=token, pair=None)
-    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
+    batch = to_torch(objective.arrays(objective.input.bind(shards, ids, 48), 1, 0, np.arange(6)))
     models = build_models(encoder, [objective])
     (term,) = objective.terms(models, batch)
     output = encoder(

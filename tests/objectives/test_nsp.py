@@ -33,7 +33,7 @@ def test_loss_is_cross_entropy_of_the_pooled_state(
     objective = Objective(
         input=SegmentPairs(0.5, "corpus"), token=token, pair=NextSentencePrediction(weight=1.0)
     )
-    instances = objective.bind(shards, ids, 48)
+    instances = objective.input.bind(shards, ids, 48)
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(24)))
     models = build_models(encoder, [objective])
     term = objective.terms(models, batch)[1]
@@ -61,7 +61,7 @@ def test_the_loss_trains_pooler_and_head(
         token=LeftToRight(weight=1.0),
         pair=NextSentencePrediction(weight=1.0),
     )
-    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(8)))
+    batch = to_torch(objective.arrays(objective.input.bind(shards, ids, 48), 1, 0, np.arange(8)))
     models = build_models(encoder, [objective])
     objective.terms(models, batch)[1].loss_sum.backward()
     for parameter in (*encoder.pooler.parameters(), *models["encoder"].heads["nsp"].parameters()):

@@ -137,7 +137,7 @@ def test_two_streams_are_one(
     """States, loss and gradients, with instances that are padded among others."""
     monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _: kernel)
     objective = objective_of(sees_every_position)
-    instances = objective.bind(shards, ids, WIDTH)
+    instances = objective.input.bind(shards, ids, WIDTH)
     index = np.arange(8)
     packed = instances.pack(1, 0, index)
     assert min(packed.lengths) < WIDTH == max(packed.lengths)
@@ -182,7 +182,7 @@ def test_what_is_predicted_and_what_stands_there(shards: Any, ids: Any) -> None:
     masked = Objective(
         input=SegmentPairs(0.5, "corpus"), token=MaskedLanguageModel(**MASKING), pair=None
     )
-    instances = permuted.bind(shards, ids, WIDTH)
+    instances = permuted.input.bind(shards, ids, WIDTH)
     index = np.arange(len(instances))
     batch = permuted.arrays(instances, 1, 0, index)
     plain = masked.arrays(instances, 1, 0, index)
@@ -210,7 +210,7 @@ def test_a_token_tells_those_behind_it_in_the_order(
     """Another token at a predicted slot changes the predictions behind it, and no other."""
     always = {"mask_fraction": 1.0, "random_fraction": 0.0, "same_fraction": 0.0}
     objective = objective_of(sees_every_position, **always)
-    instances = objective.bind(shards, ids, WIDTH)
+    instances = objective.input.bind(shards, ids, WIDTH)
     packed: PackedInstances = instances.pack(1, 0, np.array([3]))
     models = build_models(make_mpnet(POSITIONS), [objective])
 
@@ -236,7 +236,7 @@ def test_its_work_is_counted(
 ) -> None:
     """As torch counts a forward over rows that have no padding, three times."""
     objective = objective_of(sees_every_position)
-    instances = objective.bind(shards, ids, WIDTH)
+    instances = objective.input.bind(shards, ids, WIDTH)
     packed = instances.pack(1, 0, np.arange(len(instances)))
     index = np.flatnonzero(packed.lengths == WIDTH)[:6]
     batch = to_torch(objective.arrays(instances, 1, 0, index))

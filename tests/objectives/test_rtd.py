@@ -66,7 +66,7 @@ def models(
 
 @pytest.fixture
 def batch(objective: Objective, shards: TokenShards, ids: SpecialIds) -> dict[str, Any]:
-    found = objective.arrays(objective.bind(shards, ids, SLOTS), 1, 0, np.arange(6, 6 + NUM))
+    found = objective.arrays(objective.input.bind(shards, ids, SLOTS), 1, 0, np.arange(6, 6 + NUM))
     assert min(found["lengths"]) < SLOTS  # padding must count nowhere
     return found
 

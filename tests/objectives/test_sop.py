@@ -103,7 +103,7 @@ def test_loss_and_masks_are_those_of_the_swapped_text(
         predict_prob=0.15, mask_fraction=1.0, random_fraction=0.0, same_fraction=0.0, weight=1.0
     )
     objective = Objective(input=SentencePairs(), token=token, pair=SOP)
-    instances = objective.bind(shards, ids, 40)
+    instances = objective.input.bind(shards, ids, 40)
     arrays = objective.arrays(instances, 1, 0, np.arange(9))
     packed, label = SOP.arrange(instances.pack(1, 0, np.arange(9)))
     text = arrays["input_ids"].copy()

@@ -32,7 +32,7 @@ OBJECTIVE = Objective(input=FullSentences(), token=SpanBoundary(**SETTINGS), pai
 
 
 def arrays_of(shards: TokenShards, ids: SpecialIds, number: int = 12) -> dict[str, Any]:
-    return OBJECTIVE.arrays(OBJECTIVE.bind(shards, ids, SLOTS), 1, 0, np.arange(number))
+    return OBJECTIVE.arrays(OBJECTIVE.input.bind(shards, ids, SLOTS), 1, 0, np.arange(number))
 
 
 def test_lengths_are_geometric() -> None:

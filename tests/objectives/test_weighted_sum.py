@@ -23,7 +23,7 @@ MakeMlm = Callable[..., MaskedLanguageModel]
 
 
 def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective) -> None:
-    batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5)))
+    batch = to_torch(mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.arange(5)))
     layout = batch.pop("layout")
     assert layout.batch_size == 5 and layout.row_slots == 32 and layout.num_slots == 160
     assert {
@@ -47,7 +47,7 @@ def test_no_pair_label_without_a_pair_objective(
 ) -> None:
     for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
         objective = Objective(input=input_format, token=make_mlm(), pair=None)
-        batch = objective.arrays(objective.bind(shards, ids, 32), 1, 0, np.arange(5))
+        batch = objective.arrays(objective.input.bind(shards, ids, 32), 1, 0, np.arange(5))
         assert "next_sentence_label" not in batch
         assert objective.weights == {"mlm": 1.0}
 
@@ -56,7 +56,7 @@ def test_arms_see_the_same_pairs(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm
 ) -> None:
     ltr = Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
-    instances = ltr.bind(shards, ids, 32)
+    instances = ltr.input.bind(shards, ids, 32)
     one, two = (objective.arrays(instances, 1, 0, np.arange(9)) for objective in (ltr, mlm_nsp))
     originals = two["input_ids"].copy()
     originals[two["prediction_positions"]] = two["prediction_labels"]
@@ -68,7 +68,7 @@ def test_terms_add_up_over_micro_batches(
 ) -> None:
     encoder = make_encoder(False)
     models = build_models(encoder, [mlm_nsp])
-    instances = mlm_nsp.bind(shards, ids, 32)
+    instances = mlm_nsp.input.bind(shards, ids, 32)
 
     def sums(*parts: np.ndarray) -> dict[str, tuple[float, int, int]]:
         total: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def test_pair_terms_by_source(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
 ) -> None:
     encoder = make_encoder(False)
-    batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
+    batch = to_torch(mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.arange(12)))
     models = build_models(encoder, [mlm_nsp])
     terms = mlm_nsp.terms(
         models, {**batch, "source_names": ("wiki", "books", "empty"), "sep_id": ids.sep}
@@ -103,7 +103,9 @@ def test_pair_terms_by_source(
     # Inside one source: counted again from each pair's own answer, one pair a batch.
     expected = dict.fromkeys((0, 1), (0, 0))
     for number in range(12):
-        alone = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.array([number])))
+        alone = to_torch(
+            mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.array([number]))
+        )
         label = int(alone["next_sentence_label"])
         is_right = int(mlm_nsp.terms(models, alone)[1].num_correct)
         if alone["source"] == alone["b_source"]:
@@ -130,7 +132,7 @@ def test_held_out_losses_by_source_and_separators_apart(
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
     models = build_models(make_encoder(is_causal), [objective])
-    instances = objective.bind(shards, ids, 32)
+    instances = objective.input.bind(shards, ids, 32)
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(12)))
     (plain,) = objective.terms(models, batch)
     validation = {**batch, "source_names": ("wiki", "books"), "sep_id": ids.sep}
@@ -190,7 +192,7 @@ def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: 
     objective = Objective(
         input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3
     )
-    instances = objective.bind(shards, ids, 32)
+    instances = objective.input.bind(shards, ids, 32)
     batches = [
         objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)
     ]
@@ -204,7 +206,7 @@ def test_copies_are_all_in_one_epoch(
     """Six ways to see the corpus: two copies of the released builder, each masked in three."""
     pairs = SegmentPairs(0.5, "corpus", cuts="released", copies=2)
     objective = Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=6)
-    instances = objective.bind(shards, ids, 32)
+    instances = objective.input.bind(shards, ids, 32)
     one_copy = len(replace(pairs, copies=1).bind(shards, ids, 32))
     index = np.array([0, 3, one_copy, one_copy + 3])
     seen = [
@@ -235,7 +237,7 @@ def test_padded_predictions_count_nowhere(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
 ) -> None:
     """A multiple for accelerators: the same terms and the same gradients."""
-    arrays = mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5))
+    arrays = mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.arange(5))
     real = len(arrays["prediction_labels"])
     padded = to_torch(pad_predictions(arrays, 64))
     assert len(padded["prediction_labels"]) % 64 == 0 and len(padded["prediction_labels"]) > real

@@ -117,7 +117,7 @@ def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm])
         objectives=(),
         objective=Objective(input=FullSentences(), token=token, pair=None),
     )
-    instances = arm.objective.bind(corpus.train, corpus.ids, 64)
+    instances = arm.objective.input.bind(corpus.train, corpus.ids, 64)
     lengths = arm.objective.arrays(instances, 3, 0, np.arange(len(instances)))["lengths"]
     assert arm.phase_tokens[0] == pytest.approx(2200 * 16 * lengths.mean(), rel=0.02)
     assert (

@@ -21,7 +21,6 @@ from clozelab.report.registration import (
     registration_summary,
 )
 from clozelab.results.experiment import load_experiment
-from clozelab.runs import provenance
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages.register import main as verb
@@ -137,8 +136,6 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "stopping": {"first": 2, "most": 5},
     }
     (mine / "paper.yaml").write_text(json.dumps(other))
-    # A process reads what an arm says once.
-    provenance._read_delta.cache_clear()
     text = said(mine)
     for change in (
         "claim b is better changed",

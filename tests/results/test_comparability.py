@@ -108,7 +108,7 @@ def differences_in(reason: Exclusion, stage: str) -> str:
 
 
 def unequal(experiment: Experiment, root: Path) -> list[str]:
-    return inconsistencies(experiment, find(root))
+    return inconsistencies(build_table(experiment, find(root)))
 
 
 def provenance_of(judgement: Judgement) -> str:
@@ -185,7 +185,7 @@ def test_rates_that_were_tried_for_every_row_are_one_search(
     change(root, "finetune/*/*/mrpc/rate-2/*", config__learning_rate=2e-5)
     change(root, "finetune/*/*/mrpc/seed-*", config__learning_rate=1e-5)
     runs = find(root)
-    assert inconsistencies(experiment, runs) == runs.damaged == []
+    assert inconsistencies(build_table(experiment, runs)) == runs.damaged == []
     shutil.rmtree(root / "finetune/ltr/pretrain-seed-2/mrpc/seed-1")
     (line,) = unequal(experiment, root)
     assert line.startswith("fine-tuning runs on mrpc differ in learning_rate: ")

@@ -35,6 +35,7 @@ from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import VALIDATION_SEED
+from clozelab.launch.sweep import phase_objectives
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer, read_model
 from clozelab.stages import pretrain
@@ -180,8 +181,10 @@ def test_the_line_without_context_is_on_the_held_out_labels(
     """
     cfg = composed("pretrain", overrides(workplace, whole_run)).config
     corpus = prepared_corpus(cfg)
-    objective, _ = build_objectives(cfg)
-    instances = objective.bind(corpus.validation, SpecialIds.from_tokenizer(corpus.tokenizer), 16)
+    objective, _ = build_objectives(phase_objectives(cfg))
+    instances = objective.input.bind(
+        corpus.validation, SpecialIds.from_tokenizer(corpus.tokenizer), 16
+    )
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
     batches = [
         objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order

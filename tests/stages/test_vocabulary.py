@@ -27,6 +27,7 @@ from clozelab.corpus.tokenizers import (
     Tokenizer,
     WordPieceTokenizer,
 )
+from clozelab.launch.sweep import phase_objectives
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
@@ -293,7 +294,7 @@ def write_run(run: Path, recipe: str, text: Path, tokenizer: Tokenizer) -> dict[
         "runs_dir": str(run / "runs"),
     }
     cfg: Any = composed("pretrain", [*clozelab._words(options)]).config
-    (objective,) = build_objectives(cfg)
+    (objective,) = build_objectives(phase_objectives(cfg))
     ids = SpecialIds.from_tokenizer(tokenizer)
     models = build_models(Encoder(encoder_config(cfg, ids, objective)), [objective])
     torch.manual_seed(3)

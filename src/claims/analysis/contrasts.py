@@ -741,9 +741,11 @@ def _interim(
     contrast: Contrast, design: SequentialDesign, cells: Sequence[Cell]
 ) -> tuple[Contrast, ...]:
     """The contrast over the first seeds, as of each analysis; seeds come in their order."""
-    replication_of = _pretraining_of
-    if contrast.has_fixed_encoders:
-        replication_of = _itself
+
+    # Of an arm's encoders all fine-tunings of one pre-training are one; of given ones each is.
+    def replication_of(seeds: Seeds) -> Seeds:
+        return seeds if contrast.has_fixed_encoders else (seeds[0], 0)
+
     replications = sorted(set(map(replication_of, _common_seeds(cells))))
     analyses = []
     for count in range(design.first, min(len(replications), design.most) + 1):
@@ -761,16 +763,6 @@ def _interim(
             replace(contrast, difference=difference, without_collapsed=without_collapsed)
         )
     return tuple(analyses)
-
-
-def _pretraining_of(seeds: Seeds) -> Seeds:
-    """The replication of an arm's encoders: all fine-tunings of one pre-training are one."""
-    return (seeds[0], 0)
-
-
-def _itself(seeds: Seeds) -> Seeds:
-    """The replication of given encoders: each fine-tuning is one."""
-    return seeds
 
 
 def _of_seeds(cell: Cell, kept: Sequence[Seeds]) -> Cell:

@@ -139,7 +139,9 @@ class History:
         `seeds` are those of the claim's tested contrasts.
         """
         breaches = []
-        first = self._first_analysis_of(seeds)
+        with_claims = (analysis for analysis in self.analyses if analysis.claims)
+        of_seeds = (analysis for analysis in with_claims if seeds.keys() & analysis.seeds.keys())
+        first = next(of_seeds, None)
         if first is not None:
             day = first.time[:10]
             text = statement(claim)
@@ -150,12 +152,6 @@ class History:
                 breaches.append(Breach(BreachKind.CLAIM_DROPPED, day))
         breaches += self._unplanned_analysis(f"{claim.text} ({judged_on})", seeds)
         return breaches
-
-    def _first_analysis_of(self, seeds: Mapping[str, str]) -> InterimAnalysis | None:
-        for analysis in self.analyses:
-            if analysis.claims and seeds.keys() & analysis.seeds.keys():
-                return analysis
-        return None
 
     def _unplanned_analysis(self, claim: str, seeds: Mapping[str, str]) -> list[Breach]:
         """The first earlier analysis of these contrasts that the design did not plan."""

@@ -15,19 +15,8 @@ from claims.analysis.contrasts import (
     exclude_missing_metric,
     make_contrast,
 )
-from claims.analysis.schema import (
-    ALL_COLUMNS,
-    BaseClaim,
-    Column,
-    ContrastClaim,
-    CrossingClaim,
-)
-from claims.analysis.scores import (
-    CheckpointSeries,
-    DataColumn,
-    ScoreTable,
-    datasets_for_column,
-)
+from claims.analysis.schema import ALL_COLUMNS, BaseClaim, Column, ContrastClaim, CrossingClaim
+from claims.analysis.scores import CheckpointSeries, DataColumn, ScoreTable, datasets_for_column
 from claims.text.phrases import MINUS
 
 NOTHING = "nothing"

@@ -29,18 +29,9 @@ from claims.analysis.history import (
 from claims.analysis.hypotheses import ResolvedClaim, families_of, resolve_claim
 from claims.analysis.multiplicity import Correction, fallback_procedure
 from claims.analysis.power import MOST_SEEDS, minimum_detectable_difference, required_seeds
-from claims.analysis.schema import (
-    ALL_COLUMNS,
-    PERCENT,
-    BaseClaim,
-    SequentialDesign,
-)
+from claims.analysis.schema import ALL_COLUMNS, PERCENT, BaseClaim, SequentialDesign
 from claims.analysis.scores import DataColumn, ScoreTable
-from claims.analysis.statistics import (
-    SIGNIFICANCE,
-    Estimate,
-    nominal_level,
-)
+from claims.analysis.statistics import SIGNIFICANCE, Estimate, nominal_level
 from claims.analysis.verdict_codes import Verdict
 
 # what a paper's cells are; ours are means

@@ -11,12 +11,7 @@ from rich.console import Console
 
 from claims.analysis.scores import ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
-from claims.report.files import (
-    write_claims,
-    write_page,
-    write_pictures,
-    write_scores,
-)
+from claims.report.files import write_claims, write_page, write_pictures, write_scores
 from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain

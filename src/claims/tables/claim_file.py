@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ValidationError, model_validator
 
-from claims.analysis.schema import (
-    ALL_COLUMNS,
-    BaseClaim,
-    Column,
-    Row,
-    SequentialDesign,
-    TableSpec,
-)
+from claims.analysis.schema import ALL_COLUMNS, BaseClaim, Column, Row, SequentialDesign, TableSpec
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout
 from claims.text.did_you_mean import hint
 from claims.text.safe_yaml import UniqueKeys, own_text

@@ -19,11 +19,7 @@ from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import DatasetSource, make_source
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
-from clozelab.schema import (
-    Component,
-    PrepareConfig,
-    PretrainConfig,
-)
+from clozelab.schema import Component, PrepareConfig, PretrainConfig
 from clozelab.training.host import usable_cores
 
 STEPS = "corpus.steps"

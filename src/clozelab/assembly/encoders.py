@@ -16,7 +16,6 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, unigram_log_probabilities
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.launch.overrides import LONGER
-from clozelab.launch.sweep import phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.encoder import Encoder
@@ -30,10 +29,8 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
 from clozelab.objectives.objective import EncoderWithHeads, Objective
 from clozelab.schema import PretrainConfig
-from clozelab.training.callbacks import (
-    PositionGrowth,
-    growth_steps,
-)
+from clozelab.text.plain import PlainDict
+from clozelab.training.callbacks import PositionGrowth, growth_steps
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware
@@ -92,9 +89,8 @@ def build_module(
     return module
 
 
-def build_objectives(cfg: PretrainConfig) -> list[Objective]:
-    """Build one objective a phase; phases of equal settings share one."""
-    nodes = phase_objectives(cfg)
+def build_objectives(nodes: Sequence[PlainDict]) -> list[Objective]:
+    """Build each phase's objective of `phase_objectives`; equal ones are one."""
     built = [Objective(**build("objective", node)) for node in nodes]
     # `index` finds the first of several equal nodes.
     return [built[nodes.index(node)] for node in nodes]

@@ -16,12 +16,7 @@ from typing import Any, TypeAlias
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
-from clozelab.assembly.task_data import (
-    READ_ONCE,
-    build_task_data,
-    task_inputs,
-    untrained_module,
-)
+from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_inputs, untrained_module
 from clozelab.assembly.together import (
     average_predictions,
     average_weights,

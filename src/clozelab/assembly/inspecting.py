@@ -21,7 +21,7 @@ from clozelab.datamodules.inspection import (
     show_document,
     show_instances,
 )
-from clozelab.launch.sweep import compose
+from clozelab.launch.sweep import compose, phase_objectives
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import visible
 
@@ -71,7 +71,7 @@ def inspect_corpus(
         corpus = corpora.prepared_corpus(cfg)
     else:
         corpus = PreparedCorpus.open(folder)
-    data = make_data(cfg, corpus, build_objectives(cfg))
+    data = make_data(cfg, corpus, build_objectives(phase_objectives(cfg)))
     if step >= data.total_steps:
         raise ValueError(f"step={step}: the training has steps 0 to {data.total_steps - 1}")
     bound = phase_at(data.bound_phases(), step)

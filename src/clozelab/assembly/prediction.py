@@ -64,7 +64,8 @@ def predict_task(
         data.setup()
         module = load_module(cfg, model_folder, scores_path, data)
         if label_names:
-            rename_labels(module, label_names, run)
+            names = renamed_labels(module.target.classes, label_names, run)
+            module.target = module.target.renamed(names)
         trainer = build_trainer(
             hardware,
             max_steps=1,
@@ -106,9 +107,3 @@ def load_module(
     # Among them is SQuAD 2.0's threshold, which tells questions without an answer.
     module.best = Evaluation(0, scores, [], is_collapsed=False)
     return module
-
-
-def rename_labels(module: FineTuning, label_names: Mapping[str, str], run: Path) -> None:
-    """Let the predictions call some classes otherwise than the task does."""
-    names = renamed_labels(module.target.classes, label_names, run)
-    module.target = module.target.renamed(names)

@@ -36,7 +36,7 @@ from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
-from clozelab.launch.sweep import named_objectives
+from clozelab.launch.sweep import phase_objectives
 from clozelab.metrics.metric import PREFIX, metric_of
 from clozelab.models import folders
 from clozelab.models.adaptation import save_adapter
@@ -74,7 +74,8 @@ class PretrainingJob:
     cfg: PretrainConfig
     hardware: Hardware
     corpus: PreparedCorpus
-    objectives: list[Objective]  # one a phase
+    objective_nodes: list[PlainDict]  # one a phase, and so are the objectives
+    objectives: list[Objective]
     data: CorpusDataModule
     steps_to_keep: list[int]  # after which the encoder is kept on its way
     tokenizer: Tokenizer  # that the encoder's folder gets
@@ -87,8 +88,9 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     """
     # From the cheap checks to the slow ones: settings, folders, then the corpus.
     hardware = factory.hardware_of(cfg.trainer)
-    objectives = build_objectives(cfg)
-    check_pretraining(cfg, hardware)
+    objective_nodes = phase_objectives(cfg)
+    objectives = build_objectives(objective_nodes)
+    check_pretraining(cfg, hardware, objectives)
     for name, folder in read_folders(cfg, objectives).items():
         require_encoder(folder, name)
     check_inputs(cfg, objectives)
@@ -109,7 +111,9 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     for name, folder in read_folders(cfg, objectives).items():
         require_same_vocabulary(name, folder, corpus)
     tokenizer = encoder_tokenizer(cfg, corpus, objectives)
-    return PretrainingJob(cfg, hardware, corpus, objectives, data, steps_to_keep, tokenizer)
+    return PretrainingJob(
+        cfg, hardware, corpus, objective_nodes, objectives, data, steps_to_keep, tokenizer
+    )
 
 
 def _lacks_lm_head(job: PretrainingJob) -> bool:
@@ -131,9 +135,11 @@ def claim_run(job: PretrainingJob, composed: Composed) -> Run:
     if _lacks_lm_head(job):
         inputs["fresh_head"] = FRESH_HEAD
     # A configuration has the name alone, whatever the file of that name says by now.
-    named = named_objectives(job.cfg)
-    if named:
-        identities = [identity_of({"objective": node}) for node in named.values()]
+    identities = []
+    for phase, node in zip(job.cfg.phases, job.objective_nodes, strict=True):
+        if isinstance(phase.objective, str):
+            identities.append(identity_of({"objective": node}))
+    if identities:
         inputs["phase_objectives"] = digest(identities)
     # Phases may read two files under one name.
     checksums: dict[str, dict[str, None]] = {}
@@ -180,7 +186,9 @@ def recorded_corpus(cfg: PretrainConfig, record: Record) -> PreparedCorpus:
     return corpus
 
 
-def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
+def check_pretraining(
+    cfg: PretrainConfig, hardware: Hardware, objectives: Sequence[Objective]
+) -> None:
     """Refuse what can be wrong with a pre-training before its corpus is looked at."""
     if cfg.trainer.gradient_checkpointing and hardware.strategy == "fsdp":
         raise ValueError(
@@ -188,7 +196,7 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
             " them"
         )
     if cfg.adaptation is not None:
-        check_adaptation(cfg, hardware)
+        check_adaptation(cfg, hardware, objectives)
     # A given encoder brings its own shape, whatever the configuration says of a model.
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
@@ -204,7 +212,9 @@ def check_pretraining(cfg: PretrainConfig, hardware: Hardware) -> None:
     factory.check_optimizer(cfg, total_steps(phases))
 
 
-def check_adaptation(cfg: PretrainConfig, hardware: Hardware) -> None:
+def check_adaptation(
+    cfg: PretrainConfig, hardware: Hardware, objectives: Sequence[Objective]
+) -> None:
     """Refuse what does not go together with an `adaptation` of the encoder."""
     if cfg.encoder is None or cfg.fresh_weights:
         raise ValueError(
@@ -216,7 +226,7 @@ def check_adaptation(cfg: PretrainConfig, hardware: Hardware) -> None:
             "adaptation= does not work with trainer=fsdp, nor with trainer.precision=bf16-true,"
             " which rounds small updates away"
         )
-    for objective in build_objectives(cfg):
+    for objective in objectives:
         if objective.token.trains_beside:
             raise ValueError(
                 "adaptation= is for an objective that trains the encoder alone;"
@@ -338,10 +348,8 @@ def train(job: PretrainingJob, run: Run) -> None:
     if "words" in job.corpus.manifest:  # not in one that was prepared long ago
         module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
-    last_phase = len(cfg.phases) - 1
-    named = named_objectives(cfg)
-    if last_phase in named:
-        facts["last_objective"] = named[last_phase]
+    if isinstance(cfg.phases[-1].objective, str):
+        facts["last_objective"] = job.objective_nodes[-1]
     factory.record_begin(run, job.hardware, **facts)
     if cfg.encoder is not None and not cfg.fresh_weights:
         folder = Path(cfg.encoder)

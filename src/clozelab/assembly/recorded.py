@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clozelab.assembly import encoders, factory, pretraining
+from clozelab.launch.sweep import phase_objectives
 from clozelab.runs.record import read_record
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, newest_intact
@@ -30,7 +31,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
         raise ValueError(f"{checkpoint_path} is of another run than the run.json above it")
     with factory.recompose_config(record) as composed:
         cfg = composed.config
-        objectives = encoders.build_objectives(cfg)
+        objectives = encoders.build_objectives(phase_objectives(cfg))
         corpus = pretraining.recorded_corpus(cfg, record)
         # Whatever it was trained on, this process only loads and writes.
         hardware = Hardware("cpu", 1, 1, "auto", "32-true")

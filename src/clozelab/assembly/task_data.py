@@ -114,9 +114,6 @@ def task_inputs(
     cfg: EncoderStageConfig, name: str, task: ReadOnlyJson | None, folder: Path
 ) -> TaskInputs:
     """What a run on an encoder's folder makes data from; `task`: None of a measure without one."""
-    code = ""
-    if task:
-        code = task_code(task)
     return TaskInputs(
         name,
         Path(cfg.data_dir),
@@ -124,7 +121,7 @@ def task_inputs(
         open_tokenizer(folder, cfg.token_types),
         max_positions(folder),
         max_unknown_share=cfg.max_unknown_share,
-        code=code,
+        code=task_code(task) if task else "",
         seed=cfg.seed,
     )
 

@@ -16,12 +16,7 @@ from rich import filesize
 
 from claims.text.phrases import count_noun
 from claims.text.terminal import Heading
-from clozelab.checks.arms import (
-    check_masks,
-    check_pairs,
-    check_schedule,
-    sample_pairs,
-)
+from clozelab.checks.arms import check_masks, check_pairs, check_schedule, sample_pairs
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Case, Finding, Subject, first_finding
 from clozelab.checks.tasks import (

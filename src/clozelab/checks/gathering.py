@@ -30,14 +30,8 @@ from clozelab.planning.sweeps import (
 )
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import (
-    STAGE_NAMES,
-)
-from clozelab.schema import (
-    EvaluateConfig,
-    FinetuneConfig,
-    TrainerConfig,
-)
+from clozelab.runs.record import STAGE_NAMES
+from clozelab.schema import EvaluateConfig, FinetuneConfig, TrainerConfig
 from clozelab.training.trainer import Hardware
 
 
@@ -138,7 +132,8 @@ class Gathering:
         cfg = typed(verb, settings)
         if verb == "pretrain":
             hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
-            pretraining.check_pretraining(cfg, hardware)
+            _, objectives = self.corpora.objectives(cfg)
+            pretraining.check_pretraining(cfg, hardware, objectives)
             arm = open_arm(cfg, jobs, self.corpora)
             for name, encoder in pretraining.read_folders(cfg, arm.objectives).items():
                 if not _is_there(encoder) and not _belongs_to_sweep(encoder, sweep):

@@ -105,20 +105,13 @@ def split_paragraphs(paragraphs: Iterable[str]) -> list[str]:
         if len(segment) <= LONG_SENTENCE_CHARACTERS:
             sentences.append(segment.strip())
             continue
-        for quoted in _split_quoted(segment):
-            sentences += _whole_line(quoted)
+        # Boundaries inside of a quoted speech are found without the quotation marks.
+        start = 0
+        for masked in sentencex.segment(LANGUAGE, segment.translate(_QUOTES)):
+            end = start + len(masked)
+            sentences += _whole_line(segment[start:end])
+            start = end
     return lines_with_word(sentences)
-
-
-def _split_quoted(sentence: str) -> Iterator[str]:
-    """Sentences inside a quoted speech.
-
-    Boundaries are found without the quotation marks, and the parts keep them.
-    """
-    start = 0
-    for masked in sentencex.segment(LANGUAGE, sentence.translate(_QUOTES)):
-        yield sentence[start : start + len(masked)]
-        start += len(masked)
 
 
 def _whole_line(line: str) -> list[str]:

@@ -22,13 +22,7 @@ from clozelab.corpus.manifest import SourceFacts
 from clozelab.corpus.paths import corpus_files, path_list, place_of
 from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN, find_text_column
 from clozelab.files.digests import file_facts
-from clozelab.readers.lines import (
-    NUL_REMOVED,
-    Advance,
-    beginning_of,
-    ignore,
-    text_lines,
-)
+from clozelab.readers.lines import NUL_REMOVED, Advance, beginning_of, ignore, text_lines
 from clozelab.readers.objects import begins_as_json, refuse_list, rows_of_objects
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record
 from clozelab.readers.records import Rows as Records

@@ -127,7 +127,8 @@ def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     if released is None:
         tokenizer = Tokenizer(path, rules, config)
     elif _wrote_file(released, path, rules):
-        tokenizer = released.with_token_types(_number_of_types(config))
+        num_types = "two" if reads_token_types(config) else "one"
+        tokenizer = released.with_token_types(num_types)
     else:
         tokenizer = Tokenizer(path, rules, config, released.fingerprint)
     _compare_settings(path, tokenizer, rules, config)
@@ -267,12 +268,6 @@ def _with_default_roles(config: PlainMapping, tokens: Sequence[str]) -> PlainDic
         key = f"{role}_token"
         complete[key] = config.get(key) or token
     return complete
-
-
-def _number_of_types(config: PlainMapping) -> str:
-    if reads_token_types(config):
-        return "two"
-    return "one"
 
 
 def _wrote_file(released: VocabularyTokenizer, path: Path, rules: Rules) -> bool:

@@ -34,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,8 @@ _THREE = np.arange(3)
 class Instances(ABC):
     """An input format bound to a token store and a sequence length.
 
-    `pack` is a pure function of its arguments. `weights` are those by which a phase reads its
-    sources, of every name; None: without.
+    `pack` and `draw` are pure functions of their arguments. `weights` are those by which a phase
+    reads its sources, of every name; None: without.
     """
 
     shortest = 8
@@ -124,18 +124,17 @@ class Instances(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+        """The instances named by `index` [B]; `epoch` is one number or [B]."""
+        return self.draw(seed, epoch, index).pack()
+
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> DrawnInstances:
+        """The same ones, to be packed later and in parts: for many at once it is cheaper."""
+        return DrawnInstances(self, Draws(seed, epoch, index), np.empty((0, len(index)), np.int64))
+
     @abstractmethod
-    def pack(
-        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
-    ) -> PackedInstances:
-        """The instances named by `index` [B]; `epoch` is one number or [B].
-
-        `drawn` is what `draw` gives of the same ones; it is drawn now where it is missing.
-        """
-
-    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:  # noqa: ARG002
-        """What is drawn before tokens are read [B, ...]: for many at once it is cheaper."""
-        return np.empty((len(index), 0), dtype=np.int64)
+    def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
+        """`DrawnInstances.pack` of this format."""
 
     @abstractmethod
     def sources(self) -> NDArray[np.uint8]:
@@ -161,7 +160,22 @@ class Instances(ABC):
         return np.searchsorted(self._documents, sentence, side="right") - 1
 
 
-class InputFormat:
+@dataclass(frozen=True)
+class DrawnInstances:
+    """Some instances [B] whose tokens are not read yet."""
+
+    instances: Instances
+    draws: Draws
+    choices: I64  # [..., B]: what a format draws before it reads tokens
+
+    def part(self, rows: slice) -> DrawnInstances:
+        return DrawnInstances(self.instances, self.draws.of(rows), self.choices[:, rows])
+
+    def pack(self) -> PackedInstances:
+        return self.instances.pack_drawn(self)
+
+
+class InputFormat(ABC):
     """How instances are laid out.
 
     With `has_pairs` they carry a next_sentence_label; each has `num_segments`, 1 or 2.
@@ -170,7 +184,11 @@ class InputFormat:
     has_pairs = False
     num_segments = 2
     copies: int = 1  # ways to cut the corpus that one epoch holds
-    instances: ClassVar[type[Instances]]
+
+    @property
+    @abstractmethod
+    def instances(self) -> type[Instances]:
+        """The class of its instances."""
 
     def bind(
         self,
@@ -363,16 +381,10 @@ class PairInstances(BoundPairs):
         self._all = self._sampler(np.arange(len(document)), document)
         self._tails = self._sampler(tails, document[tails])
 
-    def pack(
-        self, seed: int, epoch: Epoch, index: I64, drawn: I64 | None = None
-    ) -> PackedInstances:
-        if drawn is None:
-            drawn = self.draw(seed, epoch, index)
-        a_start, a_length, b_start, b_length, *others = np.ascontiguousarray(drawn.T)
-        spans = SegmentSpans(a_start, a_length, b_start, b_length)
-        source, b_source, label, wants_random = others
+    def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
+        *spans, source, b_source, label, wants_random = drawn.choices
         packed = pack_pairs(
-            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
+            self._tokens, SegmentSpans(*spans), self.ids, self.seq_length, drawn.draws
         )
         return replace(
             packed,
@@ -382,8 +394,8 @@ class PairInstances(BoundPairs):
             num_fallbacks=int(wants_random.sum() - label.sum()),
         )
 
-    def draw(self, seed: int, epoch: Epoch, index: I64) -> I64:
-        """[B, 8]: spans, sources, next_sentence_label, and whether it was to be 1."""
+    def draw(self, seed: int, epoch: Epoch, index: I64) -> DrawnInstances:
+        """With [8, B]: spans, sources, next_sentence_label, and whether it was to be 1."""
         draws = Draws(seed, epoch, index)
         split = self._split(draws)
         wants_random = draws.uniform("random next") < self._layout.random_next_prob
@@ -391,7 +403,8 @@ class PairInstances(BoundPairs):
         spans = split.spans
         sources = (self._sources[split.document], self._sources[b_document])
         columns = (spans.a_start, spans.a_length, b_start, spans.b_length, *sources, label)
-        return np.stack([*columns, wants_random], axis=1).astype(np.int64, copy=False)
+        choices = np.stack([*columns, wants_random]).astype(np.int64, copy=False)
+        return DrawnInstances(self, draws, choices)
 
     def _find_starts(self) -> I64:
         """First sentences of all instances.
@@ -579,16 +592,11 @@ class ReleasedInstances(BoundPairs):
         first = self._starts.astype(np.int64) % len(self._sentences)
         return self._sources[self._document_of(first)]
 
-    def pack(
-        self,
-        seed: int,
-        epoch: Epoch,
-        index: I64,
-        drawn: I64 | None = None,  # noqa: ARG002
-    ) -> PackedInstances:
+    def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
         """Pairs do not depend on seed and epoch: only their order and their masks change."""
         sentences = self._sentences
-        copy, first = np.divmod(self._starts[index].astype(np.int64), len(sentences))
+        starts = self._starts[drawn.draws.names]
+        copy, first = np.divmod(starts.astype(np.int64), len(sentences))
         draws = self._draws(copy, first)
         chunk = self._chunks(draws)
         a_start = sentences[first]
@@ -606,9 +614,7 @@ class ReleasedInstances(BoundPairs):
         a_start = a_start + _cut_in_front(draws, "trim A", a_length - a_kept)
         b_start = b_start + _cut_in_front(draws, "trim B", b_length - b_kept)
         spans = SegmentSpans(a_start, a_kept, b_start, b_kept)
-        packed = pack_pairs(
-            self._tokens, spans, self.ids, self.seq_length, Draws(seed, epoch, index)
-        )
+        packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, drawn.draws)
         return replace(
             packed,
             next_sentence_label=chunk.is_random.astype(np.int64),
@@ -719,7 +725,6 @@ class SegmentPairs(InputFormat):
     copies: int = 1  # the corpus is cut in so many ways
     builder_seed: int = 12345  # of what is drawn once for all runs
     has_pairs = True
-    instances = PairInstances
 
     def __post_init__(self) -> None:
         for key in ("random_next_prob", "short_seq_prob"):
@@ -736,16 +741,9 @@ class SegmentPairs(InputFormat):
                 f" {plain}, none has 0."
             )
 
-    def bind(
-        self,
-        shards: TokenShards,
-        ids: SpecialIds,
-        seq_length: int,
-        weights: Mapping[str, float] | None = None,
-    ) -> Instances:
-        if self.cuts == "released":
-            return ReleasedInstances(self, shards, ids, seq_length, weights)
-        return PairInstances(self, shards, ids, seq_length, weights)
+    @property
+    def instances(self) -> type[BoundPairs]:
+        return ReleasedInstances if self.cuts == "released" else PairInstances
 
     def budgets(self, copy: Epoch, document: I64, budget: int) -> I64:
         """Tokens of text that instances of each document [N] are to have.
@@ -806,14 +804,9 @@ class WindowInstances(Instances):
         tokens = np.bincount(self._sources, np.diff(self._token_documents), num_sources)
         return tokens / np.maximum(np.bincount(self.sources(), minlength=num_sources), 1)
 
-    def pack(
-        self,
-        seed: int,
-        epoch: Epoch,
-        index: I64,
-        drawn: I64 | None = None,  # noqa: ARG002
-    ) -> PackedInstances:
+    def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""
+        index = drawn.draws.names
         first = self._bounds[index]
         end = self._bounds[index + 1]
         start = self._offsets[first]
@@ -823,9 +816,8 @@ class WindowInstances(Instances):
         document_first = self._document_firsts[low[window] + number]
         separators = (window, self._offsets[document_first] - start[window])
         length = self._offsets[end] - start
-        draws = Draws(seed, epoch, index)
         packed = pack_windows(
-            self._tokens, start, length, separators, self.ids, self.seq_length, draws
+            self._tokens, start, length, separators, self.ids, self.seq_length, drawn.draws
         )
         return replace(packed, source=self._sources[self._document_at(start)].astype(np.int64))
 

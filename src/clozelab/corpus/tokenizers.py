@@ -28,13 +28,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
-from clozelab.corpus.tokenizer_files import (
-    CONFIG_FILE,
-    ROLES,
-    json_bytes,
-    read_text,
-    type_of,
-)
+from clozelab.corpus.tokenizer_files import CONFIG_FILE, ROLES, json_bytes, read_text, type_of
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.word_counts import count_characters, count_words, train_on_words

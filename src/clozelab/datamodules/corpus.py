@@ -19,7 +19,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import BoundPairs, Instances
+from clozelab.corpus.instances import BoundPairs, DrawnInstances, Instances
 from clozelab.corpus.mixing import Mixture, check_weights
 from clozelab.corpus.packing import I64, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
@@ -99,8 +99,8 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         self.world_size = world_size
         self.predictions_multiple = predictions_multiple
         self._stride = 1
-        # Step -> the places, epochs and numbers of its instances, and what is drawn of them.
-        self._ahead: dict[int, tuple[I64, I64, I64, I64]] = {}
+        # Step -> its instances, with their places and epochs.
+        self._ahead: dict[int, tuple[DrawnInstances, I64, I64]] = {}
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         total_steps = sum(bound.phase.steps for bound in self.phases)
@@ -128,13 +128,11 @@ class StepStream(IterableDataset[list[TorchBatch]]):
             )
         if step not in self._ahead:
             self._find_instances(bound, step, share)
-        instances = self._ahead.pop(step)
-        size = phase.micro_batch_size
+        drawn, order, epoch = self._ahead.pop(step)
         batches = []
-        for low in range(0, share, size):
-            batches.append(
-                self._micro_batch(bound, *(part[low : low + size] for part in instances))
-            )
+        for low in range(0, share, phase.micro_batch_size):
+            rows = slice(low, low + phase.micro_batch_size)
+            batches.append(self._micro_batch(bound, drawn.part(rows), order[rows], epoch[rows]))
         return batches
 
     def _find_instances(self, bound: BoundPhase, step: int, share: int) -> None:
@@ -147,19 +145,20 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         order = np.concatenate([number + np.arange(share) for number in first])
         epoch, index = bound.places(order)
         drawn = bound.objective.draw(bound.instances, bound.seed, one_or_all(epoch), index)
-        parts = [np.split(part, len(steps)) for part in (order, epoch, index, drawn)]
-        self._ahead = dict(zip(steps.tolist(), zip(*parts, strict=True), strict=True))
+        self._ahead = {}
+        for number, ahead_step in enumerate(steps.tolist()):
+            rows = slice(number * share, (number + 1) * share)
+            self._ahead[ahead_step] = (drawn.part(rows), order[rows], epoch[rows])
 
     def _micro_batch(
-        self, bound: BoundPhase, order: I64, epoch: I64, index: I64, drawn: I64
+        self, bound: BoundPhase, drawn: DrawnInstances, order: I64, epoch: I64
     ) -> TorchBatch:
         """The instances at some places of the phase's order."""
-        batch = bound.objective.arrays(
-            bound.instances, bound.seed, one_or_all(epoch), index, order, drawn
-        )
+        packed, labels = bound.objective.arranged(drawn, order)
+        batch = bound.objective.arrays_of(packed) | labels
         if self.predictions_multiple > 1:
             batch = pad_predictions(batch, self.predictions_multiple)
-        contents = contents_of(batch, epoch, index)
+        contents = contents_of(batch, epoch, drawn.draws.names)
         return to_torch(batch | {"phase": bound.number, "contents": contents})
 
 
@@ -329,7 +328,7 @@ class CorpusDataModule(LightningDataModule):
             shards = getattr(self.corpus, split)
             special_ids = SpecialIds.from_tokenizer(self.corpus.tokenizer)
             try:
-                instances = objective.bind(shards, special_ids, seq_length, weights)
+                instances = objective.input.bind(shards, special_ids, seq_length, weights)
             except ValueError as error:
                 raise ValueError(
                     f"The {split} split at seq_length {seq_length}: {error}"

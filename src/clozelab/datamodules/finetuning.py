@@ -44,13 +44,7 @@ from clozelab.tasks.cache import (
     fingerprint_of,
 )
 from clozelab.tasks.preview import Preview, TaskPreview
-from clozelab.tasks.sequences import (
-    Ints,
-    Sequences,
-    balanced_subset,
-    subset,
-    token_budget_batches,
-)
+from clozelab.tasks.sequences import Ints, Sequences, balanced_subset, subset, token_budget_batches
 from clozelab.tasks.splitting import Fold, HeldOut, Overlap
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, EncoderSource, Split, SplitSource, Unit

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Unpack
@@ -530,7 +530,8 @@ class SentencePairs(HeldOutMeasure):
         in_split = np.flatnonzero(is_in_split).tolist()
         for source, name in enumerate(self.source_names):
             of_source = [number for number in in_split if self.documents[number][0] == source]
-            source_pairs = list(islice(self._pairs_of_source(of_source), share))
+            possible_pairs = (self._pairs(number, of_source) for number in of_source)
+            source_pairs = list(islice(chain.from_iterable(possible_pairs), share))
             pairs += source_pairs
             if not source_pairs:
                 log.warning(
@@ -553,10 +554,6 @@ class SentencePairs(HeldOutMeasure):
             labels=np.tile([1, 0], len(pairs) // 2),
             label_names=("no", "yes"),
         )
-
-    def _pairs_of_source(self, numbers: Sequence[int]) -> Iterator[Pair]:
-        for number in numbers:
-            yield from self._pairs(number, numbers)
 
     def _pairs(self, number: int, same_source: Sequence[int]) -> Iterator[Pair]:
         """A right and a wrong pair of every second sentence of a document.

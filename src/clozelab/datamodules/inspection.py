@@ -140,7 +140,8 @@ def show_instances(
     order = (step - bound.first_step) * bound.phase.global_batch_size + np.arange(number)
     epoch, index = bound.places(order)
     objective = bound.objective
-    packed, labels = objective.arranged(bound.instances, bound.seed, epoch, index, order)
+    drawn = objective.draw(bound.instances, bound.seed, epoch, index)
+    packed, labels = objective.arranged(drawn, order)
     kinds, read = predicted_kinds(objective, packed, objective.arrays_of(packed))
     writer = TokenWriter(tokenizer)
     instances = []

@@ -35,20 +35,12 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from claims.text.safe_yaml import (
-    UniqueKeys,
-    own_text,
-)
+from claims.text.safe_yaml import UniqueKeys, own_text
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import (
-    JsonObject,
-    PlainDict,
-    PlainMapping,
-    flatten,
-)
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, flatten
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
@@ -285,7 +277,9 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     defaults: list[object] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []
-    if _touches_hydra(config_path, result.header.get("package"), defaults):
+    # Whether it lies below Hydra's own keys, or lays others over them.
+    laid = [config_path, f"@{result.header.get('package')}", *map(str, defaults)]
+    if any(re.search(r"\bhydra\b", entry) for entry in laid):
         raise ValueError(f"{source}: it lays something over Hydra's own keys; {ONLY_DATA}")
     for key, value in flatten(plain).items():
         fault = _key_problem(key, value)
@@ -293,12 +287,6 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
             fault = _text_problem(key, value)
         if fault is not None:
             raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
-
-
-def _touches_hydra(config_path: str, package: str | None, defaults: Sequence[object]) -> bool:
-    """Whether a file lies below Hydra's own keys, or lays others over them."""
-    laid = [config_path, f"@{package}", *map(str, defaults)]
-    return any(re.search(r"\bhydra\b", entry) for entry in laid)
 
 
 def _key_problem(key: str, value: object) -> str | None:

@@ -32,13 +32,7 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated
-from clozelab.runs.outcome import (
-    ending,
-    ignores_context,
-    results,
-    score_in_context,
-    skill_score,
-)
+from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import warn_of_other_code
@@ -120,7 +114,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_inputs(jobs, composed)
         self._preflight(composed, planned, is_first=initial_job_idx == 0)
-        self._read_estimate(jobs)
+        self.estimate = SweepEstimate.read(
+            self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
+        )
+        for job in jobs:
+            job.planned = self.estimate.planned.get(job_key(job.overrides))
         exit_status = 0
         try:
             self.run_jobs(jobs, composed, console)
@@ -218,14 +216,6 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
-    def _read_estimate(self, jobs: Sequence[Job]) -> None:
-        """Take the planned seconds of each job from the pre-flight's plan."""
-        self.estimate = SweepEstimate.read(
-            self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
-        )
-        for job in jobs:
-            job.planned = self.estimate.planned.get(job_key(job.overrides))
-
     def _exit_if_stopped(self, jobs: Sequence[Job], exit_status: int, console: Console) -> None:
         """Raise SystemExit where a signal, or trainer.max_time, has left jobs unfinished."""
         if exit_status:
@@ -313,7 +303,12 @@ def run_preflight(
     environment = {}
     if plan_folder:
         environment = {PLAN_FOLDER: str(plan_folder)}
-    arguments = [*configuration_options(config), *_preflight_overrides(config)]
+    # The overrides of the sweep as they were said.
+    arguments = configuration_options(config)
+    arguments += config.unresolved_hydra["hydra"]["overrides"]["task"]
+    for word in config.hydra_value("overrides.hydra"):
+        if key_of(word).startswith(PASSED_ON):
+            arguments.append(word)
     with heartbeat.in_background():
         status = run_verb(["doctor", verb, *arguments], environment=environment)
     if status in STOPPED:
@@ -326,15 +321,6 @@ def run_preflight(
             f"the pre-flight {end}, nothing was started;"
             f" mend it, or set {SKIP_DOCTOR}=1 to go on anyway"
         )
-
-
-def _preflight_overrides(config: Composed) -> list[str]:
-    """Return the overrides of a sweep as they were said."""
-    passed_on = []
-    for word in config.hydra_value("overrides.hydra"):
-        if key_of(word).startswith(PASSED_ON):
-            passed_on.append(word)
-    return [*config.unresolved_hydra["hydra"]["overrides"]["task"], *passed_on]
 
 
 def configuration_options(config: Composed) -> list[str]:

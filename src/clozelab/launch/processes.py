@@ -27,12 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.runs.progress import NO_PROGRESS, Progress, progress_in
-from clozelab.training.stopping import (
-    SIGNALS,
-    bound_to_parent,
-    stop_with,
-    taken_signals,
-)
+from clozelab.training.stopping import SIGNALS, bound_to_parent, stop_with, taken_signals
 
 POLL_SECONDS = 0.02
 SHOWN_LINES = 8  # of one job's error

@@ -297,7 +297,10 @@ class SubmittedJob(RemoteProcess):
         return state is not None and state.name in IN_LINE
 
     def query_status(self) -> int | None:
-        _refresh(self.job.paths.folder)
+        # A network file system looks at a folder again when its mode is changed, to what it is.
+        folder = self.job.paths.folder
+        with suppress(OSError):
+            folder.chmod(folder.stat().st_mode)
         status, self.reason = read_results(self.job)
         # Slurm says SIGTERM before it takes a job away and before it puts one in line again.
         may_come_back = self.queue is not None and status == TERMINATED
@@ -345,12 +348,3 @@ class SubmittedJob(RemoteProcess):
 
     def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
         self.job.cancel(check=False)
-
-
-def _refresh(folder: Path) -> None:
-    """Make a network file system look at a folder again.
-
-    Changing a folder's mode, to what it is, does that.
-    """
-    with suppress(OSError):
-        folder.chmod(folder.stat().st_mode)

@@ -266,7 +266,12 @@ class SlurmQueue:
         try:
             answer = query_slurm(job_ids)
         except SlurmUnreachableError as error:
-            self._note_outage(error, queried_at)
+            if self._silent_since is None:
+                self._silent_since = queried_at
+                self.report(
+                    f"Slurm does not answer ({error}); its jobs go on, and it is asked again"
+                    " and again"
+                )
             return
         for job_id, state in answer.items():
             before = self._states[job_id]
@@ -279,14 +284,6 @@ class SlurmQueue:
         for job_id, state in answer.items():
             if state.never_starts:
                 self._report_stuck(job_id, state)
-
-    def _note_outage(self, error: SlurmUnreachableError, queried_at: float) -> None:
-        if self._silent_since is not None:
-            return
-        self._silent_since = queried_at
-        self.report(
-            f"Slurm does not answer ({error}); its jobs go on, and it is asked again and again"
-        )
 
     def _report_stuck(self, job_id: str, state: SlurmState) -> None:
         if job_id in self._stuck:

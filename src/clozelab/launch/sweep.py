@@ -26,17 +26,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from claims.analysis.grouping import (
-    group_by,
-)
+from claims.analysis.grouping import group_by
 from clozelab import hydra_compat
 from clozelab.addresses import validate_config_security
-from clozelab.config import (
-    Composed,
-    to_plain,
-    typed,
-    validation_messages,
-)
+from clozelab.config import Composed, to_plain, typed, validation_messages
 from clozelab.launch import experiments
 from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import KINDS, MEASURED, sweeps_in
@@ -144,19 +137,6 @@ def phase_objectives(cfg: PretrainConfig) -> list[PlainDict]:
     return nodes
 
 
-def named_objectives(cfg: PretrainConfig) -> dict[int, PlainDict]:
-    """Return the objectives that phases name, by the numbers of these phases.
-
-    A run's configuration has all settings of any other phase's objective.
-    """
-    nodes = phase_objectives(cfg)
-    named = {}
-    for number, phase in enumerate(cfg.phases):
-        if isinstance(phase.objective, str):
-            named[number] = nodes[number]
-    return named
-
-
 def _named_objective(name: str, cfg: PretrainConfig) -> PlainDict:
     """Compose it as on a command line, but for what the run and its scale say of every one."""
     hydra = GlobalHydra.instance()
@@ -254,10 +234,7 @@ class Sweep:
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the jobs that have equal overrides of the keys that count, by those overrides."""
 
-        def counting_overrides(job: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(word for word in job if counts(key_of(word)))
-
-        return group_by(self.jobs, counting_overrides)
+        return group_by(self.jobs, lambda job: tuple(word for word in job if counts(key_of(word))))
 
 
 def named_jobs(jobs: Sequence[Sequence[str]], master: Composed) -> list[tuple[str, ...]]:

@@ -22,7 +22,9 @@ class GridSweeper(hydra_compat.SweepPlugin, Sweeper):
         self.grid = hydra_compat.make_grid_sweeper(
             self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, self.master)
         )
-        self.set_up_copy(self.grid)
+        self.grid.setup(
+            hydra_context=self.context, task_function=self.task, config=self.master.node
+        )
 
     def sweep(self, arguments: list[str]) -> object:
         return self.grid.sweep(arguments)

@@ -32,7 +32,7 @@ from clozelab.metrics.metric import Metric, Scorer, by_name
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Return the share of equal entries."""
-    predicted, expected = _paired(predictions, labels)
+    predicted, expected = paired(predictions, labels)
     return float((predicted == expected).mean())
 
 
@@ -41,7 +41,7 @@ def f1_binary(predictions: ArrayLike, labels: ArrayLike) -> float:
 
     It is 0.0 when the class is neither predicted nor present.
     """
-    predicted, expected = _paired(predictions, labels)
+    predicted, expected = paired(predictions, labels)
     is_predicted = predicted == 1
     is_expected = expected == 1
     true_positives = int((is_predicted & is_expected).sum())
@@ -54,7 +54,7 @@ def matthews_correlation(predictions: ArrayLike, labels: ArrayLike) -> float:
 
     It is 0.0 when one side is constant.
     """
-    predicted, expected = _paired(predictions, labels)
+    predicted, expected = paired(predictions, labels)
     classes = np.unique(np.concatenate([predicted, expected]))
     # how often each class is predicted, and is right: [number of classes]
     predicted_counts = (predicted[:, None] == classes).sum(0).astype(np.float64)
@@ -76,7 +76,7 @@ def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
     """
     from scipy import stats  # takes half a second: only who needs it pays
 
-    predicted, expected = _paired(predictions, labels)
+    predicted, expected = paired(predictions, labels)
     if np.ptp(predicted) == 0 or np.ptp(expected) == 0:
         return 0.0
     return float(getattr(stats, kind)(predicted, expected).statistic)
@@ -84,7 +84,7 @@ def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
 
 def mean_absolute_error(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Return the mean distance of a prediction from its label, in the labels' own unit."""
-    predicted, expected = _paired(predictions, labels)
+    predicted, expected = paired(predictions, labels)
     return float(np.abs(predicted - expected).mean())
 
 
@@ -154,7 +154,8 @@ def is_collapsed(predictions: ArrayLike, labels: ArrayLike | None = None) -> boo
     return bool(is_nearly_all and others_expected > FEWER * others_predicted)
 
 
-def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as arrays; ValueError where they are not [N] of one length, or empty."""
     predicted = np.asarray(predictions)
     expected = np.asarray(labels)
     if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):

@@ -84,9 +84,7 @@ def mean_average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
     Raises:
         ValueError: no label is right anywhere, or the shapes differ.
     """
-    values = np.asarray(scores, dtype=np.float64)
-    expected = np.asarray(labels).astype(bool)
-    _require_matrices(values, expected)
+    values, expected = _scores_and_labels(scores, labels)
     occurs = expected.any(axis=0)
     if not occurs.any():
         raise ValueError("no example has a label: there is no average precision")
@@ -113,9 +111,7 @@ def best_thresholds(scores: ArrayLike, labels: ArrayLike) -> Floats:
     A label is predicted where its score is above the threshold, which lies midway between two
     scores; of equally good ones it is the highest. It is infinite for a label that is never right.
     """
-    values = np.asarray(scores, dtype=np.float64)
-    expected = np.asarray(labels).astype(bool)
-    _require_matrices(values, expected)
+    values, expected = _scores_and_labels(scores, labels)
     thresholds = np.full(values.shape[1], np.inf)
     for number in np.flatnonzero(expected.any(axis=0)):
         thresholds[number] = _best_threshold(values[:, number], expected[:, number])
@@ -135,9 +131,7 @@ def predict_by_folds(scores: ArrayLike, labels: ArrayLike, folds: ArrayLike) -> 
     Raises:
         ValueError: there are less than two folds, or the shapes differ.
     """
-    values = np.asarray(scores, dtype=np.float64)
-    expected = np.asarray(labels).astype(bool)
-    _require_matrices(values, expected)
+    values, expected = _scores_and_labels(scores, labels)
     fold_of_example = np.asarray(folds)
     if fold_of_example.shape != (len(values),):
         raise ValueError(f"folds {fold_of_example.shape} must be one number an example")
@@ -185,6 +179,13 @@ def _matrices(predictions: ArrayLike, labels: ArrayLike) -> tuple[Bools, Bools]:
         if not np.isin(matrix, (0, 1)).all():
             raise ValueError("sets of labels are matrices of 0 and 1")
     return predicted.astype(bool), expected.astype(bool)
+
+
+def _scores_and_labels(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
+    values = np.asarray(scores, dtype=np.float64)
+    expected = np.asarray(labels).astype(bool)
+    _require_matrices(values, expected)
+    return values, expected
 
 
 def _require_matrices(first: NDArray[np.generic], second: NDArray[np.generic]) -> None:

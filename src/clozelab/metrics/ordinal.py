@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clozelab.metrics.glue import mean_absolute_error
+from clozelab.metrics.glue import mean_absolute_error, paired
 from clozelab.metrics.metric import Metric, Scorer, by_name
 
 
@@ -19,13 +19,7 @@ def quadratic_weighted_kappa(predictions: ArrayLike, labels: ArrayLike) -> float
     It is 1 less the mean squared distance over the one that is expected if predictions and labels
     were drawn apart. It is 0.0 where both are one and the same rank throughout.
     """
-    predicted = np.asarray(predictions, dtype=np.float64)
-    expected = np.asarray(labels, dtype=np.float64)
-    if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):
-        raise ValueError(
-            f"predictions {predicted.shape} and labels {expected.shape} must be equal,"
-            " non-empty [N]"
-        )
+    predicted, expected = np.array(paired(predictions, labels), dtype=np.float64)
     # N**2 times the means, sums of whole numbers: no rounding makes a constant prediction's 0.0
     # anything else. By chance it is (p - l)**2 of all pairs of a prediction and a label.
     squares = np.square(predicted).sum() + np.square(expected).sum()

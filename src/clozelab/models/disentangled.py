@@ -23,13 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozelab.models.attention import (
-    AttentionInputs,
-    DenseRows,
-    Mask,
-    ScoreBias,
-    score_gradient,
-)
+from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias, score_gradient
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Encoder, EncoderOutput, PostNorm, SelfAttention, layer_norm

@@ -222,7 +222,12 @@ def _with_cells(answered: Answered, array_name: str) -> Iterator[tuple[PlacedRow
 def _given_columns(file: Table, answer_names: Iterable[str]) -> list[str]:
     """Columns that stay; one that is called as an answer's is replaced, and stderr says so."""
     of_answers = set(answer_names)
-    columns = _columns_of(file)
+    columns = file.columns
+    # The keys of all objects, in the order in which they come up. A table's header stands first,
+    # so the objects are gone through before they are answered.
+    if file.form == "jsonl":
+        records = (row.record for row in file.placed_rows() if row.problem is None)
+        columns = list(dict.fromkeys(chain.from_iterable(records)))
     replaced = [name for name in columns if name in of_answers]
     if replaced:
         _warn_of_replaced_columns(file, replaced)
@@ -234,17 +239,6 @@ def _warn_of_replaced_columns(file: Table, names: Sequence[str]) -> None:
         f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
         file=sys.stderr,
     )
-
-
-def _columns_of(file: Table) -> list[str]:
-    """The given columns; of objects the keys of all, in the order in which they come up.
-
-    A table's header stands first, so the objects are gone through before they are answered.
-    """
-    if file.form != "jsonl":
-        return file.columns
-    records = (row.record for row in file.placed_rows() if row.problem is None)
-    return list(dict.fromkeys(chain.from_iterable(records)))
 
 
 def write_parquet(out: Path, file: Table, answered: Answered, array_name: str) -> None:

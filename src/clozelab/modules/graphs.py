@@ -140,7 +140,9 @@ class StepGraphs:
             self._micro_steps[key] = step
         else:
             own_batch, own_global, own_own = step.inputs
-            _copy_batch(batch, own_batch)
+            pairs = zip(_tensors_of(batch), _tensors_of(own_batch), strict=True)
+            for (_, value), (_, own) in pairs:
+                own.copy_(value, non_blocking=True)
             own_global.copy_(counts, non_blocking=True)
             own_own.copy_(own_counts, non_blocking=True)
         return step()
@@ -286,12 +288,6 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
         if isinstance(value, Tensor):
             moved[name] = value.to(device, copy=True)
     return moved
-
-
-def _copy_batch(source: Batch, target: Batch) -> None:
-    pairs = zip(_tensors_of(source), _tensors_of(target), strict=True)
-    for (_, value), (_, own) in pairs:
-        own.copy_(value, non_blocking=True)
 
 
 def refusal(

@@ -49,11 +49,7 @@ from clozelab.modules.sentence_folders import (
     read_prompts,
     read_sentence_vectors,
 )
-from clozelab.text.plain import (
-    PlainDict,
-    PlainMapping,
-    ReadOnlyJson,
-)
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.

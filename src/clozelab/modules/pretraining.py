@@ -472,12 +472,6 @@ class PretrainingModule(TrainingModule):
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
-    def _untrained_parts(self, name: str) -> list[str]:
-        """Of a model whose pooler no loss reads: a given encoder's may be trained all the same."""
-        if self.model.named_models[name].encoder.has_trained_pooler:
-            return []
-        return ["pooler"]
-
     def save_encoder(
         self,
         folder: Path,
@@ -502,7 +496,8 @@ class PretrainingModule(TrainingModule):
             has_pooler = bool(list(model.encoder.pooler.parameters()))
             is_trained = name == "encoder" and self.model.trains_pooler
             if has_pooler and not is_trained:
-                config_to_save["untrained"] = self._untrained_parts(name)
+                # A given encoder's pooler may be trained all the same.
+                config_to_save["untrained"] = [] if model.encoder.has_trained_pooler else ["pooler"]
             save_encoder_folder(
                 target,
                 model.encoder,

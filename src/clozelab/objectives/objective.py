@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.corpus.instances import InputFormat, Instances
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
+from clozelab.corpus.instances import DrawnInstances, InputFormat, Instances
+from clozelab.corpus.packing import I64, Epoch, PackedInstances
 from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
@@ -522,16 +522,6 @@ class Objective:
             flops += self.token.pair_flops_per_token(config, seq_length)
         return flops
 
-    def bind(
-        self,
-        shards: Any,
-        ids: SpecialIds,
-        seq_length: int,
-        weights: Mapping[str, float] | None = None,
-    ) -> Instances:
-        """The input format's instances of one split at one sequence length."""
-        return self.input.bind(shards, ids, seq_length, weights)
-
     def arrays(
         self,
         instances: Instances,
@@ -539,42 +529,28 @@ class Objective:
         epoch: Epoch,
         index: I64,
         order: I64 | None = None,
-        drawn: I64 | None = None,
     ) -> Arrays:
         """The instances named by `index` [B], ready but for torch.
 
-        A pure function of its arguments; `order` [B] is their place among all of the phase, `drawn`
-        what `draw` gave of them.
+        A pure function of its arguments; `order` [B] is their place among all of the phase.
 
         Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width);
         prediction_positions, prediction_labels [P]; source [B]; a pair objective's label [B];
         b_source, a_length [B] if B may be drawn.
         """
-        packed, labels = self.arranged(instances, seed, epoch, index, order, drawn)
+        packed, labels = self.arranged(self.draw(instances, seed, epoch, index), order)
         return self.arrays_of(packed) | labels
 
-    def arranged(
-        self,
-        instances: Instances,
-        seed: int,
-        epoch: Epoch,
-        index: I64,
-        order: I64 | None = None,
-        drawn: I64 | None = None,
-    ) -> tuple[PackedInstances, Arrays]:
-        """The text that `arrays` hides some of, and the pair objective's labels."""
-        packed = instances.pack(seed, self._repeated(epoch), index, drawn)
-        return self.arrange(replace(packed, order=order))
-
-    def draw(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> I64:
+    def draw(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> DrawnInstances:
         """`Instances.draw` of some, or of many whose batches are made later."""
-        return instances.draw(seed, self._repeated(epoch), index)
+        # With static masking a later pass repeats an earlier one.
+        if self.dupe_factor is not None:
+            epoch = epoch % (self.dupe_factor // self.input.copies)
+        return instances.draw(seed, epoch, index)
 
-    def _repeated(self, epoch: Epoch) -> Epoch:
-        """With static masking a later pass repeats an earlier one."""
-        if self.dupe_factor is None:
-            return epoch
-        return epoch % (self.dupe_factor // self.input.copies)
+    def arranged(self, drawn: DrawnInstances, order: I64 | None) -> tuple[PackedInstances, Arrays]:
+        """The text that `arrays` hides some of, and the pair objective's labels."""
+        return self.arrange(replace(drawn.pack(), order=order))
 
     def arrange(self, packed: PackedInstances) -> tuple[PackedInstances, Arrays]:
         """The instances as the models read them, before anything is masked.
@@ -632,18 +608,13 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
         if objective.pair is not None:
             objective.pair.build(models)
     model = models["encoder"]
-    if "lm" in model.heads:
-        _refuse_embeddings_of_differences(model.encoder)
-    return models
-
-
-def _refuse_embeddings_of_differences(encoder: Encoder) -> None:
-    """ValueError where a generator's embeddings are part of the encoder's."""
-    if isinstance(encoder.embeddings.word_embeddings, DeltaEmbedding):
+    # A generator's embeddings are part of the encoder's.
+    if "lm" in model.heads and isinstance(model.encoder.embeddings.word_embeddings, DeltaEmbedding):
         raise ValueError(
             "objective.token.embedding_sharing=gdes cannot take turns with an objective that"
             " predicts tokens by the encoder's own embeddings: choose all"
         )
+    return models
 
 
 def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:

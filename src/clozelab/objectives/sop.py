@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.instances import InputFormat, Instances, greedy_chunks
-from clozelab.corpus.packing import I64, Epoch, PackedInstances, SegmentSpans, pack_pairs
-from clozelab.corpus.random import Draws
+from clozelab.corpus.instances import DrawnInstances, InputFormat, Instances, greedy_chunks
+from clozelab.corpus.packing import I64, PackedInstances, SegmentSpans, pack_pairs
 from clozelab.objectives.objective import PairObjective
 
 
@@ -102,17 +101,11 @@ class SentencePairInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._first)]
 
-    def pack(
-        self,
-        seed: int,
-        epoch: Epoch,
-        index: I64,
-        drawn: I64 | None = None,  # noqa: ARG002
-    ) -> PackedInstances:
+    def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""
-        draws = Draws(seed, epoch, index)
-        first = self._first[index]
-        end = self._end[index]
+        draws = drawn.draws
+        first = self._first[draws.names]
+        end = self._end[draws.names]
         draw = draws.uniform("boundary")
         middle = self._sentences[first + 1 + (draw * (end - first - 1)).astype(np.int64)]
         start = self._sentences[first]

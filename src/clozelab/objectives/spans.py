@@ -19,13 +19,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import EncoderOutput
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import (
-    Arrays,
-    EncoderWithHeads,
-    LossTerm,
-    Models,
-    TorchBatch,
-)
+from clozelab.objectives.objective import Arrays, EncoderWithHeads, LossTerm, Models, TorchBatch
 
 
 @dataclass(eq=False)

@@ -15,12 +15,7 @@ import torch
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from clozelab.optim.groups import (
-    GroupNodes,
-    NamedParameters,
-    OptimizerGroup,
-    decay_groups,
-)
+from clozelab.optim.groups import GroupNodes, NamedParameters, OptimizerGroup, decay_groups
 from clozelab.optim.layers import match_parameters
 from clozelab.optim.muon import Muon
 from clozelab.text.plain import PlainMapping

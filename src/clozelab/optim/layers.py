@@ -26,13 +26,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from clozelab.optim.groups import (
-    USUAL,
-    GroupNodes,
-    NamedParameters,
-    ParameterGroup,
-    match_groups,
-)
+from clozelab.optim.groups import USUAL, GroupNodes, NamedParameters, ParameterGroup, match_groups
 from clozelab.text.did_you_mean import check_choice
 
 RULES = ("electra", "xlnet", "ulmfit")

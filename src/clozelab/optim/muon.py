@@ -58,14 +58,6 @@ class Update(NamedTuple):
     rate: float | Tensor
 
 
-def fused_matrices(name: str) -> int:
-    """How many matrices a parameter of this name stacks."""
-    for ending, count in FUSED.items():
-        if name.endswith(ending):
-            return count
-    return 1
-
-
 class Muon(Optimizer):
     """Muon over named matrices; each of `named_matrices` is a parameter [rows, columns].
 
@@ -85,7 +77,8 @@ class Muon(Optimizer):
         # A group for parameters that stack as many matrices each, of each group of optim/groups.py.
         members = defaultdict(list)
         for name, parameter in named_matrices:
-            members[fused_matrices(name), (matches or {}).get(name, USUAL)].append(parameter)
+            count = next((count for ending, count in FUSED.items() if name.endswith(ending)), 1)
+            members[count, (matches or {}).get(name, USUAL)].append(parameter)
         groups: list[OptimizerGroup] = []
         for (count, group), parameters in members.items():
             settings = own_settings(group, learning_rate)

@@ -33,9 +33,7 @@ from clozelab.planning.shapes import (
     frozen_weights,
     optimizer_kind,
 )
-from clozelab.schema import (
-    PretrainConfig,
-)
+from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainMapping
 
 MOMENTS = 2  # of each trained weight, in a checkpoint
@@ -88,7 +86,7 @@ class Corpus:
         key = f"{objective.input!r} {seq_length} {weights}"
         if key not in self._instances:
             shards = self._beginning(objective)
-            self._instances[key] = objective.bind(shards, self.ids, seq_length, weights)
+            self._instances[key] = objective.input.bind(shards, self.ids, seq_length, weights)
         return self._instances[key]
 
     def _beginning(self, objective: Objective) -> TokenShards:
@@ -317,19 +315,14 @@ class Arm(Shape):
         return tokens
 
     @property
-    def encoder_bytes(self) -> int:
-        """Of the encoders with their heads that a run keeps, the last one among them."""
-        num_encoders = 1 + len(self.settings.keep_encoders)
-        return num_encoders * FLOAT_BYTES * self.kept_parameters
-
-    @property
     def checkpoint_bytes(self) -> int:
         return FLOAT_BYTES * (self.kept_parameters + MOMENTS * self.trained_parameters)
 
     @property
     def result_bytes(self) -> int:
         """Of a run folder: three checkpoints at most, and the encoders."""
-        return 3 * self.checkpoint_bytes + self.encoder_bytes
+        num_encoders = 1 + len(self.settings.keep_encoders)
+        return 3 * self.checkpoint_bytes + num_encoders * FLOAT_BYTES * self.kept_parameters
 
     def timed_seconds(self) -> float:
         steps = 0.0

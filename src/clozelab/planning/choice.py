@@ -19,12 +19,7 @@ import numpy as np
 import pandas
 
 from claims.analysis.power import POWER, simulate_decided
-from claims.analysis.schema import (
-    ALL_COLUMNS,
-    PERCENT,
-    BaseClaim,
-    Column,
-)
+from claims.analysis.schema import ALL_COLUMNS, PERCENT, BaseClaim, Column
 from claims.text.phrases import duration
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml

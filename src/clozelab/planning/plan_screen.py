@@ -8,18 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from claims.text.phrases import (
-    format_count,
-)
+from claims.text.phrases import format_count
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
-from clozelab.planning.tables import (
-    disk_line,
-    power_table,
-    share_table,
-    stage_tables,
-    warnings,
-)
+from clozelab.planning.tables import disk_line, power_table, share_table, stage_tables, warnings
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
 

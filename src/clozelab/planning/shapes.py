@@ -20,13 +20,7 @@ from clozelab.models import cost, trained
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.optim.groups import frozen_names
-from clozelab.schema import (
-    Component,
-    EvaluateConfig,
-    FinetuneConfig,
-    StageConfig,
-    TrainingConfig,
-)
+from clozelab.schema import Component, EvaluateConfig, FinetuneConfig, StageConfig, TrainingConfig
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
 
 C = TypeVar("C", bound=StageConfig)

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import (
-    find_corpus,
-    prepared_corpus,
-    source_weights,
-)
+from clozelab.assembly.corpora import find_corpus, prepared_corpus, source_weights
 from clozelab.assembly.task_data import build_task_data
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -31,7 +27,7 @@ from clozelab.planning.starts import constants
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
-from clozelab.schema import Component, EvaluateConfig, PretrainConfig, StageConfig
+from clozelab.schema import Component, PretrainConfig, StageConfig
 from clozelab.tasks.preview import TaskPreview
 from clozelab.terminal import quiet_log
 from clozelab.text.plain import PlainDict
@@ -100,7 +96,8 @@ class Corpora:
         settings = (cfg.objective, cfg.phases, cfg.scale, cfg.fidelity, cfg.fidelities)
         key = repr(settings)
         if key not in self._built:
-            self._built[key] = (phase_objectives(cfg), encoders.build_objectives(cfg))
+            nodes = phase_objectives(cfg)
+            self._built[key] = (nodes, encoders.build_objectives(nodes))
         return self._built[key]
 
     def _open(self, cfg: PretrainConfig) -> Corpus:
@@ -167,12 +164,6 @@ class Corpora:
                 raise
             return read_preview(place._replace(data_dir=str(self.world)))
 
-    def with_data_dir(self, settings: EvaluateConfig) -> EvaluateConfig:
-        """The settings, with the small world's folder where the real one is not there yet."""
-        if not self.sampling:
-            return settings
-        return replace(settings, data_dir=str(self.world))
-
 
 def text_bytes(cfg: PretrainConfig) -> int:
     """Bytes of a corpus's sources on disk; 0 where they are not there, with a warning."""
@@ -230,7 +221,11 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
     files = TaskFiles(corpora.read_preview)
     evaluations = []
     for group in groups["evaluate"]:
-        evaluations.append(group._replace(settings=corpora.with_data_dir(group.settings)))
+        settings = group.settings
+        # Read the small world's files where the real ones are not there yet.
+        if corpora.sampling:
+            settings = replace(settings, data_dir=str(corpora.world))
+        evaluations.append(group._replace(settings=settings))
     return assemble(steps, arms, groups["finetune"], files, runs, evaluations)
 
 

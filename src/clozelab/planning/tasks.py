@@ -27,10 +27,7 @@ from clozelab.planning.shapes import (
     optimizer_kind,
     rounded_length,
 )
-from clozelab.schema import (
-    FinetuneConfig,
-    TaskConfig,
-)
+from clozelab.schema import FinetuneConfig, TaskConfig
 from clozelab.tasks.preview import Preview
 from clozelab.tasks.target import metrics_of
 

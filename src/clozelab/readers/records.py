@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING
 from claims.text.did_you_mean import nearest
 from clozelab.readers.lines import Advance, ignore
 from clozelab.readers.remote import FilePath
-from clozelab.text.plain import (
-    JsonObject,
-    PlainDict,
-)
+from clozelab.text.plain import JsonObject, PlainDict
 
 if TYPE_CHECKING:
     import pyarrow

@@ -45,8 +45,11 @@ def class_tables(table: ResultTable) -> list[ClassTable]:
         folders = [run.folder for run in cell.runs.values()]
         figures = _mean_figures(folders)
         if figures:
-            title = f"{column.heading}, {row.label}"
-            tables.append(_class_table(title, figures, _confusions(folders)))
+            # (label, answer) -> how often, over all runs
+            counts = Counter[tuple[str, str]]()
+            for line in _lines(folders, "confusion.csv"):
+                counts[line["label"], line["answer"]] += int(line["count"])
+            tables.append(_class_table(f"{column.heading}, {row.label}", figures, counts))
     return tables
 
 
@@ -66,14 +69,6 @@ def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:
     for name, rows in figures_of.items():
         means[name] = list(map(fmean, zip(*rows, strict=True)))
     return means
-
-
-def _confusions(folders: list[Path]) -> Counter[tuple[str, str]]:
-    """(label, answer) -> how often, over all runs."""
-    counts = Counter[tuple[str, str]]()
-    for line in _lines(folders, "confusion.csv"):
-        counts[line["label"], line["answer"]] += int(line["count"])
-    return counts
 
 
 def _class_table(

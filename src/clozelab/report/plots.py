@@ -16,7 +16,6 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -81,30 +80,6 @@ def _row_colour(table: ResultTable, row: Row) -> str:
     return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
 
 
-def _panels(number: int) -> tuple[Figure, Any]:
-    """A figure with at least so many panels, and the grid of their axes."""
-    across = min(PANELS_ACROSS, number)
-    down = math.ceil(number / PANELS_ACROSS)
-    size = (WIDTH, 0.9 + 2.9 * down)
-    return plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-
-
-def _write_title(axes: Axes, column: DataColumn) -> None:
-    """Write a data set's name over its panel, and below it what it is to the paper's."""
-    role = column.role
-    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if role else 6)
-    axes.text(
-        0.5,
-        1.02,
-        role,
-        color=plt.rcParams[FAINT],
-        fontsize=8.5,
-        ha="center",
-        va="bottom",
-        transform=axes.transAxes,
-    )
-
-
 def _draw_point(
     axes: Axes,
     x: float,
@@ -142,7 +117,18 @@ def _finish_panel(axes: Axes, column: DataColumn) -> None:
         axes.axhline(column.trivial, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
         axes.set_ylim(within_percent(*axes.get_ylim()))
-    _write_title(axes, column)
+    role = column.role
+    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if role else 6)
+    axes.text(
+        0.5,
+        1.02,
+        role,
+        color=plt.rcParams[FAINT],
+        fontsize=8.5,
+        ha="center",
+        va="bottom",
+        transform=axes.transAxes,
+    )
 
 
 def _common_entries(
@@ -436,7 +422,10 @@ def draw_layers(table: ResultTable) -> Picture | None:
             panels.append((column, lines))
     if not panels:
         return None
-    figure, grid = _panels(len(panels))
+    across = min(PANELS_ACROSS, len(panels))
+    down = math.ceil(len(panels) / PANELS_ACROSS)
+    size = (WIDTH, 0.9 + 2.9 * down)
+    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
     entries = {}
     for axes, (column, lines) in zip(grid.flat, panels, strict=False):
         for index, row in enumerate(table.experiment.rows):

@@ -14,15 +14,8 @@ from claims.analysis.scores import Cell, DataColumn
 from claims.report.estimates import percent
 from claims.text.phrases import SHOWN, join_list
 from clozelab.report.summaries import arms_below_baseline
-from clozelab.results.evidence import (
-    encoder_of,
-    own_factors,
-    seeds_of,
-    settings,
-)
-from clozelab.results.experiment import Experiment
+from clozelab.results.evidence import encoder_of, own_factors, seeds_of
 from clozelab.results.table import ResultTable, scored_run
-from clozelab.runs.find import Runs
 from clozelab.runs.record import STAGE_NAMES, Record
 
 
@@ -36,7 +29,7 @@ def problems(table: ResultTable) -> dict[str, list[str]]:
     troubles: dict[str, Iterable[str]] = {}
     troubles["Another data set"] = table.excluded
     troubles["Another results version"] = _outdated_runs(table)
-    troubles["Unequal"] = inconsistencies(table.experiment, runs)
+    troubles["Unequal"] = inconsistencies(table)
     troubles["Not learnt"] = [lack.text for lack in arms_below_baseline(table)]
     troubles["Missing"] = _missing_runs(table)
     troubles["Not complete"] = _unfinished(runs.runs)
@@ -148,14 +141,16 @@ def _collapsed_cell(row: Row, column: DataColumn, cell: Cell) -> str:
 # -- runs that are unequal beyond what their names and their own lines say -------------------------
 
 
-def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
+def inconsistencies(table: ResultTable) -> list[str]:
     """A line for everything that makes complete runs unequal."""
+    experiment = table.experiment
+    runs = table.runs
     complete = [run for run in runs.runs if run.is_complete]
     lines: list[str] = []
     by_task = group_by(complete, lambda run: (run.stage != "pretrain", run.stage, run.task))
     for (_, stage, task), group in sorted(by_task.items(), key=lambda item: item[0]):
         subject = f"{STAGE_NAMES[stage]} runs{f' on {task}' if task else ''}"
-        lines += _unequal_settings(subject, group, experiment.free_keys)
+        lines += _unequal_settings(subject, group, table)
     scored = [run for run in complete if run.stage != "pretrain"]
     fixed = {row.name for row in experiment.rows if row.fixed_encoder}
     for row, group in group_by(scored, lambda run: run.name).items():
@@ -198,16 +193,15 @@ def _encoders_of_row(row: str, runs: Sequence[Record], *, may_share: bool) -> It
         yield f"{row}: {shared}"
 
 
-def _unequal_settings(
-    subject: str, runs: Sequence[Record], free_keys: frozenset[str]
-) -> Iterator[str]:
+def _unequal_settings(subject: str, runs: Sequence[Record], table: ResultTable) -> Iterator[str]:
     """A line for each setting that is not the same in all runs.
 
     One that sets an arm or row apart has to be the same in all of its own runs.
     """
     by_name = group_by(runs, lambda run: run.name)
+    free_keys = table.experiment.free_keys
     own_keys = {name: free_keys | keys for name, keys in own_factors(by_name).items()}
-    compared = {run.folder: _settings_to_compare(run, by_name[run.name]) for run in runs}
+    compared = {run.folder: _settings_to_compare(run, by_name[run.name], table) for run in runs}
     for key in sorted(set().union(*compared.values())):
         value_of_run = {folder: values.get(key, NO_VALUE) for folder, values in compared.items()}
         if len(set(value_of_run.values())) == 1:
@@ -230,14 +224,16 @@ def _runs_by_owner(
     return by_owner
 
 
-def _settings_to_compare(run: Record, group: Sequence[Record]) -> dict[str, str]:
+def _settings_to_compare(
+    run: Record, group: Sequence[Record], table: ResultTable
+) -> dict[str, str]:
     """A run's settings, and what its encoder decides for it, which no setting says."""
     same_seeds = [candidate for candidate in group if seeds_of(candidate) == seeds_of(run)]
-    run_settings = settings(run)
+    run_settings = dict(table.evidence_of(run).settings)
     if len(same_seeds) > 1:
         # A row takes one of the learning rates that were tried for all its seeds.
-        tuned = [settings(candidate) for candidate in same_seeds if candidate.stage == "finetune"]
-        rates = join_facts(tuned)
+        tuned = [candidate for candidate in same_seeds if candidate.stage == "finetune"]
+        rates = join_facts([table.evidence_of(candidate).settings for candidate in tuned])
         run_settings |= {key: rates[key] for key in RATE_KEYS if key in rates}
     data = run.facts.get("data") or {}
     if data.get("max_seq_length"):

@@ -93,7 +93,7 @@ def commands(runs: Sequence[Record]) -> list[str]:
 
 def _has_launched(launch: Launch, run: Record) -> bool:
     """Say whether a run is one of a launch's jobs, with the values that the launch gave."""
-    if run.job_name not in launch.jobs:
+    if run.job_name not in launch.job_names:
         return False
     if launch.words[:1] != [run.stage]:
         return True  # a reproduction, whose words are not those of its jobs

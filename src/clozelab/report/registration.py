@@ -238,18 +238,15 @@ def _differences_from_registration(
     for stage, missing_seeds in _missing_seeds(entry, experiment, seeds).items():
         if missing_seeds:
             yield f"no run yet of {_named_seeds(stage, missing_seeds)}"
-    names = _unrun(registered, finished)
+    names = []
+    if finished:
+        names = [
+            name for name in sorted(registered) if registered[name] - finished.get(name, set())
+        ]
     if len(names) > MOST_SHOWN:
         names = [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
     if names:
         yield f"no run yet of a registered setting of {join_list(names)}"
-
-
-def _unrun(registered: Mapping[str, Set[str]], finished: Mapping[str, Set[str]]) -> list[str]:
-    """Arms, or rows and tasks, with a registered setting that no run has; none before any run."""
-    if not finished:
-        return []
-    return [name for name in sorted(registered) if registered[name] - finished.get(name, set())]
 
 
 def _finished_settings(runs: Iterable[Record]) -> dict[str, set[str]]:

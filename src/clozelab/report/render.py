@@ -21,24 +21,14 @@ from jinja2 import Environment
 
 from claims.analysis.schema import PERCENT
 from claims.analysis.verdicts import Judgement, run_interim_analysis
-from claims.report.files import (
-    Drawing,
-    spreadsheet_text,
-    write_claims,
-    write_page,
-    write_pictures,
-)
+from claims.report.files import Drawing, spreadsheet_text, write_claims, write_page, write_pictures
 from claims.report.forest_picture import draw_forest, forest_files
 from claims.report.page import ColumnGroup, ColumnHeading, RowView
 from claims.report.pictures import use_style
 from claims.text.phrases import DASH, in_units
 from clozelab.metrics.metric import NO_UNIT, PREFIX
 from clozelab.report.page import Page, build_page, templates
-from clozelab.report.plots import (
-    draw_curves,
-    draw_layers,
-    draw_lines,
-)
+from clozelab.report.plots import draw_curves, draw_layers, draw_lines
 from clozelab.report.registration import registration_summary
 from clozelab.report.summaries import with_own_sizes
 from clozelab.results.adhoc import infer_table

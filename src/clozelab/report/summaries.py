@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from claims.analysis.grouping import group_by
 from claims.analysis.schema import Row
@@ -83,7 +83,7 @@ def with_own_sizes(table: ResultTable) -> ResultTable:
             label = f"{label} ({row.label})"
         labels.add(label)
         rows.append(row.model_copy(update={"label": label}))
-    return table.with_rows(rows)
+    return replace(table, spec=table.spec.model_copy(update={"rows": tuple(rows)}))
 
 
 def _own_size(row: Row, table: ResultTable) -> str:

@@ -204,24 +204,18 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     for groups in ([overrides_of(runs)], [names], settings_by_task):
         keys = list(dict.fromkeys(chain.from_iterable(map(differing_keys, groups))))
         if keys:
-            return _without_names(keys, list(chain.from_iterable(groups)))
+            # A multirun names its arms by what differs, and that says more than the name. Arm a at
+            # rate 1, arm b at rate 2: the rate alone tells both apart.
+            plain = [key for key in keys if key not in NAMES]
+            values = list(chain.from_iterable(groups))
+            is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
+            return plain if plain and is_enough else keys
     return []
 
 
 def _names_of(run: Record) -> dict[str, str]:
     """The arm or row that a run says it is."""
     return {key: str(value) for key, value in run.config.items() if key in ("arm", "row")}
-
-
-def _without_names(keys: list[str], values: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys that are no names, where these tell as many rows apart.
-
-    A multirun names its arms by what differs: that says more than the name.
-    """
-    # Arm a at rate 1, arm b at rate 2: the rate alone tells both apart.
-    plain = [key for key in keys if key not in NAMES]
-    is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
-    return plain if plain and is_enough else keys
 
 
 def _num_combinations(keys: Sequence[str], values: Sequence[Mapping[str, object]]) -> int:

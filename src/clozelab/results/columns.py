@@ -78,7 +78,10 @@ def _datasets_on(
     datasets = []
     # False sorts first: the column's own task, then the others by name.
     for task in sorted(by_task, key=lambda name: (name != column.task, name)):
-        run = _describing_run(runs, task, column.metric, by_task[task])
+        # The run that knows most, as they are sorted, and has the metric. Of a measure some runs
+        # lack a score: no causal encoder reads from the right, for example.
+        having = (run for run in reversed(runs) if run.task == task and column.metric in run.values)
+        run = next(having, by_task[task])
         used = used_metrics.get(task, set())
         if _belongs(run, column, used):
             dataset = _data_column(run, column, generators[task], runs, is_first=not used)
@@ -97,18 +100,6 @@ def _without_paper(dataset: DataColumn) -> DataColumn:
 def _completeness(run: Record) -> tuple[bool, bool]:
     """How much a run tells of its task's columns: the larger, the more."""
     return is_scored(run), any(score.baselines for score in run.scores.values())
-
-
-def _describing_run(runs: Sequence[Record], task: str, metric: str, otherwise: Record) -> Record:
-    """The run that knows most and has a metric: of a measure some runs lack a score.
-
-    No causal encoder reads from the right, for example.
-    """
-    # They come sorted by what they tell (`_completeness`), least first.
-    for run in reversed(runs):
-        if run.task == task and metric in run.values:
-            return run
-    return otherwise
 
 
 def _belongs(run: Record, column: Column, used: Set[str]) -> bool:

@@ -8,7 +8,7 @@ that decide are in analysis/comparability.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -302,11 +302,9 @@ def find_outdated(runs: Iterable[Record], free_keys: Iterable[str]) -> dict[Path
 def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]:
     """Folder of a run beside newer ones of its column, or with `is_free` of its row -> why not."""
 
-    def comparison_of(run: Record) -> Hashable:
-        return run.stage, run.task, run.name if is_free else ""
-
     outdated = {}
-    for group in group_by(runs, comparison_of).values():
+    comparisons = group_by(runs, lambda run: (run.stage, run.task, run.name if is_free else ""))
+    for group in comparisons.values():
         newest = max(run.stage_version for run in group)
         for run in group:
             version = run.stage_version

@@ -30,10 +30,7 @@ from claims.text.did_you_mean import hint
 from clozelab.metrics.metric import UNKNOWN_UNIT
 from clozelab.results.units import UNKNOWN, scale_without_runs
 from clozelab.text.paths import EXPERIMENTS_DIR
-from clozelab.text.plain import (
-    JsonObject,
-    PlainDict,
-)
+from clozelab.text.plain import JsonObject, PlainDict
 
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree.

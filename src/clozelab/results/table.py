@@ -18,7 +18,7 @@ import numpy as np
 
 from claims.analysis.comparability import Pair, RowEvidence, RunEvidence
 from claims.analysis.grouping import group_by
-from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Row
+from claims.analysis.schema import OUR_SPLIT, PERCENT, Column
 from claims.analysis.scores import (
     Cell,
     CheckpointSeries,
@@ -202,10 +202,6 @@ class ResultTable(ScoreTable):
             if column.column:
                 names.add(column.column.name)
         raise ValueError(f"no column {name!r} with a run; {hint(name, names - {''})}")
-
-    def with_rows(self, rows: Sequence[Row]) -> ResultTable:
-        """The table with other labels of its rows."""
-        return replace(self, spec=self.spec.model_copy(update={"rows": tuple(rows)}))
 
 
 # -- two rows side by side ------------------------------------------------------------------------

@@ -249,7 +249,10 @@ def _checked_manifest(path: Path, zipped: zipfile.ZipFile) -> Manifest:
     max_bytes = max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
     if MANIFEST not in entries or entries[MANIFEST].file_size > max_bytes:
         raise ValueError(f"{path} is no pack: it has no {MANIFEST}")
-    _check_entries(path, entries)
+    for name, entry in entries.items():
+        # The upper half of external_attr is Unix's mode; 0 is that of a zip made elsewhere.
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise ValueError(f"{path}: {name!r} is a link or the like, as nothing in a pack is")
     try:
         manifest = Manifest.model_validate_json(zipped.read(MANIFEST))
     except ValidationError as error:
@@ -270,14 +273,6 @@ def _checked_manifest(path: Path, zipped: zipfile.ZipFile) -> Manifest:
     if sum(sizes) > max_bytes:
         raise ValueError(f"{path} unpacks to over {max_bytes:,} bytes, as no pack does")
     return manifest
-
-
-def _check_entries(path: Path, entries: Mapping[str, zipfile.ZipInfo]) -> None:
-    """ValueError for what is no plain file, such as a link."""
-    for name, entry in entries.items():
-        # The upper half of external_attr is Unix's mode; 0 is that of a zip made elsewhere.
-        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise ValueError(f"{path}: {name!r} is a link or the like, as nothing in a pack is")
 
 
 def _check_names(path: Path, manifest: Manifest) -> None:

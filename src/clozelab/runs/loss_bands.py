@@ -116,11 +116,6 @@ def load_bands() -> list[Band]:
     return bands
 
 
-def known_corpora() -> frozenset[object]:
-    """The checksums of the texts that there are bands of."""
-    return frozenset(band.settings["corpus"] for band in load_bands())
-
-
 def expected_range(seeds: Sequence[float]) -> tuple[float, float]:
     """Where another seed's loss is expected: the 95 % prediction interval of Student's t."""
     from claims.analysis.statistics import CONFIDENCE, t_quantile  # scipy takes a second
@@ -223,9 +218,10 @@ def differences(own: JsonObject, theirs: JsonObject) -> dict[str, tuple[object, 
 def match_of(run: Record) -> Match | None:
     """A pre-training beside the band of its kind; None where there is none at its tokens."""
     # Most runs are on a text of their own: of those no file is read.
-    if run.inputs.get("corpus") not in known_corpora() or "validation/loss" not in run.curves:
+    corpus = run.inputs.get("corpus", "")
+    of_text = [band for band in load_bands() if band.settings["corpus"] == corpus]
+    if not of_text or "validation/loss" not in run.curves:
         return None
-    of_text = [band for band in load_bands() if band.settings["corpus"] == run.inputs["corpus"]]
     for match in nearest(run, of_text):
         if all(map(_is_of_training, match.differing)) and match.readings:
             return match

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -49,6 +49,10 @@ class Launch(BaseModel):
     started_in: str
     root: str  # where its runs were to lie
     jobs: list[JobName]  # none where the stage was not to be run
+
+    @cached_property
+    def job_names(self) -> frozenset[JobName]:
+        return frozenset(self.jobs)
 
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -63,14 +62,6 @@ def read_delta(
     for source in origin.sources:
         if source.schema:
             search_path.append((source.provider, f"{source.schema}://{source.path}"))
-    return dict(_read_delta(tuple(search_path), group, choice, with_parts))
-
-
-@cache
-def _read_delta(
-    search_path: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool
-) -> PlainDict:
-    """`search_path` has (provider, address) of every folder of configuration files."""
     return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
 

@@ -133,7 +133,7 @@ def _commands_to_go_on(
     single_runs = []
     for run in trouble:
         launch = unfinished.get(run.stage)
-        is_of_launch = launch is not None and run.job_name in launch.jobs
+        is_of_launch = launch is not None and run.job_name in launch.job_names
         if not is_of_launch and run.command:
             single_runs.append(run.command)
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))

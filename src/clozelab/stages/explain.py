@@ -11,12 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from clozelab.files.atomic import atomic_open
-from clozelab.modules.answering import (
-    ACT_OF_TASK,
-    MODEL_KEYS,
-    load_predictor,
-    parse_output,
-)
+from clozelab.modules.answering import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
 from clozelab.report.explanation import draw, render_page
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from clozelab.planning.plan import MATCHINGS, make_plan, save_plan
 from clozelab.planning.plan_screen import print_plan, print_warnings
-from clozelab.planning.tables import (
-    busy_lines,
-    sums,
-)
+from clozelab.planning.tables import busy_lines, sums
 from clozelab.terminal import ParsedArgs, say, verb
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...]

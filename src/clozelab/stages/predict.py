@@ -113,7 +113,10 @@ def predict_texts(args: ParsedArgs) -> None:
     if is_file:
         errors = values.get("errors", "mark")
         roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
-        _say_columns(file.name, roles, values)
+        # Neither the columns' names nor the user say which of them are texts.
+        if "text" not in values and set(roles) != set(roles.values()):
+            described = describe_for_command_line(list(roles.values()))
+            print(f"{file.name}: {described}", file=sys.stderr)
     else:
         errors = "raise"  # there are no other texts to answer
         roles = answering.roles_of_command_line(file, act)
@@ -140,9 +143,3 @@ def _output_file(values: Mapping[str, str]) -> Path | None:
     if out.exists() and "input" in values and out.samefile(values["input"]):
         raise ValueError(f"output={out} is the input: its answers would replace it")
     return out
-
-
-def _say_columns(file_name: str, roles: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Print which columns are read as texts, where neither their names nor the user say it."""
-    if "text" not in values and set(roles) != set(roles.values()):
-        print(f"{file_name}: {describe_for_command_line(list(roles.values()))}", file=sys.stderr)

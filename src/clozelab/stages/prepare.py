@@ -14,12 +14,8 @@ from clozelab.corpus.manifest import StepFacts
 from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
-from clozelab.terminal import (
-    print_table,
-)
-from clozelab.text.formatting import (
-    visible,
-)
+from clozelab.terminal import print_table
+from clozelab.text.formatting import visible
 
 STEPS = (
     Heading("step"),

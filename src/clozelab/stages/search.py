@@ -99,22 +99,12 @@ def main(args: ParsedArgs) -> int:
         cosines = cosine_similarities(vectors, query)
         best = most_similar(cosines, int(values["top_k"]))
         hits = [(rows[index], float(cosines[index])) for index in best]
-        print_hits(hits, roles, heading=heading, is_json="json" in args.flags)
+        is_json = "json" in args.flags
+        if heading is not None and not is_json:
+            print(f"# {' '.join(heading.split())}")
+        for row, cosine in hits:
+            print_hit(row, roles, cosine, query=heading, is_json=is_json)
     return 0
-
-
-def print_hits(
-    hits: Sequence[tuple[PlacedRow, float]],
-    roles: Mapping[str, str],
-    *,
-    heading: str | None,
-    is_json: bool,
-) -> None:
-    """Print the rows that are most like a query, each with its cosine."""
-    if heading is not None and not is_json:
-        print(f"# {' '.join(heading.split())}")
-    for row, cosine in hits:
-        print_hit(row, roles, cosine, query=heading, is_json=is_json)
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from clozelab.results.rerun import (
-    refuse_other_version,
-    rerun_from_beginning,
-    rerun_from_checkpoint,
-)
+from clozelab.results.rerun import refuse_other_version, rerun_from_beginning, rerun_from_checkpoint
 from clozelab.runs.archive import open_archive
 from clozelab.runs.find import open_run
 from clozelab.terminal import ParsedArgs, say, verb

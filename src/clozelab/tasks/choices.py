@@ -25,15 +25,10 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.readers.benchmarks import FOLDERS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
-from clozelab.tasks.sequences import (
-    GroupedSequences,
-    Sequences,
-    encode_examples,
-    join_sequences,
-)
+from clozelab.tasks.sequences import GroupedSequences, Sequences, encode_examples, join_sequences
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
-from clozelab.tasks.texts import TextSplit, sequence_states, text_split
+from clozelab.tasks.texts import TextSplit, pooled_states, text_split
 from clozelab.tasks.unit import BatchContext, SplitSource, TaskModel, Unit
 from clozelab.text.plain import PlainDict
 
@@ -207,11 +202,7 @@ class ChoiceUnit(Unit[TextExamples]):
 
     def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B * K, H]."""
-        hidden = model.encode(batch)
-        has_bilstm = model.bilstm is not None
-        return sequence_states(
-            model.encoder, model.output_head, hidden, batch["layout"], has_bilstm
-        )
+        return pooled_states(model, batch)
 
 
 def _sequences_of(examples: TextExamples) -> tuple[list[str], list[str]]:

@@ -36,12 +36,7 @@ from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
 from clozelab.tasks.batches import Batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
 from clozelab.tasks.classes import SHOWN_LABELS
-from clozelab.tasks.contrast import (
-    TextStates,
-    batch_logits,
-    check_temperature,
-    positive_places,
-)
+from clozelab.tasks.contrast import TextStates, batch_logits, check_temperature, positive_places
 from clozelab.tasks.mining import QUERIES_AT_ONCE, TextGroups, encode_texts, mine
 from clozelab.tasks.sequences import Ints, join_sequences
 from clozelab.tasks.tables import TextExamples

@@ -211,13 +211,6 @@ def concatenate(pieces: Sequence[Int32s]) -> tuple[Int32s, Ints]:
     return flat.astype(np.int32, copy=False), offsets_of([len(piece) for piece in pieces])
 
 
-def boundary_tokens(tokenizer: Tokenizer) -> tuple[Int32s, Int32s]:
-    """[CLS] and [SEP], each as an array of one."""
-    cls = np.array([tokenizer.cls_id], dtype=np.int32)
-    sep = np.array([tokenizer.sep_id], dtype=np.int32)
-    return cls, sep
-
-
 def join_sequences(splits: Sequence[TokenSequences]) -> TokenSequences:
     """The sequences of all splits behind each other."""
     offsets = offsets_of(np.concatenate([split.lengths for split in splits]))
@@ -334,7 +327,8 @@ def assemble(
 
     `cut` is how many tokens each has lost, or nothing.
     """
-    cls, sep = boundary_tokens(tokenizer)
+    cls = np.array([tokenizer.cls_id], dtype=np.int32)
+    sep = np.array([tokenizer.sep_id], dtype=np.int32)
     if second is None:
         sequences = [np.concatenate([cls, ids, sep]) for ids in first]
     else:

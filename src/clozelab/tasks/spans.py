@@ -210,7 +210,14 @@ class SpanTarget(Target):
         golds = {question.id: question.answers for question in split.examples.questions}
         if self.settings.with_unanswerable:
             threshold, scores = self._at_threshold(golds, answers)
-            scores |= _v2_extras(golds, answers, threshold)
+            # Scores that depend on no threshold, or on 0.
+            untuned = squad.score_v2(golds, answers.texts, answers.null_odds, 0.0)
+            scores |= squad.average_precisions(golds, answers.texts, answers.null_odds)
+            scores |= {
+                "threshold": threshold,
+                "exact_untuned": untuned["exact"],
+                "f1_untuned": untuned["f1"],
+            }
             texts = with_threshold(answers, threshold)
         else:
             texts = answers.texts
@@ -328,17 +335,6 @@ class SpanTarget(Target):
     def model_config_to_save(self, scores: Mapping[str, float]) -> PlainDict:
         """The n-best rules and, of 2.0, from which null odds on there is no answer."""
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
-
-
-def _v2_extras(golds: squad.Answers, answers: Answers, threshold: float) -> dict[str, float]:
-    """Scores of 2.0 that depend on no threshold, or on 0; and the threshold itself."""
-    untuned = squad.score_v2(golds, answers.texts, answers.null_odds, 0.0)
-    extras = squad.average_precisions(golds, answers.texts, answers.null_odds)
-    return extras | {
-        "threshold": threshold,
-        "exact_untuned": untuned["exact"],
-        "f1_untuned": untuned["f1"],
-    }
 
 
 def _json_file(content: object) -> list[str]:

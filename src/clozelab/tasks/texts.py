@@ -252,11 +252,7 @@ class TextUnit(Unit[TextExamples]):
 
     def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B, H]."""
-        hidden = model.encode(batch)
-        has_bilstm = model.bilstm is not None
-        return sequence_states(
-            model.encoder, model.output_head, hidden, batch["layout"], has_bilstm
-        )
+        return pooled_states(model, batch)
 
 
 class VectorUnit(TextUnit):
@@ -371,6 +367,13 @@ class VectorUnit(TextUnit):
         vectors = model.encoder.sentence_states(hidden, batch["layout"], self.pooling)
         # The texts of an example are neighbours in the batch.
         return vectors.view(len(batch["example_index"]), -1, vectors.shape[1])
+
+
+def pooled_states(model: TaskModel, batch: Batch) -> Tensor:
+    """What a task's head reads of each sequence of a batch [B, H]."""
+    hidden = model.encode(batch)
+    has_bilstm = model.bilstm is not None
+    return sequence_states(model.encoder, model.output_head, hidden, batch["layout"], has_bilstm)
 
 
 def sequence_states(

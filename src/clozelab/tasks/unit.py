@@ -265,12 +265,8 @@ class Unit(ABC, Generic[E]):
         if examples.labels is not None:
             labels = target.shown_labels(self.flat_labels(examples))
         rows = examples.rows
-        return Preview(
-            self.preview_texts(examples), labels, len(examples), self.preview_counts(examples), rows
-        )
-
-    def preview_counts(self, examples: E) -> Mapping[str, int]:
-        return dict(examples.counts)
+        counts = dict(examples.counts)
+        return Preview(self.preview_texts(examples), labels, len(examples), counts, rows)
 
     def joined(self, parts: Sequence[E]) -> E:
         """The examples of several training files as those of one, for baselines."""

@@ -31,12 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.readers.conll import (
-    ColumnFormat,
-    TaggedSentences,
-    predicted_lines,
-    read_conll,
-)
+from clozelab.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.cache import Arrays, Facts
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
@@ -133,7 +128,11 @@ def build_sequences(
         )
     tokens, starts, counts = _encode_words(sentences, tokenizer, budget)
     sentence_starts = offsets_of([len(words) for words in sentences.words])  # [S + 1] into words
-    document_begins, document_ends = _document_bounds(sentences.documents, sentence_starts)
+    # Numbers of documents rise, so a document's first and last sentence are found by bisection.
+    # Documents [1, 1, 2] with sentences of 3, 2 and 4 words begin at [0, 0, 5], end at [5, 5, 9].
+    documents = sentences.documents
+    document_begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
+    document_ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
     pieces: list[Int32s] = []
     positions: list[Int32s] = []
     num_words = []
@@ -163,17 +162,6 @@ def build_sequences(
         "sentence_offsets": offsets_of(sentence_lengths),
     }
     return arrays, counts
-
-
-def _document_bounds(documents: Sequence[int], sentence_starts: Ints) -> tuple[Ints, Ints]:
-    """The first word, and one behind the last, of each sentence's document [S].
-
-    Documents [1, 1, 2] with sentences of 3, 2 and 4 words begin at [0, 0, 5] and end at [5, 5, 9].
-    """
-    # Numbers of documents rise, so a document's first and last sentence are found by bisection.
-    begins = sentence_starts[np.searchsorted(documents, documents, side="left")]
-    ends = sentence_starts[np.searchsorted(documents, documents, side="right")]
-    return begins, ends
 
 
 def _encode_words(

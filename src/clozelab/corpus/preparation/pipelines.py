@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from clozelab.corpus.preparation.passes import Work
-from clozelab.corpus.preparation.pool import (
-    ENVIRONMENT,
-    EndedProcessError,
-    Result,
-    ShardPool,
-    Task,
-)
+from clozelab.corpus.preparation.pool import ENVIRONMENT, EndedProcessError, Result, ShardPool, Task
 from clozelab.corpus.prepare import MakePool
 from clozelab.files.atomic import atomic_open
 from clozelab.text.packages import require_package

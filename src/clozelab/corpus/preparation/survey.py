@@ -69,10 +69,13 @@ def survey_documents(documents: Sequence[Document], *, learns: bool) -> Arrays:
         columns["document_characters"].append(document.num_characters)
         columns["document_sentences"].append(len(document.lines))
         _add_stretches(columns, document.lines)
-        num_blocks = 0
+        blocks: Sequence[str] = ()
         if learns:
-            num_blocks = _add_blocks(columns, document.lines)
-        columns["block_counts"].append(num_blocks)
+            blocks = blocks_of(document.lines)
+        for block in blocks:
+            columns["block_hash"].append(hash_of(f"{BLOCK_SALT}{block}"))
+            columns["block_characters"].append(len(block))
+        columns["block_counts"].append(len(blocks))
     return {name: np.array(column) for name, column in columns.items()}
 
 
@@ -90,15 +93,6 @@ def _add_stretches(columns: dict[str, array[int]], sentences: Sequence[str]) -> 
         columns["stretch_characters"].append(characters)
         columns["stretch_sentences"].append(end - start)
         start = end
-
-
-def _add_blocks(columns: dict[str, array[int]], sentences: Sequence[str]) -> int:
-    """Add a document's blocks, and return their number."""
-    blocks = blocks_of(sentences)
-    for block in blocks:
-        columns["block_hash"].append(hash_of(f"{BLOCK_SALT}{block}"))
-        columns["block_characters"].append(len(block))
-    return len(blocks)
 
 
 def blocks_of(sentences: Sequence[str]) -> list[str]:

@@ -94,7 +94,10 @@ def cut_shards(
     number = size = 0
     for file in files:
         runs.append(TextRun(file.source, file.has_lines, []))
-        for text in _documents_of_file(file, counts, bytes_read.add):
+        texts = file.texts(counts, bytes_read.add)
+        if file.has_lines:
+            texts = _paragraphs(texts)
+        for text in texts:
             runs[-1].texts.append(text)
             size += len(text) + DOCUMENT_CHARACTERS + LINE_CHARACTERS * text.count("\n")
             if size >= limit:
@@ -105,13 +108,6 @@ def cut_shards(
     if size:
         yield TextShard(number, runs, bytes_read.take())
     _refuse_many_bad(counts)
-
-
-def _documents_of_file(file: Shard, counts: CorpusCounts, advance: Advance) -> Iterator[str]:
-    texts = file.texts(counts, advance)
-    if file.has_lines:
-        return _paragraphs(texts)
-    return texts
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:

@@ -39,10 +39,6 @@ _EMPHASIS = re.compile(r"(([*_])(?<![\w*][*_])\2{0,2})(?=\S)([^*_\n]{1,400})(?<=
 _UNUSUAL = re.compile(f"{_INVISIBLE.pattern[:-1]}{_LINE_END.pattern[1:]}")
 
 
-def _unescape(match: re.Match[str]) -> str:
-    return html.unescape(match[0])
-
-
 class Clean(CorpusStep):
     """Takes out what is no text, and lines without a word; an empty document is dropped."""
 
@@ -70,7 +66,7 @@ def clean(text: str) -> list[str]:
     """Lines that hold a word, without invisible characters, HTML tags and light Markdown."""
     # Each pattern runs only where a sign of it is in the text.
     if "&" in text:
-        text = _ENTITY.sub(_unescape, text)
+        text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
     if _UNUSUAL.search(text):
         text = _LINE_END.sub("\n", _INVISIBLE.sub("", text))
     if "<" in text:

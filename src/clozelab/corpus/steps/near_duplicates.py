@@ -19,13 +19,7 @@ import numpy as np
 from clozelab.corpus.documents import DUPLICATE, hash_of
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.settings import check_count, check_range
-from clozelab.corpus.steps.step import (
-    MAX_EXAMPLES,
-    Arrays,
-    Document,
-    StepReport,
-    SurveyStep,
-)
+from clozelab.corpus.steps.step import MAX_EXAMPLES, Arrays, Document, StepReport, SurveyStep
 
 NUM_ORDERS = 128
 BAND = np.uint32  # four bytes that agree make two documents candidates
