@@ -107,7 +107,8 @@ class Corpus:
             order = np.arange(min(number, len(instances)))
             return instances, 0, instance_indices(seed, len(instances), order)[1]
         instances = self.instances(objective, seq_length, here)
-        mixture = Mixture(instances.sources(), here, sizes, seed)
+        lengths = dict(zip(sizes, instances.mean_tokens(), strict=True))
+        mixture = Mixture(instances.sources(), here, lengths, seed)
         epoch, index = mixture.places(np.arange(number))
         return instances, one_or_all(epoch), index
 
