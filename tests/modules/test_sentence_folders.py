@@ -413,6 +413,33 @@ def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
         assert max_positions(tmp_path / name) == 12
 
 
+def test_an_export_with_a_named_pooling_keeps_the_prompts(write: Any, tmp_path: Path) -> None:
+    prompts = {"query": "a b", "document": "c"}
+    folder = write(SentenceVectors("cls", prompts=prompts))
+    to = [f"to={tmp_path / 'mean'}", "format=sentence_transformers", "pooling=mean"]
+    assert main(["export", str(folder), *to]) == 0
+    assert sentence_vectors(tmp_path / "mean") == SentenceVectors("mean", prompts=prompts)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_without_a_prompts_tokens_are_refused(write: Any, pooling: str) -> None:
+    """The library leaves them out of a mean, and takes the first token behind them for [CLS]."""
+    folder = write(SentenceVectors(pooling))
+    path = folder / "1_Pooling/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"include_prompt": False}))
+    assert sentence_vectors(folder) == SentenceVectors(pooling), "nothing is left out"
+    prompts = {"prompts": {"query": "a b", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with pytest.raises(ValueError, match=rf"include_prompt is false, .*; say pooling={pooling}"):
+        sentence_vectors(folder)
+    ours = embeddings(folder, pooling=pooling, prompt="query")
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(folder), device="cpu")
+    assert np.abs(theirs.encode(TEXTS, prompt_name="query") - ours).max() > 1e-2
+    theirs[1].include_prompt = True
+    assert np.abs(theirs.encode(TEXTS, prompt_name="query") - ours).max() <= 1e-5
+
+
 def test_another_vocabulary_and_an_export_leave_the_vectors_as_they_were(
     write: Any, tmp_path: Path
 ) -> None:

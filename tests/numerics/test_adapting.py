@@ -27,8 +27,9 @@ from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, save_encoder_folder
 from clozelab.models.layout import Layout
-from clozelab.models.peft_folders import read_adapter
+from clozelab.models.peft_folders import read_about, read_adapter
 from clozelab.modules.exporting import write_merged
+from clozelab.modules.model import MULTI_LABEL, read_model, write_model
 
 DENSE = "attention.output.dense"
 # peft's names; those of the last column are ours, which say the same.
@@ -159,6 +160,65 @@ def test_another_adaptation_is_no_folder_of_pefts(tmp_path: Path) -> None:
     parametrize.register_parametrization(attention.output.dense, "bias", Scaled())
     save_adapter(tmp_path / "adapter", encoder, {}, "base")
     assert not (tmp_path / "adapter").exists()
+
+
+OF_BASE = {
+    "answers": {"ranks": ["poor", "fair", "good"]},
+    "task": "grades",
+    "texts_per_example": 2,
+    "max_seq_length": 8,
+    "untrained": ["pooler"],
+}
+OF_RUN = {"answers": {"threshold": 0.4}, "task": "moods", "texts_per_example": 1}
+
+
+@pytest.mark.parametrize("has_config", [True, False])
+def test_a_merged_head_answers_by_its_own_rules(has_config: bool, tmp_path: Path) -> None:
+    """Its base tells three ordered classes apart, by two outputs."""
+    base = build_pair(case_of("bert"), "Model", tmp_path).encoder
+    tokenizer = tokenizer_of(case_of("bert"))
+    ordinal = {"classification": nn.Linear(base.config.hidden_size, 2)}
+    labels: dict[str, Any] = {
+        "labels": ["more than poor", "more than fair"],
+        "problem_type": MULTI_LABEL,
+    }
+    about = {"clozelab": OF_BASE}
+    write_model(tmp_path / "base", base, ordinal, tokenizer, extra_config=about, **labels)
+    encoder = load_encoder(tmp_path / "base")
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=True)
+    head = nn.Linear(base.config.hidden_size, 2)
+    config: dict[str, Any] = {}
+    if has_config:
+        config = {"id2label": {"0": "calm", "1": "glad"}, "clozelab": OF_RUN}
+        config["problem_type"] = MULTI_LABEL
+    heads = {"classification": head}
+    save_adapter(tmp_path / "adapter", encoder, heads, "base", config=config)
+    (tmp_path / "merged").mkdir()
+    write_merged(tmp_path / "adapter", tmp_path / "base", tmp_path / "merged")
+    model = read_model(tmp_path / "merged")
+    assert torch.equal(model.heads["classification"].state_dict()["weight"], head.weight)
+    if has_config:
+        assert (model.task, model.class_names) == ("multi_label", ("calm", "glad"))
+        assert model.provenance == OF_RUN
+    else:
+        assert (model.task, model.class_names) == ("classification", ("LABEL_0", "LABEL_1"))
+        assert model.provenance == {}
+
+
+def test_a_head_that_peft_has_not_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = build_pair(case_of("bert"), "Model", tmp_path).encoder
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
+    heads = {"choices": nn.Linear(encoder.config.hidden_size, 1)}
+    config: dict[str, Any] = {"clozelab": OF_RUN}
+    save_adapter(tmp_path / "adapter", encoder, heads, "base", config=config)
+    assert "peft has no place for this head (choices)" in caplog.text
+    assert not read_adapter(tmp_path / "adapter").whole
+    assert read_about(tmp_path / "adapter") == {"config": {}}
+    save_adapter(tmp_path / "vectors", encoder, {}, "base", config=config)
+    assert caplog.text.count("peft has no place") == 1
+    assert read_about(tmp_path / "vectors") == {"config": config}
 
 
 def test_parts_that_peft_has_trained_whole_are_merged_or_refused(tmp_path: Path) -> None:

@@ -146,12 +146,24 @@ def test_a_stopped_run_ends_as_one_that_was_not(
         assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
 
 
-def test_an_adapter_is_written_and_merged_again(adapted: Any, world: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_written_and_merged_again(adapted: Any, tmp_path: Path, capsys: Any) -> None:
     folder = adapted(LORA)
     assert main(["export", str(folder), "format=peft", f"to={tmp_path / 'peft'}"]) == 0
-    words = ["export", str(tmp_path / "peft"), f"base={world / 'encoder'}"]
+    words = ["export", str(tmp_path / "peft")]
     assert main([*words, f"to={tmp_path / 'merged'}"]) == 0
     assert torch.allclose(logits(tmp_path / "merged"), logits(folder / "model"), atol=1e-5)
+    # It answers as the run's own model: the same labels, texts and rules.
+    ours, merged = (read_model(path) for path in (folder / "model", tmp_path / "merged"))
+    assert (merged.task, merged.labels) == (ours.task, ours.labels) != (None, ())
+    assert merged.provenance == ours.provenance
+    # Another model of its base's name is none; whoever names one may take it.
+    path = tmp_path / "peft/adapter_config.json"
+    settings = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "model")}
+    path.write_text(json.dumps(settings))
+    capsys.readouterr()
+    assert main([*words, f"to={tmp_path / 'other'}"]) == 1
+    assert "is not the model that" in capsys.readouterr().err
+    assert main([*words, f"base={folder / 'model'}", f"to={tmp_path / 'other'}"]) == 0
 
 
 @pytest.mark.slow  # the libraries take long to import

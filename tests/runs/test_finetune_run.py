@@ -438,6 +438,13 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
         finetune("predict_test=true")
 
 
+def test_a_model_that_was_not_kept_is_no_complete_run(finetune: Any) -> None:
+    folder = finetune("task=sst2", "epochs=1", "keep_model=false")
+    assert not (folder / "model").exists()
+    with refuses("is complete, but has no model: it was trained without"):
+        finetune("task=sst2", "epochs=1", "keep_model=true")
+
+
 def test_questions(finetune: Any, world: Path) -> None:
     """Also those of a test file without answers; the validation file gives the very answers that
     were scored.

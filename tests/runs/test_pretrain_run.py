@@ -440,6 +440,28 @@ def test_encoders_on_the_way_are_kept_and_change_nothing(
     run_here(workplace, second, **changes)  # complete
 
 
+def test_an_early_stop_tells_of_the_steps_that_were_trained(
+    workplace: Path, tmp_path: Path
+) -> None:
+    """It comes after step 4 of 10, no log point, in the phase of short sequences."""
+    changes = {
+        "callbacks": "early_stopping",
+        "callbacks.early_stopping.patience": 1,
+        "callbacks.early_stopping.min_delta": 100,
+        "validation.interval_steps": 2,
+        "trainer.log_interval_steps": 50,
+        "keep_encoders": "[0.2,0.9]",
+    }
+    run_here(workplace, tmp_path / "run", **changes)
+    facts = state(tmp_path / "run")["facts"]
+    assert (facts["steps"], facts["total_steps"]) == (4, 10)
+    assert 0 < facts["tokens"] <= 4 * 8 * 16 and facts["flops"] and facts["batches_seen"]
+    about = json.loads((tmp_path / "run/encoder/config.json").read_text())["clozelab"]
+    assert (about["step"], about["trained_seq_lengths"]) == (4, [16])
+    assert "encoders/step-9 is not there" in (tmp_path / "run/log.txt").read_text()
+    run_here(workplace, tmp_path / "run", **changes)  # complete
+
+
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
     """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
     that are taken.

@@ -20,7 +20,7 @@ from clozelab.runs.reuse import (
     is_done,
     kept_steps,
     missing_encoders,
-    require_kept_encoders,
+    require_kept,
     shared_run_exists,
 )
 from clozelab.runs.store import Run, share_equal_run
@@ -50,7 +50,13 @@ def folder_of(record: Record | None) -> Path | None:
     return record.folder if record else None
 
 
-def train(config: Given, steps: tuple[int, ...] = (), weights: str = "") -> Path:
+def complete_record(config: Given) -> Record:
+    record = read_record(Path(config.run_dir))
+    assert record is not None and record.is_complete
+    return record
+
+
+def train(config: Given, steps: tuple[int, ...] = (), weights: str = "", **facts: object) -> Path:
     """A complete run, as the stage leaves it, without the training."""
     folder = Path(config.run_dir)
     with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
@@ -61,7 +67,7 @@ def train(config: Given, steps: tuple[int, ...] = (), weights: str = "") -> Path
         (folder / "metrics.csv").write_text(
             "step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n"
         )
-        run.complete(tokens=1000)
+        run.complete(tokens=1000, **facts)
     return folder
 
 
@@ -197,7 +203,25 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -
     plain = configuration(tmp_path, "first")
     assert is_done(plain.run_dir, stage="pretrain", config=plain)
     with refuses("is complete, but has no encoders/step-3: it was trained without"):
-        require_kept_encoders(asking)
+        require_kept(asking, complete_record(asking))
+
+
+def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) -> None:
+    # Two were kept, of which one is gone: the run has traveled.
+    kept = ["encoders/step-3", "encoders/step-5"]
+    folder = train(configuration(tmp_path, "first"), steps=(5,), kept=kept)
+    for fractions in ([], [0.3], [0.3, 0.5]):
+        asking = configuration(tmp_path, "first", keep_encoders=fractions)
+        assert is_done(asking.run_dir, stage="pretrain", config=asking)
+    asking = configuration(tmp_path, "first", keep_encoders=[0.3, 0.9])
+    assert not is_done(asking.run_dir, stage="pretrain", config=asking)
+    with refuses("is complete, but has no encoders/step-9: it was trained without"):
+        require_kept(asking, complete_record(asking))
+    # Of a run from before this was recorded, nobody knows.
+    content = json.loads((folder / "run.json").read_text())
+    del content["facts"]["kept"]
+    (folder / "run.json").write_text(json.dumps(content))
+    assert is_done(asking.run_dir, stage="pretrain", config=asking)
 
 
 def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path: Path) -> None:

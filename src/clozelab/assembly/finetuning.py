@@ -28,7 +28,7 @@ from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
-from clozelab.models.folders import load_encoder
+from clozelab.models.folders import load_encoder, read_config_dict
 from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
@@ -63,6 +63,8 @@ SMALL_LEARNING_RATE = 2e-4
 CHECKPOINT_INTERVAL_STEPS = 50
 # at least between two: a fine-tuning that is done sooner is rather begun again
 CHECKPOINT_SECONDS = 300.0
+# What a model's config.json says of its task, which an adapter's folder says, too.
+CONFIG_OF_TASK = ("id2label", "label2id", "problem_type", "clozelab")
 RESULTS_IN_RECORD = (
     "title",
     "stand_in_for",
@@ -113,7 +115,8 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     data.target.check_encoder(encoder.config, data.unit)
     given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     if cfg.initialisation == "pretrained":
-        load_heads(given_heads, folder, cfg.task.name)
+        has_fresh_pooler = encoder.has_fresh_pooler
+        load_heads(given_heads, folder, cfg.task.name, has_fresh_pooler=has_fresh_pooler)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
@@ -365,7 +368,9 @@ def predict_splits(
 def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
+    kept = []
     if job.cfg.keep_model:
+        kept.append("model")
         folder = run.dir / "model"
         save_model(
             folder, module, job.encoder_folder, job.data.inputs.tokenizer, **model_facts(job)
@@ -373,13 +378,21 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
         # Updates of random weights are none of the folder's.
         if job.cfg.initialisation == "pretrained":
-            base = str(job.encoder_folder)
-            save_adapter(run.dir / "adapter", module.encoder, module.heads(), base)
+            config: Any = read_config_dict(folder)
+            save_adapter(
+                run.dir / "adapter",
+                module.encoder,
+                module.heads(),
+                str(job.encoder_folder),
+                base_fingerprint=run.content.inputs["encoder"],
+                config={key: config[key] for key in CONFIG_OF_TASK if key in config},
+            )
     run.complete(
         results,
         data=job.data.facts,
         answers=module.target.answers,
         num_evaluations=len(module.history),
+        kept=kept,
         **facts,
         **module.facts(),
     )
@@ -390,7 +403,9 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's config.json keeps about its fine-tuning."""
     facts = {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
-    # An evaluation on the same folds is of the one that was not trained on.
+    # An evaluation on the same file is of the rows that were not trained on.
+    if job.data.held_out is not None:
+        facts["held_out"] = job.data.held_out.draw
     if isinstance(job.data.held_out, Fold):
         facts["validation_fold"] = job.data.held_out.number
     return facts

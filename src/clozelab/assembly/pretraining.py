@@ -369,13 +369,29 @@ def train(job: PretrainingJob, run: Run) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
+            warn_of_missed(job, run)
             save()
             if cfg.adaptation is not None:
-                save_adapter(run.dir / "adapter", module.model.encoder, {}, str(cfg.encoder))
+                save_adapter(
+                    run.dir / "adapter",
+                    module.model.encoder,
+                    dict(module.model.named_models["encoder"].heads.items()),
+                    str(cfg.encoder),
+                    base_fingerprint=run.content.inputs["encoder"],
+                )
             facts = module.facts()
             summarise(loggers, facts)
             run.content.scores = published_scores(job.objectives, facts)
-            run.complete({"scores": facts}, **facts)
+            kept = [f"encoders/step-{step}" for step in job.steps_to_keep]
+            run.complete({"scores": facts}, kept=kept, **facts)
+
+
+def warn_of_missed(job: PretrainingJob, run: Run) -> None:
+    """Warn of encoders that are not kept: an early stop came first, or they were asked for late."""
+    for step in job.steps_to_keep:
+        folder = run.dir / f"encoders/step-{step}"
+        if not folder.is_dir():
+            log.warning("%s is not there: that step was not trained with keep_encoders", folder)
 
 
 def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:
@@ -404,6 +420,8 @@ def save_encoder(
     folder = run.dir / "encoder"
     if step is not None:
         folder = run.dir / f"encoders/step-{step}"
+    elif module.trainer.global_step < job.data.total_steps:
+        step = module.trainer.global_step  # an early stop's
     provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
     module.save_encoder(folder, job.tokenizer.files(), provenance, job.cfg.encoder_dtype)
 

@@ -10,6 +10,7 @@ of a second stream.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -17,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,14 @@ from clozelab.models.encoder import Bottleneck, Encoder
 from clozelab.models.families.bert import Family
 from clozelab.models.folders import encoder_tensors
 from clozelab.models.layers import initialise_
-from clozelab.models.peft_folders import TASK_TYPES, FileUpdate, adapter_files, read_adapter
+from clozelab.models.peft_folders import (
+    ABOUT,
+    TASK_TYPES,
+    About,
+    FileUpdate,
+    adapter_files,
+    read_adapter,
+)
 from clozelab.models.registry import family_for
 from clozelab.models.trained import freeze
 
@@ -406,7 +414,13 @@ def adapter_updates(encoder: Encoder, folder: Path) -> dict[LoraPlace, FileUpdat
     return updates
 
 
-def save_adapter(folder: Path, encoder: Encoder, heads: Mapping[str, nn.Module], base: str) -> None:
+def save_adapter(
+    folder: Path,
+    encoder: Encoder,
+    heads: Mapping[str, nn.Module],
+    base: str,
+    **about: Unpack[About],
+) -> None:
     """Write an encoder's updates, with a task's head, as a folder of peft's; without any, nothing.
 
     What peft cannot have is left out with a warning: the model's own folder holds it merged.
@@ -430,8 +444,18 @@ def save_adapter(folder: Path, encoder: Encoder, heads: Mapping[str, nn.Module],
         whole = family.to_hf(state)
     else:
         updates = {name.removeprefix(family.prefix): value for name, value in updates.items()}
+    if heads and not whole:
+        log.warning(
+            "%s has the encoder's updates alone: peft has no place for this head (%s), which the"
+            " model's own folder holds",
+            folder,
+            ", ".join(heads),
+        )
+        about["config"] = {}
     folder.mkdir(exist_ok=True)
-    for name, content in adapter_files(updates, whole, base, task).items():
+    files = adapter_files(updates, whole, base, task)
+    files[ABOUT] = (json.dumps(about, indent=2) + "\n").encode()
+    for name, content in files.items():
         with atomic_open(folder / name) as file:
             file.write(content)
 

@@ -58,6 +58,7 @@ class Provenance(TypedDict, total=False):
     doc_stride: int
     features: str
     head: str
+    held_out: dict[str, float]
     max_query_length: int
     max_seq_length: int
     objective: ObjectiveSettings
@@ -73,6 +74,7 @@ class Provenance(TypedDict, total=False):
     step: int
     validation_fold: int
     window_pooling: str
+    window_stride: int | None
 
 
 class ConfigJson(TypedDict, total=False):
@@ -121,6 +123,23 @@ class ConfigJson(TypedDict, total=False):
     use_task_id: bool
 
 
+# what a folder remembers of its own fine-tuning alone: another on top of it has not these
+OF_ONE_TASK = (
+    "answers",
+    "positive_label",
+    "pooling",
+    "texts_per_example",
+    "template",
+    "words",
+    "features",
+    "document_context",
+    "long_documents",
+    "window_stride",
+    "window_pooling",
+    "prompts",
+    "validation_fold",
+    "held_out",
+)
 _LOG = logging.getLogger(__name__)
 # Of a value that a sentence shows.
 _SHOWN_CHARACTERS = 60

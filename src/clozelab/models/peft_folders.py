@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import safetensors.torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 FILES = (ADAPTER, WEIGHTS)
+ABOUT = "clozelab.json"  # what a run here knows of its adapter, and peft has no place for
 PREFIX = "base_model.model."
 UPDATE = re.compile(r"(.+)\.lora_([AB])\.weight")
 # What changes what an adapter computes, and the values that are read.
@@ -100,6 +101,21 @@ def read_adapter(folder: Path) -> Adapter:
         else:
             halves.setdefault(match[1], {})[match[2]] = tensor.float()
     return Adapter(config, _updates(folder, config, halves), whole)
+
+
+class About(TypedDict, total=False):
+    """What a run here leaves beside peft's files."""
+
+    base_fingerprint: str
+    config: PlainDict  # of the run's own model folder: labels and how outputs become answers
+
+
+def read_about(folder: Path) -> About:
+    """What a run here has left in an adapter's folder; empty in one from elsewhere."""
+    if not (folder / ABOUT).is_file():
+        return {}
+    about: Any = read_json(folder / ABOUT)
+    return about
 
 
 def _check_options(config: PlainMapping, file: Path) -> None:

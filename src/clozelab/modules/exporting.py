@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
+from clozelab.models.config_keys import OF_ONE_TASK
 from clozelab.models.folders import (
     WEIGHTS_FILE,
     encoder_tensors,
@@ -20,7 +21,7 @@ from clozelab.models.folders import (
 )
 from clozelab.models.leftovers import tensors_outside_encoder
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.peft_folders import read_adapter
+from clozelab.models.peft_folders import read_about, read_adapter
 from clozelab.models.registry import family_for
 from clozelab.modules.model import (
     PROBLEM_TYPES,
@@ -32,12 +33,23 @@ from clozelab.modules.model import (
 )
 from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
-    SentenceVectors,
+    ACTIVATION_KEYS,
     activation_keys,
     sentence_files,
     sidecar_files,
 )
 from clozelab.text.plain import PlainDict
+
+# Keys of config.json that are of a head, and those of a fine-tuning below `clozelab`.
+OF_HEAD = (
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "finetuning_task",
+    *ACTIVATION_KEYS,
+)
+OF_FINE_TUNING = ("task", "head", "max_seq_length", "doc_stride", "max_query_length", *OF_ONE_TASK)
 
 
 def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
@@ -100,8 +112,8 @@ def write(
 def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     """Write a model and an adapter of peft's for it as one model; returns the folder `to`.
 
-    A head that the adapter has trained whole takes the place of the model's heads, and any other
-    part that of the model's own.
+    A head that the adapter has trained whole takes the place of the model's heads and of all that
+    they say, and any other part that of the model's own.
     ValueError where the two do not belong together.
     """
     adapter = read_adapter(adapter_folder)
@@ -110,13 +122,16 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     stored = read_tensors(base)
     tensors = encoder_tensors(stored, family)
     heads = tensors_outside_encoder(family, adapter.whole)
-    if heads:
+    config_of_run = read_about(adapter_folder).get("config", {})
+    files: dict[str, bytes] = {}
+    if heads or config_of_run:
         config["architectures"] = [family.class_name + adapter.class_suffix]
-        for key in ("id2label", "label2id", "num_labels", "problem_type"):
-            config.pop(key, None)
+        forget_task(config)
+        config |= config_of_run
     else:
         for name in tensors_outside_encoder(family, stored):
             tensors[name] = stored[name]
+        files = sidecar_files(base)
     for name, update in adapter.updates.items():
         weight = f"{family.prefix}{name.removeprefix(family.prefix)}.weight"
         if weight not in tensors:
@@ -127,14 +142,26 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         # A pooler may be new.
         if name not in tensors and "pooler." not in name:
             raise ValueError(f"{adapter_folder}: {base} has no tensor {name}")
+        if "pooler." in name:
+            config.get("clozelab", {}).pop("untrained", None)
     tensors |= whole
     for name in heads:
         tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
     safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
-    for name, content in open_tokenizer(base).files().items():
+    files |= open_tokenizer(base).files()
+    for name, content in files.items():
+        (to / name).parent.mkdir(exist_ok=True)
         (to / name).write_bytes(content)
     return to
+
+
+def forget_task(config: dict[str, Any]) -> None:
+    """Remove what a config.json says of its model's own fine-tuning."""
+    for key in OF_HEAD:
+        config.pop(key, None)
+    for key in OF_FINE_TUNING:
+        config.get("clozelab", {}).pop(key, None)
 
 
 def require_trained_heads(model: Model) -> None:
@@ -168,9 +195,7 @@ def without_heads(model: Model) -> Model:
 
 def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
-    vectors = SentenceVectors(pooling)
-    if pooling == "auto":
-        vectors = sentence_vectors(model.folder)
+    vectors = sentence_vectors(model.folder, None if pooling == "auto" else pooling)
     files = sentence_files(vectors, model.encoder.config, model.max_length)
     if not files:
         raise ValueError(

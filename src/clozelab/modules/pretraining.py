@@ -525,6 +525,10 @@ class PretrainingModule(TrainingModule):
         self._whole_weights = None
 
     def on_train_end(self) -> None:
+        # An early stop need not be a log point.
+        if self.latest_metrics_step != self.trainer.global_step:
+            _, (tokens, flops) = self._reduced_progress()
+            self.throughput.settle(int(tokens), flops)
         self.gather_weights()
 
     def _whole_model(self) -> PretrainingModel:

@@ -126,7 +126,8 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     names = [module["type"].rpartition(".")[2] for module in modules]
     _refuse_other_modules(folder, modules, names)
     _refuse_other_settings(folder)
-    pooling = _pooling(folder / modules[1]["path"] / "config.json")
+    pooling_file = folder / modules[1]["path"] / "config.json"
+    pooling = _pooling(pooling_file)
     config = read_config(folder)
     # The library reads the first token: that of a causal encoder sees only itself.
     if pooling == "cls" and not _reads_first_token(config):
@@ -134,9 +135,16 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
             f"{folder / MODULES_FILE}: sentence-transformers takes the first token for [CLS], which"
             " is not what this encoder is read by; say pooling= to take the encoder's own"
         )
+    prompts = read_prompts(folder)
+    includes_prompt = json_or_empty(pooling_file).get("include_prompt", True)
+    if prompts and not includes_prompt:
+        raise ValueError(
+            f"{pooling_file}: include_prompt is false, so its vectors leave a prompt's tokens out,"
+            f" which is not computed here; say pooling={pooling} to count them"
+        )
     is_normalized = "Normalize" in names
     size = _kept_columns(folder, is_normalized)
-    return SentenceVectors(pooling, is_normalized, size, read_prompts(folder))
+    return SentenceVectors(pooling, is_normalized, size, prompts)
 
 
 def read_prompts(folder: Path) -> dict[str, str]:

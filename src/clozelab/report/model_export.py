@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clozelab.models.locate import ADAPTER, find_model, is_adapter
 from clozelab.runs.find import find_record, is_unfinished
+from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
 from clozelab.text.plain import read_json
 
@@ -83,9 +84,18 @@ def copy_adapter(run: Path, to: Path) -> Path:
 
 def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
     """Merge a folder of peft's into its base, and write that model; returns where it is."""
+    from clozelab.models.peft_folders import read_about
     from clozelab.modules.exporting import write_merged
 
+    recorded = str(read_json(adapter / ADAPTER)["base_model_name_or_path"])
+    base = find_model(values.get("base", recorded))
+    expected = read_about(adapter).get("base_fingerprint")
+    # Whoever names a base may take another one.
+    if "base" not in values and expected and encoder_fingerprint(base) != expected:
+        raise ValueError(
+            f"{base} is not the model that {adapter} was trained on, though it has its name: say"
+            " which one is, base=FOLDER"
+        )
     with tempfile.TemporaryDirectory() as temporary:
-        base = values.get("base") or str(read_json(adapter / ADAPTER)["base_model_name_or_path"])
-        merged = write_merged(adapter, find_model(base), Path(temporary))
+        merged = write_merged(adapter, base, Path(temporary))
         return write_model_of(merged, to, None, values)

@@ -51,6 +51,8 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     except ValueError:
         return False
     # what others take from it
+    if never_kept(config, record):
+        return False
     if stage != "pretrain":
         return (folder / "scores.json").is_file()
     if record.shared is not None and not shared_run_exists(record):
@@ -107,27 +109,52 @@ def kept_steps(fractions: Sequence[float], num_steps: int) -> list[int]:
         raise ValueError(f"keep_encoders: {error}") from None
 
 
-def missing_encoders(config: Composed, folder: Path) -> list[str]:
-    """Return the kept encoders that a run's folder lacks and this configuration needs."""
-    if not config.get("needs_kept_encoders"):
-        return []
-    missing = []
+def kept_places(config: Composed) -> list[str]:
+    """Return where a run's folder has what this configuration keeps beside the last encoder."""
+    if config.stage != "pretrain":
+        return ["model"] if config.get("keep_model") else []
     num_steps = total_steps(config.values["phases"])
-    for step in kept_steps(config.values["keep_encoders"], num_steps):
-        place = f"encoders/step-{step}"
-        if not (folder / place / "config.json").is_file():
+    steps = kept_steps(config.values["keep_encoders"], num_steps)
+    return [f"encoders/step-{step}" for step in steps]
+
+
+def missing_places(config: Composed, folder: Path, told: Sequence[str] = ()) -> list[str]:
+    """Return what this configuration keeps and a run's folder lacks; `told` may be missing."""
+    missing = []
+    for place in kept_places(config):
+        if place not in told and not (folder / place / "config.json").is_file():
             missing.append(place)
     return missing
 
 
-def require_kept_encoders(config: Composed) -> None:
-    """ValueError for a complete run that was made without the encoders that are needed here."""
-    run_dir = config.values["run_dir"]
-    missing = missing_encoders(config, Path(run_dir))
+def missing_encoders(config: Composed, folder: Path) -> list[str]:
+    """Return the kept encoders that a run's folder lacks and this configuration needs."""
+    if not config.get("needs_kept_encoders"):
+        return []
+    return missing_places(config, folder)
+
+
+def never_kept(config: Composed, record: Record) -> list[str]:
+    """Return what this configuration keeps, and a complete run was not told to.
+
+    What was kept may be gone since: a run travels without its weights.
+    """
+    told = record.facts.get("kept")
+    if told is None or record.shared is not None:
+        return []
+    return missing_places(config, record.folder, told)
+
+
+def require_kept(config: Composed, record: Record) -> None:
+    """ValueError for a complete run that was made without what is kept or needed here."""
+    missing = missing_encoders(config, record.folder)
+    if not missing:
+        missing = never_kept(config, record)
     if missing:
         raise ValueError(
-            f"{run_dir} is complete, but has no {', '.join(missing)}: it was trained without"
-            " keep_encoders. Remove the folder to train again, or give run_dir another name"
+            f"{record.folder} is complete, but has no {', '.join(missing)}: it was trained without"
+            " keep_encoders or keep_model. Remove the folder to train again, or give run_dir"
+            " another name"
         )
 
 

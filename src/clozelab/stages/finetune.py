@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from clozelab.assembly import factory, finetuning
 from clozelab.config import Composed
+from clozelab.runs.reuse import require_kept
 from clozelab.schema import FinetuneConfig
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ def main(cfg: FinetuneConfig, composed: Composed) -> None:
     with finetuning.claim_run(job, composed) as run:
         if run.is_complete:
             finetuning.require_scores(run)
+            require_kept(composed, run.content)
             log.info("%s is complete already", run.dir)
             return
         job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))

@@ -9,7 +9,7 @@ from clozelab.assembly import factory, pretraining
 from clozelab.config import Composed
 from clozelab.report.curves import sentences
 from clozelab.runs.loss_bands import match_of
-from clozelab.runs.reuse import require_kept_encoders
+from clozelab.runs.reuse import require_kept
 from clozelab.schema import PretrainConfig
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def main(cfg: PretrainConfig, composed: Composed) -> None:
     job = pretraining.prepare(cfg)
     with pretraining.claim_run(job, composed) as run:
         if run.is_complete:
-            require_kept_encoders(composed)
+            require_kept(composed, run.content)
             log.info("%s is complete already", run.dir)
             return
         job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))
