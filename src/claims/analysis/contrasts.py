@@ -174,6 +174,10 @@ class Contrast:
             return False
         return self.has_replications(self.difference) and not self.difference.has_no_spread
 
+    @property
+    def has_no_spread(self) -> bool:
+        return self.difference is not None and self.difference.has_no_spread
+
     def has_replications(self, estimate: Estimate) -> bool:
         """Whether an interval is over what a verdict may rest on.
 
@@ -588,15 +592,14 @@ def _other_tokens(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Exclu
 
 def _other_text(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Exclusion | None:
     """Figures of pre-training on several held-out texts; one text may be cut into other tokens."""
-    corpora = set()
-    texts = set()
+    held_out = []
     for term, cell in zip(terms, cells, strict=True):
         if term.column.is_pretraining and term.column.metric.startswith(HELD_OUT):
-            for run in _contributing_runs([cell]):
-                corpora.add(run.corpus)
-                texts.add(run.text)
+            held_out.append(cell)
+    runs = _contributing_runs(held_out)
+    texts = {run.text for run in runs}
     is_one_text = len(texts) == 1 and None not in texts
-    if len(corpora) < 2 or is_one_text:
+    if is_one_text or len({run.corpus for run in runs}) < 2:
         return None
     return Exclusion(
         "other text",

@@ -292,13 +292,12 @@ def find_forecast(
         text = f"the first interim analysis is at {design.first} {seeds}"
         return Forecast(text, "waits", max(0, design.first - min(counts)))
     present = max(counts)
-    gates = [correction.gated_by.get(contrast.key, "") for contrast in open_contrasts]
-    gate = next(filter(None, gates), "")
+    gate = _first_gate(open_contrasts, correction)
     if gate and resolved.claim.primary:
         return Forecast(f"first {gate} has to be decided", "waits")
 
     most = design.most if design else MOST_SEEDS
-    if any(contrast.difference.has_no_spread for contrast in open_contrasts if contrast.difference):
+    if any(contrast.has_no_spread for contrast in open_contrasts):
         text = f"needs more {seeds}: so far each has the same difference"
         return Forecast(text, "", min(1, max(0, most - present)))
     level = _level_of_next_step(open_contrasts, correction, design)
@@ -313,6 +312,12 @@ def find_forecast(
     if gate:
         text += f"; with fewer once {gate} is decided"
     return Forecast(text, f"~{count} seeds", count - present, count)
+
+
+def _first_gate(contrasts: Sequence[Contrast], correction: Correction) -> str:
+    """The primary claim that one of some tests waits for; empty for none."""
+    gates = [correction.gated_by.get(contrast.key, "") for contrast in contrasts]
+    return next(filter(None, gates), "")
 
 
 def _replications(resolved: ResolvedClaim) -> str:

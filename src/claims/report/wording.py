@@ -390,9 +390,9 @@ def detectable_difference(detectable: DetectableDifference | None, replication: 
             f"smallest detectable difference: none; one {replication} cannot tell a row from its"
             " luck"
         )
-    other = ""
+    advice = ""
     if replication == PRETRAINING_SEED:
-        other = "; budget=TIME shows all claims together"
+        advice = "; budget=TIME shows all claims together"
     basis = "assumed: no comparison of two seeds so far"
     if detectable.num_contrasts:
         basis = f"median of {detectable.num_contrasts} comparisons so far"
@@ -400,5 +400,5 @@ def detectable_difference(detectable: DetectableDifference | None, replication: 
         f"smallest detectable difference: {detectable.difference:.1f} points between two rows. With"
         f" {detectable.seeds} {replication}s 4 of 5 experiments find it, if it varies by"
         f" {detectable.sd:.1f} points from seed to seed ({basis}). This is for one difference"
-        f" alone{other}"
+        f" alone{advice}"
     )

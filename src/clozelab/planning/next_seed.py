@@ -125,16 +125,13 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
 
 def _arms_of(judgement: Judgement, experiment: Experiment) -> list[str]:
     """The arms that are trained for a claim's rows; none where all are given encoders."""
-    any_arm = next((row.arm for row in experiment.rows if row.arm), None)
     column = judgement.column
     is_measured = bool(judgement.claim.against) or (column is not None and column.is_measured)
-    arms = []
-    for name in judgement.rows:
-        row = experiment.row(name)
-        arm = row.arm or row.delta.get("encoder_arm")
-        # Fresh weights take an arm's shape from its folder, and measures of a given encoder take
-        # an arm's heads.
-        if arm is None and (is_measured or not row.fixed_encoder):
-            arm = any_arm
-        arms.append(arm)
-    return list(dict.fromkeys(str(arm) for arm in arms if arm))
+    rows = [experiment.row(name) for name in judgement.rows]
+    if not is_measured:
+        rows = [row for row in rows if not row.fixed_encoder]
+    # Fresh weights take an arm's shape from its folder, and measures of a given encoder take an
+    # arm's heads.
+    any_arm = next((row.arm for row in experiment.rows if row.arm), "")
+    arms = [str(row.arm or row.delta.get("encoder_arm") or any_arm) for row in rows]
+    return list(filter(None, dict.fromkeys(arms)))

@@ -88,11 +88,8 @@ def make_plan(args: ParsedArgs) -> Plan:
     else:
         experiment = open_experiment(name)
         steps = make_steps(experiment.folder, args.overrides)
-        if budget is not None and all(step.verb != "pretrain" for step in steps):
-            raise ValueError(
-                f"budget={args.values['budget']}: {name} pre-trains nothing here, and a budget is"
-                " divided among pre-trainings; leave budget= out for the time of all jobs"
-            )
+        if budget is not None:
+            _require_pretraining(name, steps)
 
     first_sweep = next(step for step in steps if step.is_sweep)
     root, _ = first_sweep.root
@@ -119,6 +116,15 @@ def make_plan(args: ParsedArgs) -> Plan:
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
     return Plan(args, budget, word_budget, difference, experiment, steps, runs, costing, parts)
+
+
+def _require_pretraining(name: str, steps: Sequence[Step]) -> None:
+    """ValueError where no step pre-trains: a budget has nothing to be divided among."""
+    if all(step.verb != "pretrain" for step in steps):
+        raise ValueError(
+            f"{name} pre-trains nothing here, and a budget is divided among pre-trainings: leave"
+            " budget= out for the time of all jobs"
+        )
 
 
 def save_plan(folder: Path, parts: Sequence[PlanPart] | None) -> None:
