@@ -9,12 +9,15 @@ import pytest
 from scipy import stats
 from tests.results.words import read_claim
 
-from claims.analysis.schema import SequentialDesign
+from claims.analysis.schema import SequentialDesign, TableSpec
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import sequential_p
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Forecast, run_interim_analysis
+from claims.report import wording
 from claims.tables.score_file import Scores, make_score_table
+from clozelab.planning.next_seed import nearest, next_seed
+from clozelab.results.experiment import Experiment
 
 DIFFERENCES = (2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9)
 DESIGN = SequentialDesign(first=3, most=8)
@@ -25,7 +28,8 @@ def table(seeds: int) -> ScoreTable:
     second = dict.fromkeys(first, 70.0)
     claim = read_claim({"text": "c", "compare": ["a", "b", "t"], "direction": "higher"})
     made = make_score_table(Scores({("a", "t"): first, ("b", "t"): second}), [claim], DESIGN)
-    rows = tuple(row.model_copy(update={"fixed_encoder": True}) for row in made.spec.rows)
+    given = {"fixed_encoder": True, "arm": None}
+    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
     return replace(made, spec=made.spec.model_copy(update={"rows": rows}))
 
 
@@ -56,3 +60,52 @@ def test_other_fine_tuning_seeds_than_the_first_ones_count(tmp_path: Path) -> No
     run_interim_analysis(replace(whole, cells=cells), tmp_path)
     (judgement,) = run_interim_analysis(whole, tmp_path).judgements
     assert judgement.is_exploratory
+
+
+@pytest.mark.parametrize(("majority", "is_below"), [(75.0, True), (60.0, False)])
+def test_a_given_encoder_below_its_baseline_decides_nothing(
+    tmp_path: Path, majority: float, is_below: bool
+) -> None:
+    whole = table(8)
+    columns = [replace(column, majority=majority, tasks=("t",)) for column in whole.columns]
+    whole = replace(whole, columns=tuple(columns))
+    (judgement,) = run_interim_analysis(whole, tmp_path).judgements
+    assert judgement.verdict is (Verdict.BELOW_FLOOR if is_below else Verdict.HOLDS)
+
+
+def test_the_next_seed_of_given_encoders_is_one_of_fine_tuning(tmp_path: Path) -> None:
+    """Of pre-training nothing is run: there is no arm."""
+    whole = table(3)
+    differences = {(1, 1): 70.4, (2, 1): 71.2, (3, 1): 69.1}
+    cells = {}
+    for (row, column), cell in whole.cells.items():
+        scores = differences if row == "a" else dict.fromkeys(differences, 70.0)
+        cells[row, column] = replace(cell, scores=scores, healthy=scores)
+    whole = replace(whole, cells=cells)
+    rows = [{"row": row, "cells": [None], "fixed_encoder": True} for row in "ab"]
+    experiment = Experiment(
+        folder=tmp_path, name="x", columns=whole.spec.columns, rows=rows, stopping=DESIGN
+    )
+    (judgement,) = run_interim_analysis(whole, tmp_path).judgements
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert nearest([judgement], experiment) is judgement
+    tasks = ",".join(judgement.column.tasks) if judgement.column else ""
+    assert next_seed(judgement, experiment) == [
+        "finetune.pretrain_seed=4",
+        "finetune.row=a,b",
+        f"finetune.task={tasks}",
+    ]
+
+
+def test_a_plan_counts_the_seeds_that_claims_are_tested_over() -> None:
+    spec = table(3).spec
+    first, second = spec.rows
+    mixed = (first, second.model_copy(update={"fixed_encoder": False, "arm": "b"}))
+    floor = first.model_copy(update={"name": "floor", "fixed_encoder": False})
+    kinds = []
+    for rows in (spec.rows, (*spec.rows, floor), mixed):
+        changed: TableSpec = spec.model_copy(update={"rows": rows})
+        kinds.append(changed.replication)
+    assert kinds == ["fine-tuning seed", "fine-tuning seed", "pre-training seed"]
+    none = wording.detectable_difference(None, kinds[0])
+    assert none.endswith("none; one fine-tuning seed cannot tell a row from its luck")

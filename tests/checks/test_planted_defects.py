@@ -17,11 +17,13 @@ from safetensors.torch import save_file
 from tests.screens import shows
 
 from claims.text.phrases import format_count
+from clozelab.checks.arms import check_masks, check_pairs, sample_instances
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.corpus.instances import PairInstances, ReleasedInstances, SegmentPairs
-from clozelab.corpus.packing import Masking, PackedInstances
+from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.corpus.simple_tokenizers import BytesTokenizer
 from clozelab.models import attention
 from clozelab.models.config import ModuleSpec
 from clozelab.models.encoder import Encoder
@@ -35,6 +37,7 @@ from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
 
 Make = Callable[..., Any]
+PHASE = {"steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}
 
 
 def levels(findings: Sequence[Finding], level: str) -> set[str]:
@@ -358,6 +361,53 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
     for arm in inside:
         arm.objective.input = SegmentPairs(0.5, "source")
     assert {one.level for one in examine(replace(changed, arms=inside))} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("weights", "level"), [({}, OK), ({"a": 1.0, "b": 1.0}, WARNING), ({"a": 1.0, "b": 0.0}, OK)]
+)
+def test_sources_are_read_by_their_weights(
+    weights: dict[str, float], level: str, corpus: Corpus, make: Make
+) -> None:
+    """A source of one text in fifty tells little of the label, unless it is read as often."""
+    sources = (np.arange(corpus.train.num_documents) % 50 == 0).astype(np.uint8)
+    train = replace(corpus.train, document_source=sources, source_names=("a", "b"))
+    mixed = replace(corpus, train=train, _instances={})
+    arm = make("arm", "mlm_nsp", mixed, source_weights=[weights])
+    (finding,) = check_pairs(arm)
+    assert finding.level == level
+    packed = sample_instances(arm)
+    assert packed.source is not None
+    shares = {OK: (0.0, 0.05), WARNING: (0.45, 0.55)}
+    low, high = shares[level]
+    assert low <= packed.source.mean() <= high
+    assert bool(weights.get("b", 1.0)) == bool(packed.source.any())
+
+
+def test_words_of_several_bytes_leave_a_few_predictions_out(make: Make) -> None:
+    """No word is as short as what is left of the wanted number."""
+    rng = np.random.default_rng(0)
+    tokenizer = BytesTokenizer.train([], 0, lowercase=False, add_prefix_space=True)
+    words = ["tree", "blue", "rose"]
+    sentences = [" ".join(rng.choice(words, 9)) for _ in range(4000)]
+    ids = tokenizer.encode_batch(sentences)
+    train = TokenShards(
+        tokens=TokenStream([np.concatenate(ids)]),
+        sentence_offsets=np.append(0, np.cumsum(list(map(len, ids)))),
+        document_offsets=np.arange(0, 4001, 10),
+        document_source=np.zeros(400, dtype=np.uint8),
+        source_names=("bytes",),
+        vocab_size=tokenizer.vocab_size,
+        unigram_entropy=4.0,
+        fingerprint="",
+    )
+    special_ids = SpecialIds.from_tokenizer(tokenizer)
+    corpus = Corpus("bytes", train, train, special_ids, tokenizer.unk_id, tokenizer)
+    arm = make("arm", "mlm", corpus, phases=[PHASE | {"seq_length": 32}])
+    whole = replace(arm, objective=copy(arm.objective))
+    whole.objective.token = make("mlm", whole_words=True)
+    (finding,) = check_masks(whole)
+    assert finding.level == OK, finding
 
 
 RELEASED = SegmentPairs(

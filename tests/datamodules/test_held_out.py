@@ -120,6 +120,23 @@ def test_folds_are_of_the_rows_that_validation_reads(tmp_path: Path) -> None:
     assert set(validated.values()) == {1} and len(validated) == 120
 
 
+def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:
+    """The fold that holds its row out trains without an example of it, and is scored."""
+    rows = [{"text": f"t {n}", "label": "b" if n % 2 else "a"} for n in range(60)]
+    rows[7]["label"] = "rare"
+    write_rows(tmp_path / "train.jsonl", rows)
+    texts = {"text_columns": ["text"], "label_column": "label", "numeric_labels": False}
+    texts |= {"labels": None, "positive_label": None}
+    num_examples = []
+    for seed in range(5):
+        given: dict[str, Any] = texts | settings(tmp_path, seed=seed, validation_folds=5)
+        data = read(labelled_data(**given))
+        assert data.target.classes == ["a", "b", "rare"]
+        num_examples.append(int((data.train.labels == 2).sum()))
+        assert data.baselines  # a bag of words that has not seen the class guesses another
+    assert sorted(num_examples) == [0, 1, 1, 1, 1]
+
+
 def test_the_split_is_the_same_whichever_role_is_read_first(tmp_path: Path) -> None:
     rows = [{"query": f"q {n}", "passage": f"p {n}", "negative": "no"} for n in range(120)]
     rows[3]["negative"] = None  # type: ignore[assignment]

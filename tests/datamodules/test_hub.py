@@ -47,6 +47,8 @@ TEXTS = {
     "qnli": ["question", "sentence"],
     "qqp": ["question1", "question2"],
 }
+REVISION = "0" * 40
+TEXT_CELLS = [["a", "1", "0.5", "true"], ["", "0", "", "false"], ["nan", "", "3.0", ""]]
 
 
 def read(layout: TableFormat, path: Path, has_labels: bool = True) -> TextExamples:
@@ -317,6 +319,36 @@ def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -
     hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
     source = replace(HubSource.from_task(task("sst2")), labels=("negative", "positive"))
     with refuses("dev.tsv: 1 rows have a class such as -1, outside of ('negative',"):
+        hub_files(source, tmp_path / "cache")
+
+
+def test_a_cell_that_holds_nothing_is_no_text(hub: Any, tmp_path: Path) -> None:
+    """Nor does it change how the numbers beside it are written; a truth stands as in JSON."""
+    columns: dict[str, list[Any]] = {
+        "text": ["a", None, "nan"],
+        "number": [1, 0, None],
+        "share": [0.5, None, 3.0],
+        "truth": [True, False, None],
+    }
+    kinds = {"text": "string", "number": "int64", "share": "float32", "truth": "bool"}
+    features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
+    hub("me/mine", "all", {"train": columns}, features)
+    names = {name: name for name in columns}
+    settings = (None, None, None, None)
+    for kind, mark in (("csv", ","), ("tsv", "\t")):
+        source = HubSource("me/mine", "all", REVISION, kind, {"x": "train"}, names, *settings)
+        lines = (hub_files(source, tmp_path / "cache") / "x").read_text().split("\n")
+        assert lines[1:4] == [mark.join(cells) for cells in TEXT_CELLS]
+
+
+def test_a_row_without_a_class_is_refused(hub: Any, tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
+    )
+    rows = {"sentence": ["a", "b"], "label": [0, None]}
+    hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
+    source = replace(HubSource.from_task(task("sst2")), labels=("negative", "positive"))
+    with refuses("train.tsv: 1 rows have a class such as -1, outside of ('negative',"):
         hub_files(source, tmp_path / "cache")
 
 

@@ -48,7 +48,7 @@ def objective(name: str, *words: str) -> Objective:
     return build_objectives(composed("pretrain", [f"objective={name}", *words]).config)[0]
 
 
-def data_of(objective: Objective) -> CorpusDataModule:
+def data_of(objective: Objective, weights: dict[str, float] | None = None) -> CorpusDataModule:
     corpus: Any = SimpleNamespace(tokenizer=TOKENIZER, train=TRAIN, validation=make_shards(40, 1))
     return CorpusDataModule(
         corpus,
@@ -58,12 +58,15 @@ def data_of(objective: Objective) -> CorpusDataModule:
         num_workers=0,
         validation_instances=40,
         validation_seq_length=24,
+        source_weights=[weights or {}] * 2,
     )
 
 
-def shown_and_trained(objective: Objective) -> tuple[list[ShownInstance], dict[str, Any]]:
+def shown_and_trained(
+    objective: Objective, weights: dict[str, float] | None = None
+) -> tuple[list[ShownInstance], dict[str, Any]]:
     """All instances of a step as they are shown, and the one batch that a training has then."""
-    phases = data_of(objective).bound_phases()
+    phases = data_of(objective, weights).bound_phases()
     bound = phase_at(phases, STEP)
     (batch,) = StepStream(phases, 0, 0, 1).micro_batches(STEP)
     return show_instances(bound, TOKENIZER, TRAIN.source_names, STEP, 8), batch
@@ -115,6 +118,22 @@ def test_instances_are_those_of_the_training(name: str) -> None:
             assert expected.get(part.kind, True)
     assert set(kinds) == {MASKED, RANDOM, KEPT}
     assert [instance.number for instance in instances] == list(range(8, 16))
+
+
+def test_instances_of_weighted_sources_are_those_of_the_training() -> None:
+    weights = {"wiki": 1.0, "books": 0.0}
+    instances, batch = shown_and_trained(objective("mlm"), weights)
+    rows = batch["input_ids"].reshape(-1, batch["layout"].row_slots).tolist()
+    for row, instance in enumerate(instances):
+        assert ids_read(instance) == rows[row][: instance.num_tokens]
+        assert instance.source == "wiki"
+
+
+def test_lengths_are_those_of_the_sources_that_are_read() -> None:
+    bound = data_of(objective("mlm"), {"wiki": 1.0, "books": 0.0}).bound_phases()[0]
+    epochs, places = bound.places(np.arange(len(instance_lengths(bound))))
+    expected = bound.instances.pack(bound.seed, epochs, places).lengths
+    np.testing.assert_array_equal(instance_lengths(bound), expected)
 
 
 @pytest.mark.parametrize(

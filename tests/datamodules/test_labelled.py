@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from tests.parts import labelled_data
-from tests.screens import shows
+from tests.screens import refuses, shows
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
@@ -74,6 +74,17 @@ def test_file_without_header(tmp_path: Path) -> None:
     assert examples.ids == ["0", "1"]
     assert examples.texts == [("One.",), ("Two.",)]
     assert examples.labels == ["1", "0"]
+
+
+def test_columns_may_be_called_by_numbers(tmp_path: Path) -> None:
+    """As pandas writes columns without a name; YAML reads the names as numbers."""
+    path = write_table(tmp_path, "id\t0\t1\na\tthe cat\tyes\n")
+    layout = TableFormat([0], 1)  # type: ignore[list-item, arg-type]
+    examples = layout.read(path)
+    assert (examples.texts, examples.labels) == ([("the cat",)], ["yes"])
+    assert layout == TableFormat(["0"], "1")
+    with refuses("has no column '2'; its columns are 'id', '0', '1'"):
+        TableFormat(["0"], 2).read(path)  # type: ignore[arg-type]
 
 
 def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
@@ -226,7 +237,9 @@ def module(
 ) -> FinetuningDataModule:
     """Of one file, which is both splits; `max_examples` is the plan's."""
     plan = TrainingPlan(8, 1, 1, changes.pop("max_examples", None), 1, 0)
-    inputs = TaskInputs("x", table_folder, table_folder / "cache", tokenizer, 64)
+    names = changes.pop("label_names", None)
+    cache = table_folder / "cache"
+    inputs = TaskInputs("x", table_folder, cache, tokenizer, 64, label_names=names)
     files = {"train_file": name, "validation_file": name}
     return labelled_data(inputs=inputs, plan=plan, **(TASK | files | changes))
 
@@ -775,6 +788,22 @@ def test_a_class_without_an_example(
     assert "x.tsv has no example of 1 of 2 classes: 'no'" in caplog.text
     with pytest.raises(ValueError, match=r"x\.tsv: all rows have one label, 'yes'"):
         load(tmp_path, tokenizer, labels=None)
+
+
+def test_the_order_of_a_models_classes_changes_no_data(
+    table_folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    """Models that were trained elsewhere have other orders, and are compared on one file."""
+    orders = [["no", "yes"], ["yes", "no"]]
+    modules = []
+    for names in orders:
+        modules.append(module(table_folder, tokenizer, labels=None, label_names=names))
+    assert modules[0].source_fingerprint == modules[1].source_fingerprint
+    for data, names in zip(modules, orders, strict=True):
+        data.setup()
+        assert data.target.classes == names
+    labels = [data.train.labels for data in modules]
+    np.testing.assert_array_equal(labels[0], 1 - labels[1])
 
 
 TEST_FILES = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}

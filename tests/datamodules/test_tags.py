@@ -641,6 +641,8 @@ BAD_FILES: list[tuple[str, ColumnFormat, str]] = [
     ("", CONLL, "has no examples"),
     ("a\nb\n", CONLL, "x.txt:1: 1 columns.*can only be predicted"),
     ("a O\n", ColumnFormat("columns", 0, 3), "x.txt:1: 2 columns, but the tag.*tag_column=3"),
+    ("a O\n", ColumnFormat("columns", 2, 1), "x.txt:1: 2 columns, but the word.*word_column=2"),
+    ("a O\n", ColumnFormat("columns", -3, 1), "x.txt:1: 2 columns, but the word.*word_column=-3"),
     ("a O\nb X O\n", CONLL, r"(?s)x.txt:2: 3 columns, expected 2.*1 of 1 rows"),
     ("a O\n", UPOS, "x.txt:1: 2 columns, expected 10"),
 ]

@@ -145,6 +145,17 @@ def test_every_vocabulary_reads_the_same_sentences(
     assert found[0].source_fingerprint == found[1].source_fingerprint
 
 
+def test_a_share_of_pairs_does_not_depend_on_how_they_are_cut(
+    folder: Path, tokenizer: WordPieceTokenizer
+) -> None:
+    """Only scores over tokens name the tokenizer, and are not compared with another one's."""
+    pairs = made(SentencePairs, folder, tokenizer, question="follows", **PAIRED)
+    text = made(HeldOutText, folder, tokenizer, **TEXT)
+    words = made(ClozeBySide, folder, tokenizer, sides=None, max_words=4, min_tokens=5)
+    assert "tokenizer" not in pairs.facts
+    assert text.facts["tokenizer"] == words.facts["tokenizer"] == tokenizer.fingerprint
+
+
 def test_windows_are_whole_sentences_or_parts_of_a_long_one() -> None:
     sentences = [np.arange(4), np.arange(5), np.arange(33), np.arange(2)]
     found = [*windows(sentences, 10)]

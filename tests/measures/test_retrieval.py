@@ -120,6 +120,16 @@ def test_what_is_cut_is_counted_and_said(
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
         (
             "corpus.jsonl",
+            '{"_id": "d1", "text": "a"}\n{"_id": "d2", "text": "a"}\n{"_id": "d1", "text": "a"}\n',
+            "corpus.jsonl: the id 'd1' has two texts or more, as 1 ids in all: leave one of each",
+        ),
+        (
+            "queries.jsonl",
+            '{"_id": "q1", "text": "a"}\n{"_id": "q1", "text": "cat"}\n',
+            "queries.jsonl: the id 'q1' has two texts or more",
+        ),
+        (
+            "corpus.jsonl",
             '{"_id": "d1", "text": "\\u4e00\\u4e01\\u4e02\\u4e03\\u4e04\\u4e05"}\n',
             "of the tokens of the documents of measure retrieval are [UNK]",
         ),

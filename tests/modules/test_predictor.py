@@ -588,3 +588,57 @@ def test_weights_that_are_no_numbers_give_no_answer(model: Any, act: str) -> Non
 def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:
     with refuses("reads from left to right: it fills one mask, at a text's end"):
         model("lm", is_causal=True)[0].fill_mask("the [MASK] sat")
+
+
+def test_a_long_text_is_classified_as_in_the_fine_tuning(
+    model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut at its length, or in its windows: as `predict test=` and `evaluate` read it."""
+    long, pair = "the cat sat on the mat hill dog red", ("the cat sat on the mat", "ann ran")
+    kept = ["the cat sat on the mat", "dog"]
+    provenance: dict[str, Any] = {"max_seq_length": 8}
+    whole = model("classification")[0]
+    cut = model("classification", extra_config={"clozelab": provenance})[0]
+    expected = [answer.probability for answer in whole.classify(kept)]
+    assert close([answer.probability for answer in cut.classify([long, "dog"])], expected)
+    assert "1 text cut at the 8 tokens of the fine-tuning" in caplog.text
+    assert not close(whole.classify(long).probability, expected[0])
+    # of a pair the longer text is cut
+    caplog.clear()
+    expected = [whole.classify(("the cat sat", "ann ran")).probability]
+    assert close(cut.classify(pair).probability, expected)
+    # in windows nothing is lost, and other acts read what the encoder can
+    caplog.clear()
+    provenance |= {"window_stride": 3, "window_pooling": "max"}
+    windowed = model("classification", extra_config={"clozelab": provenance})[0]
+    expected = [windowed.classify(long, stride=3).probability]
+    assert close(windowed.classify(long).probability, expected)
+    assert close(cut.embed(long), whole.embed(long))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("task", ["classes", "multi_label", "ordinal", "regression"])
+def test_texts_that_cannot_be_read_are_unanswered_alone(model: Any, task: str) -> None:
+    settings: dict[str, Any] = {"labels": ("no", "yes")}
+    if task == "regression":
+        settings = {"labels": ("score",), "problem_type": "regression"}
+    elif task != "classes":
+        settings["problem_type"] = "multi_label_classification"
+    if task == "ordinal":
+        answers = {"ranks": ["low", "middle", "high"]}
+        settings["extra_config"] = {"clozelab": {"answers": answers}}
+    ours = model("classification", **settings)[0]
+    assert ours.model.task == {"classes": "classification"}.get(task, task)
+    (answer,) = ours.classify([""])
+    assert isinstance(answer, Unanswered)
+
+
+def test_a_model_of_single_texts_embeds_no_pairs(model: Any) -> None:
+    """Neither of the columns that both towers were trained on, nor of a table's usual names."""
+    embedder = model(extra_config={"clozelab": {"pooling": "mean"}})[0]
+    table = pandas.DataFrame({"sentence1": ["the cat sat"], "sentence2": ["a dog"]})
+    for pairs in (table, [("the cat sat", "a dog")]):
+        with refuses("embeds single texts, and text 1 is a pair: name the one column"):
+            embedder.embed(pairs)
+    assert len(embedder.embed(table, columns="sentence1")) == 1
+    assert len(model("classification")[0].embed(table)) == 1

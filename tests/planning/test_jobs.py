@@ -339,7 +339,7 @@ def test_verb(
         "12 4 2.56 M 19.6 min 87% ########## <- chosen",
         "13 2 2.56 M 19.5 min 77%",
         "finetune.seed=1,2,3,4 seeds=1,2,3,4,5,6,7,8,9,10,11,12",
-        "smallest detectable difference: 11.5 points between two arms",
+        "smallest detectable difference: 11.5 points between two rows",
     )
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
     shows(

@@ -94,6 +94,11 @@ def test_what_plan_refuses(
         plan(["table5_pretraining_tasks", "scale=demo", *folders, *words])
 
 
+def test_a_budget_is_for_what_is_pre_trained() -> None:
+    with pytest.raises(ValueError, match="budget=2h: mined_negatives pre-trains nothing here"):
+        plan(["mined_negatives", "scale=demo", "budget=2h"])
+
+
 @pytest.mark.parametrize("text", ["", "2", "h", "0h", "-1h", "two", "1,5h"])
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(ValueError, match="budget="):

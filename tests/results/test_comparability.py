@@ -291,6 +291,35 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(
     assert differences == "input corpus byte_bpe's s against wordpiece's "  # as a hash is cut
 
 
+@pytest.mark.parametrize(
+    ("key", "first", "second", "config"),
+    [
+        ("/corpus", "wiki", "books", "corpus__name"),
+        ("corpus.sources", "['a']", "['b']", "corpus__sources"),
+        ("corpus.steps", "['clean']", "['exact']", "corpus__steps"),
+        ("corpus.validation_fraction", "0.1", "0.2", "corpus__validation_fraction"),
+    ],
+)
+def test_arms_may_be_about_their_text(
+    experiment: Experiment, root: Path, key: str, first: str, second: str, config: str
+) -> None:
+    """The prepared text follows from what the arms' own lines say of their corpus."""
+    for arm, value in (("mlm", first), ("ltr", second)):
+        change(
+            root,
+            f"pretrain/{arm}/*",
+            arm_delta={key: value},
+            choices={"corpus": value},
+            inputs__corpus=f"{value} shards",
+        )
+        change(root, f"pretrain/{arm}/*", **{f"config__{config}": value})
+    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+    change(root, "pretrain/*/*", arm_delta={})
+    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
+    allowed = allowing(experiment, differ_in=("corpus",))
+    assert mrpc(allowed, root).verdict == Verdict.HOLDS and unequal(allowed, root) == []
+
+
 def test_what_the_shipped_configuration_derives() -> None:
     found = derived_settings()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])

@@ -156,7 +156,7 @@ def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
     records = [tuned(row, seed, 70.0) for row, seed in product("ab", (1, 2, 3))]
     (found,) = judged(declare(), records).values()
     assert found.verdict == Verdict.INCONCLUSIVE and found.decisive_seeds is None
-    assert found.forecast is not None and found.forecast.short == ">50 seeds"
+    assert found.forecast is not None and found.forecast.count is None
 
 
 def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
@@ -481,3 +481,21 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
             build_table(declare(columns=columns, claims=now), Runs(root, records)), root
         ).judgements
         assert [one.claim.text for one in found if one.is_exploratory] == exploratory, number
+
+
+@pytest.mark.parametrize(("is_given", "seconds"), [(True, 20.0), (False, 40.0)])
+def test_a_seed_more_of_given_encoders_is_one_fine_tuning(
+    declare: Any, is_given: bool, seconds: float
+) -> None:
+    """Four runs of ten seconds, all at once; an arm's encoder is fine-tuned with both seeds."""
+    times = {
+        "started": "2030-01-01T00:00:00+00:00",
+        "finished": "2030-01-01T00:00:10+00:00",
+        "seconds": 10.0,
+    }
+    records = []
+    for row, seed in product("ab", (1, 2)):
+        records.append(tuned(row, 1, 70.0, again=seed).model_copy(update=times))
+    rows = [{"row": row, "arm": None, "fixed_encoder": is_given} for row in "ab"]
+    table = build_table(declare(rows=rows), Runs(Path("none"), records))
+    assert table.seconds_a_seed("ab", ["task"]) == pytest.approx(seconds / 4.0)

@@ -514,6 +514,34 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
     assert reason and reason.text == "another class: F1 of fraud against ok"
 
 
+@pytest.mark.parametrize(
+    ("digests", "is_compared"),
+    [
+        (("one", "one"), True),
+        (("one", "other"), False),
+        # older runs do not know their text
+        ((None, None), False),
+    ],
+    ids=["the same text", "two texts", "unknown"],
+)
+def test_held_out_scores_of_two_texts_are_not_compared(
+    rates: Path, digests: tuple[str | None, str | None], is_compared: bool
+) -> None:
+    """The same text may lie in two corpora: with other names of its files, for example."""
+    for text, rate in zip(digests, ("0.15", "0.3"), strict=True):
+        for path in rates.glob(f"predict_prob={rate}/*/*/*/run.json"):
+            state = json.loads(path.read_text())
+            state["inputs"] = {"corpus": f"the shards of {rate}"}
+            state["config"]["corpus"]["name"] = rate
+            if text:
+                state["facts"]["text"] = text
+            path.write_text(json.dumps(state))
+        say(rates, f"predict_prob={rate}/*/*/*", f"corpus={rate}")
+    (found,) = differences(infer_table(find(rates)))
+    assert (found.p == "p < 0.001") == is_compared
+    assert found.note.startswith("each arm was scored on held-out text of its own") != is_compared
+
+
 def test_arms_of_one_name_in_two_experiments_are_two_recipes(tmp_path: Path) -> None:
     records = []
     for experiment, loss, score in (("rate15", 3.0, 0.1), ("rate30", 3.6, 0.3)):

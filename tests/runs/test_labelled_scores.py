@@ -158,6 +158,8 @@ def test_one_file_alone(
     record = json.loads((run / "run.json").read_text())
     data = record["facts"]["data"]
     assert data["held_out"] == {"fraction": 0.2, "seed": 1}
+    config = json.loads((run / "model/config.json").read_text())
+    assert config["clozelab"]["held_out"] == {"validation_fraction": 0.2, "validation_seed": 1}
     assert (data["train_examples"], data["validation_examples"]) == (48, 12)
     assert sorted(answers(run)[0]) == ["fraud"] * 3 + ["ok"] * 9, "a fifth of each class"
     assert data["validation_in_training"] == 0

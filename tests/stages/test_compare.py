@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.screens import shows
 
-from clozelab.results.comparison import differences, held_out_figures
+from clozelab.results.comparison import cautions_of, differences, held_out_figures
 from clozelab.runs.find import open_run
 from clozelab.stages.compare import main
 
@@ -193,6 +193,28 @@ def test_units_are_each_runs_own(
     shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
     (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
     assert pair.last == (55.3, 80.0), "a share beside a percentage"
+
+
+@pytest.mark.parametrize(
+    ("data", "caution"),
+    [
+        ({"tokenizer": "a", "is_causal": True}, None),
+        ({"tokenizer": "b", "is_causal": True}, "Their tokenizers cut text into other tokens"),
+        ({"tokenizer": "a", "is_causal": False}, "One is asked from the left, one from both sides"),
+        ({}, None),
+    ],
+)
+def test_what_a_report_would_not_compare_is_said(
+    tmp_path: Path, writers: Any, data: dict[str, Any], caution: str | None
+) -> None:
+    for row, facts in (("mlm", {"tokenizer": "a", "is_causal": True}), ("ltr", data)):
+        writers.evaluation(tmp_path, row, "held_out_text", 1, {"validation/loss": 2.0})
+        (path,) = tmp_path.glob(f"evaluate/{row}/*/*/*")
+        change(path, facts={"data": facts})
+    records = [open_run(str(path)) for path in sorted(tmp_path.glob("evaluate/*/*/*/*"))]
+    found = cautions_of(records)
+    assert len(found) == (caution is not None)
+    assert caution is None or found[0].startswith(caution)
 
 
 def test_losses_keep_the_digits_that_tell_them_apart(

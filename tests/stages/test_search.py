@@ -273,6 +273,18 @@ def test_a_search_reads_the_columns_that_the_model_was_trained_on(
     assert capsys.readouterr().out.endswith("\t3\ta b c d e\n")
 
 
+def test_a_search_in_pairs_asks_for_the_column(
+    trained: dict[str, Any], tmp_path: Path, capsys: Any
+) -> None:
+    """Each tower of the run read one of the two columns, and none read both."""
+    (tmp_path / "faq.tsv").write_text("sentence1\tsentence2\na b c\tv w x\nk l m\td e f\n")
+    words = ["query=d e f", f"in={tmp_path / 'faq.tsv'}", f"cache_dir={tmp_path}", "top_k=1"]
+    assert main(["search", str(trained["run"].folder), *words]) != 0
+    shows(capsys.readouterr().err, "embeds single texts, and text 1 is a pair: name the one column")
+    assert main(["search", str(trained["run"].folder), "text=sentence2", *words]) == 0
+    assert capsys.readouterr().out == "1.0000\t3\td e f\n"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -324,6 +324,18 @@ def test_only_right_pairs_of_a_labelled_file_are_read(make: Any, tmp_path: Path)
         read("true")
 
 
+@pytest.mark.parametrize("right", ["1", 1, True])
+def test_the_right_label_may_be_a_number_or_a_truth(right: object, tmp_path: Path) -> None:
+    rows = [{"query": f"q{n}", "passage": f"p{n}", "label": n % 2} for n in range(4)]
+    if right is True:
+        rows = [row | {"label": bool(row["label"])} for row in rows]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    unit = RetrievalUnit(**(UNIT | {"label_column": "label", "right_label": right}))
+    target = RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=None)
+    texts = unit.read(tmp_path / "x.jsonl", "validation", target).texts
+    assert texts == [("q1", "p1"), ("q3", "p3")]
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Any) -> Path:
     """A run on pairs that share their end, a row's number as two letters."""

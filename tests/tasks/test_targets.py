@@ -11,8 +11,9 @@ from tests.composing import composed
 from tests.parts import PAIRS, TEXTS, WORDS
 from tests.tasks.labelled_files import read_task
 
-from clozelab.addresses import build_parts
+from clozelab.addresses import PERMITTED, build_parts
 from clozelab.assembly.finetuning import check_finetuning
+from clozelab.assembly.task_data import task_code
 from clozelab.metrics import glue
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.classes import ClassTarget
@@ -197,3 +198,24 @@ def test_every_task_is_a_pair_that_fits(task: str) -> None:
     unit, target = build_parts(settings)
     assert unit.kind in target.units
     unit.check_target(target)
+
+
+@pytest.mark.parametrize("address", ["own_package.unit.Own", "own_module.Own"])
+def test_files_are_read_anew_once_the_code_of_ones_own_unit_changes(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a package any file counts, since the unit may import it."""
+    *folders, name, _ = address.split(".")
+    file = tmp_path.joinpath(*folders, f"{name}.py")
+    file.parent.mkdir(exist_ok=True)
+    helper = file.with_name("helper.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(PERMITTED, address.partition(".")[0])
+    target = {"_target_": "clozelab.tasks.classes.class_or_number"}
+    codes = []
+    for size, of_helper in ((1, 1), (2, 1), (2, 2)):
+        file.write_text(f"class Own:\n    size = {size}\n")
+        helper.write_text(f"SIZE = {of_helper}\n")
+        codes.append(task_code({"unit": {"_target_": address}, "target": target}))
+    assert codes[0] != codes[1]
+    assert (codes[1] != codes[2]) == bool(folders)

@@ -74,6 +74,14 @@ def test_another_cell_for_no_number_is_another_reading_of_the_file() -> None:
     assert TokenNumberTarget().reading() == {}
 
 
+def test_a_number_may_say_that_a_word_has_none() -> None:
+    """YAML reads -1 as a number, and the cells of a file are texts."""
+    target = TokenNumberTarget(missing=-1)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(target.encode(["0.5", "-1"]), [np.float32(0.5), np.nan])
+    assert target.listed == ("-1",)
+    assert target.reading() == TokenNumberTarget(missing="-1").reading()
+
+
 def test_a_target_may_have_other_scores() -> None:
     class Errors(TokenNumberTarget):
         metrics = (OF_NUMBERS["mae"].metric,)

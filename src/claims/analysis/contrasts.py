@@ -31,6 +31,8 @@ from claims.analysis.statistics import (
 from claims.text.phrases import join_list
 
 CEILING = 100.0  # no score in percent is higher
+# how the names of scores on held-out text begin
+HELD_OUT = "validation/"
 # figures of pre-training whose size depends on which tokens an objective predicts
 LOSS_FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy")
 
@@ -481,6 +483,8 @@ def _incomparability(
         reason = _other_targets(table, terms)
     if reason is None:
         reason = _other_tokens(terms, cells)
+    if reason is None:
+        reason = _other_text(terms, cells)
     if reason is not None:
         return reason
     for pair in _evidence(table, terms):
@@ -579,6 +583,25 @@ def _other_tokens(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Exclu
         "other tokens",
         "their tokenizers cut text into other tokens, so scores of a token do not compare:"
         " measure=held_out_text has bits_per_character",
+    )
+
+
+def _other_text(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> Exclusion | None:
+    """Figures of pre-training on several held-out texts; one text may be cut into other tokens."""
+    corpora = set()
+    texts = set()
+    for term, cell in zip(terms, cells, strict=True):
+        if term.column.is_pretraining and term.column.metric.startswith(HELD_OUT):
+            for run in _contributing_runs([cell]):
+                corpora.add(run.corpus)
+                texts.add(run.text)
+    is_one_text = len(texts) == 1 and None not in texts
+    if len(corpora) < 2 or is_one_text:
+        return None
+    return Exclusion(
+        "other text",
+        "each arm was scored on held-out text of its own corpus, so these scores do not compare:"
+        " measure=held_out_text with measure.data.sources reads one text",
     )
 
 

@@ -31,6 +31,9 @@ from pydantic import (
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
+# the two kinds of seeds, as a plan calls them
+PRETRAINING_SEED = "pre-training seed"
+FINETUNING_SEED = "fine-tuning seed"
 # of fine-tuning: no row's subject unless differ_in says so
 PROTOCOL = (
     "epochs",
@@ -215,6 +218,11 @@ class Row(Entry):
     """true: all its seeds fine-tune one given encoder, and claims are about that one"""
     delta: dict[str, Any] = Field(default={}, alias="set")
     """a mapping of settings, such as {epochs: 3}"""
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether its encoder was trained: by its arm, or elsewhere."""
+        return self.arm is not None or self.fixed_encoder
 
     @model_validator(mode="after")
     def _is_given(self) -> Self:
@@ -596,6 +604,14 @@ class TableSpec(Entry):
     def has_fixed_encoders(self) -> bool:
         """Whether each row is one given encoder."""
         return all(row.fixed_encoder for row in self.rows)
+
+    @property
+    def replication(self) -> str:
+        """The seed that claims are tested over: of given encoders alone, that of fine-tuning."""
+        compared = set(chain.from_iterable(claim.all_rows for claim in self.claims))
+        if compared and all(self.row(name).fixed_encoder for name in compared):
+            return FINETUNING_SEED
+        return PRETRAINING_SEED
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)

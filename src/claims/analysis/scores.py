@@ -171,6 +171,10 @@ class ScoredRun:
     positive_label: str | None = None
     # the tokenizer whose tokens are predicted, by its fingerprint; None where it does not say
     tokenizer: str | None = None
+    # of a pre-training: fingerprint of its prepared text, and digest of that text whatever cuts it
+    # into tokens; None where it does not say
+    corpus: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -350,7 +354,7 @@ class ScoreTable:
         about = self.spec.row(row)
         cell = self.cells[row, column.key]
         estimate = cell.estimate
-        if about.arm is None or estimate is None or not column.tasks:
+        if not about.has_encoder or estimate is None or not column.tasks:
             return ""
         least = column.majority
         name = "one fixed answer"

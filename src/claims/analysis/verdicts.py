@@ -307,6 +307,9 @@ def find_forecast(
         return Forecast(f"first {gate} has to be decided", "waits")
 
     most = design.most if design else MOST_SEEDS
+    if any(contrast.difference.has_no_spread for contrast in open_contrasts if contrast.difference):
+        text = f"needs more {seeds}: so far each has the same difference"
+        return Forecast(text, "", min(1, max(0, most - present)))
     level = _level_of_next_step(open_contrasts, correction, design)
     needed = _seeds_that_decide(resolved, open_contrasts, level, most)
     # The next seed cannot make it fewer than there are.
@@ -411,7 +414,7 @@ def size_comparison_obstacle(resolved: ResolvedClaim, table: ScoreTable) -> str:
 
 @dataclass(frozen=True)
 class DetectableDifference:
-    """The smallest difference between two arms that so many pre-training seeds can show."""
+    """The smallest difference between two rows that so many seeds can show."""
 
     difference: float
     seeds: int

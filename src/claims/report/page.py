@@ -306,7 +306,7 @@ def _column_group(title: str, columns: Sequence[DataColumn], table: ScoreTable) 
     rows = []
     for row in table.spec.rows:
         cells = [_cell_view(row.name, column, table) for column in columns]
-        is_floor = row.arm is None and not row.fixed_encoder
+        is_floor = not row.has_encoder
         rows.append(RowView(row.label, cells, row.name, is_floor=is_floor))
     return ColumnGroup(
         title=title,

@@ -17,7 +17,7 @@ from claims.analysis.crossover import Crossover
 from claims.analysis.examples import mcnemar, multi_bootstrap, paired_differences
 from claims.analysis.history import Breach, BreachKind
 from claims.analysis.hypotheses import ResolvedClaim
-from claims.analysis.schema import ALL_COLUMNS, PERCENT
+from claims.analysis.schema import ALL_COLUMNS, PERCENT, PRETRAINING_SEED
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
 from claims.analysis.verdict_codes import Verdict, read_verdict
@@ -384,18 +384,21 @@ def _amount_in(unit: str) -> Callable[[float], str]:
 # -- plans -----------------------------------------------------------------------------------------
 
 
-def detectable_difference(detectable: DetectableDifference | None) -> str:
+def detectable_difference(detectable: DetectableDifference | None, replication: str) -> str:
     if detectable is None:
         return (
-            "smallest detectable difference: none; one pre-training seed cannot tell an arm from"
-            " its luck"
+            f"smallest detectable difference: none; one {replication} cannot tell a row from its"
+            " luck"
         )
+    other = ""
+    if replication == PRETRAINING_SEED:
+        other = "; budget=TIME shows all claims together"
     basis = "assumed: no comparison of two seeds so far"
     if detectable.num_contrasts:
         basis = f"median of {detectable.num_contrasts} comparisons so far"
     return (
-        f"smallest detectable difference: {detectable.difference:.1f} points between two arms. With"
-        f" {detectable.seeds} pre-training seeds 4 of 5 experiments find it, if it varies by"
+        f"smallest detectable difference: {detectable.difference:.1f} points between two rows. With"
+        f" {detectable.seeds} {replication}s 4 of 5 experiments find it, if it varies by"
         f" {detectable.sd:.1f} points from seed to seed ({basis}). This is for one difference"
-        " alone; budget=TIME shows all claims together"
+        f" alone{other}"
     )

@@ -44,6 +44,7 @@ from clozelab.modules.model import (
     MULTI_LABEL,
     log_max_positions,
     named_labels,
+    read_as_class,
     renamed_labels,
     with_pooling,
 )
@@ -52,7 +53,7 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.cache import used_folders
-from clozelab.tasks.splitting import Fold
+from clozelab.tasks.splitting import Fold, HeldOut
 from clozelab.tasks.target import Target
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.callbacks import GracefulStop
@@ -298,6 +299,20 @@ def check_reading(reads: PlainMapping, trained: PlainMapping, folder: Path) -> N
         )
 
 
+def check_held_out(held_out: HeldOut | Fold | None, trained: Provenance, folder: Path) -> None:
+    """ValueError where rows are held out that a fine-tuning with another draw has trained on."""
+    draw = trained.get("held_out")
+    if held_out is None or draw is None or held_out.draw == draw:
+        return
+    # Without folds it is a fraction.
+    settings: PlainDict = {"validation_folds": "null", **draw}
+    words = [f"measure.task.data.{key}={value}" for key, value in settings.items()]
+    raise ValueError(
+        f"{folder} held out other rows of a file in its fine-tuning, so it was trained on some of"
+        f" these: say {' '.join(words)}, or name a file, measure.task.data.validation_file=FILE"
+    )
+
+
 def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     """A fine-tuned model's classes in the order of its outputs, as the file calls them.
 
@@ -348,7 +363,7 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
 
     It says what to type, and fills in what differs only in letters' case.
     """
-    if data.target.configured_classes != list(names):
+    if sorted(data.target.configured_classes or ()) != sorted(names):
         return  # numbers, choices, or tags that are looked at as they are read
     # The training file's labels are not looked at: nothing is trained.
     # The preview reads texts and labels without tokenising them: this check is cheap.
@@ -392,6 +407,8 @@ def build_module(
     """
     task = cfg.measure.task or {}
     settings = cfg.measure.module
+    # Before the module: what a head reads counts as trained there.
+    has_fresh_pooler = encoder.has_fresh_pooler
     if settings is None:
         module = _build_task_module(cfg, task, folder, encoder, data)
         heads = module.heads()
@@ -403,7 +420,10 @@ def build_module(
             encoder=encoder, heads=heads, data=data, metric=cfg.measure.metric
         )
     if cfg.initialisation == "pretrained":
-        load_heads(heads, folder, cfg.measure.name)
+        load_heads(heads, folder, cfg.measure.name, has_fresh_pooler=has_fresh_pooler)
+        # As predict reads the same folder.
+        if heads:
+            read_as_class(encoder, folder, None, data.inputs.tokenizer.sep_id)
     return module
 
 
@@ -423,5 +443,6 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.config_to_save(), provenance, folder)
+    check_held_out(data.held_out, provenance, folder)
     given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     return untrained_module(task, data, encoder, provenance.get("head", "linear"), given_heads)

@@ -115,7 +115,8 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
     data.target.check_encoder(encoder.config, data.unit)
     given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     if cfg.initialisation == "pretrained":
-        load_heads(given_heads, folder, cfg.task.name)
+        has_fresh_pooler = encoder.has_fresh_pooler
+        load_heads(given_heads, folder, cfg.task.name, has_fresh_pooler=has_fresh_pooler)
     data.setup()
     data.refuse_overlap(allowed=cfg.allow_validation_in_training)
     data.refuse_outside()
@@ -402,7 +403,9 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's config.json keeps about its fine-tuning."""
     facts = {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
-    # An evaluation on the same folds is of the one that was not trained on.
+    # An evaluation on the same file is of the rows that were not trained on.
+    if job.data.held_out is not None:
+        facts["held_out"] = job.data.held_out.draw
     if isinstance(job.data.held_out, Fold):
         facts["validation_fold"] = job.data.held_out.number
     return facts

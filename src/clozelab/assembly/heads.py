@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
+from clozelab.models.families.bert import reads_pooler
 from clozelab.models.locate import config_path
 from clozelab.models.registry import family_for
 from clozelab.modules.model import named_labels, task_of
@@ -41,10 +42,12 @@ def pretraining_heads(
     return fresh_heads(kinds, encoder, folder, seed)
 
 
-def load_heads(heads: Mapping[str, nn.Module], folder: Path, name: str) -> None:
+def load_heads(
+    heads: Mapping[str, nn.Module], folder: Path, name: str, *, has_fresh_pooler: bool
+) -> None:
     """Give heads the weights of a folder, for a measure or a task of this name.
 
-    ValueError where the folder has none for one of them.
+    ValueError where the folder has none for one of them, or for the pooler that it reads.
     """
     stored = folders.read_tensors(folder)
     family = family_for(folders.read_config(folder))
@@ -68,6 +71,12 @@ def load_heads(heads: Mapping[str, nn.Module], folder: Path, name: str) -> None:
             maker = MAKERS.get(head_name, "fine-tuning that kept its model, on a task of this kind")
             remedy = f"{name} scores a model's predictions: give it a folder of a {maker}"
             raise ValueError(f"{problem}; {remedy}") from problem
+        is_on_pooler = reads_pooler(head_name, head, has_bilstm="bilstm" in heads)
+        if has_fresh_pooler and is_on_pooler:
+            raise ValueError(
+                f"{folder} has no trained pooler, which its {head_name} head reads, so {name} would"
+                " score chance: put back the pooler's weights, or fine-tune the folder"
+            )
 
 
 def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:

@@ -72,12 +72,12 @@ def model_folders(models: object) -> list[Path]:
 def _facts(folder: Path) -> list[object]:
     """What a folder says of its task and of how it predicts.
 
-    But for what each model has of its own: a threshold, and the fold that it was not trained on.
+    But for what each model has of its own: a threshold, and the rows that it was not trained on.
     """
     config = folders.read_config_dict(folder)
     of_task = config.get("clozelab", {})
     facts = {key: of_task.get(key) for key in ("task", "head", *OF_ONE_TASK)}
-    del facts["validation_fold"]
+    del facts["validation_fold"], facts["held_out"]
     answers = of_task.get("answers", {})
     facts["answers"] = answers | {"threshold": answers.get("threshold") is None}
     return [config.get("id2label"), facts]

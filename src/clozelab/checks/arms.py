@@ -28,7 +28,6 @@ from clozelab.checks.subject import (
 from clozelab.checks.visibility import of_spec
 from clozelab.corpus.instances import source_rule
 from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
-from clozelab.corpus.random import instance_indices
 from clozelab.planning.arms import Arm
 
 MAX_WARMUP_FRACTION = 0.3
@@ -74,11 +73,14 @@ def sample_instances(arm: Arm) -> PackedInstances:
 
     They are NUM_SAMPLED at most, spread over the corpus.
     """
-    phase = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])
-    instances = arm.corpus.instances(arm.objective, phase["seq_length"])
-    places = np.arange(min(NUM_SAMPLED, len(instances)))
-    _, numbers = instance_indices(PROBE_SEED, len(instances), places)
-    return instances.pack(PROBE_SEED, 0, numbers)
+    instances_of_phases = [phase["steps"] * phase["global_batch_size"] for phase in arm.phases]
+    largest = int(np.argmax(instances_of_phases))
+    seq_length = arm.phases[largest]["seq_length"]
+    weights = arm.weights_of_phases[largest]
+    instances, epoch, index = arm.corpus.first_read(
+        arm.objective, seq_length, weights, PROBE_SEED, NUM_SAMPLED
+    )
+    return instances.pack(PROBE_SEED, epoch, index)
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     candidates = _num_candidates(token, packed)
     number = len(predictions.positions)
     figure = share(number, candidates)
-    wrong = _wrong_number(token, packed, number)
+    wrong = []
+    left = 0
     if token.hides_words:
         # The same beginnings as the masks: units join words.
         if token.unit_texts:
@@ -129,6 +132,8 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         # Beginnings 1 1 0 0 1 of slots make words 1 2 2 2 3.
         word = np.cumsum(begins, dtype=np.int64)
         wrong += _partly_masked_words(word, packed.special, predictions.positions)
+        left = _left_by_words(word, packed, predictions.positions)
+    wrong += _wrong_number(token, packed, number, left)
     num_special = int(packed.special[predictions.positions].sum())
     if num_special:
         wrong.append(f"{num_special} special tokens are predicted")
@@ -175,8 +180,8 @@ def _check_predicted_share(arm: Arm, packed: PackedInstances) -> Finding:
     )
 
 
-def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[str]:
-    """Whether another number of tokens is predicted than the settings say."""
+def _wrong_number(token: Masking, packed: PackedInstances, number: int, left: int) -> list[str]:
+    """Whether another number of tokens is predicted than the settings say, or than `left` less."""
     candidates = _num_candidates(token, packed)
     is_masked = token.masks(packed)
     counted = candidates
@@ -186,9 +191,25 @@ def _wrong_number(token: Masking, packed: PackedInstances, number: int) -> list[
     most = int(token.max_predictions_fraction * packed.width) * int(is_masked.sum())
     expected = min(token.predict_prob * counted, most)
     # Each instance rounds to whole tokens, so the number may be off by half a token each.
-    if abs(number - expected) <= 0.5 * packed.num_instances + 0.002 * candidates:
+    tolerance = 0.5 * packed.num_instances + 0.002 * candidates
+    if expected - tolerance - left <= number <= expected + tolerance:
         return []
     return [f"{share(number, candidates)} tokens are predicted, the settings say {expected:,.0f}"]
+
+
+def _left_by_words(word: np.ndarray, packed: PackedInstances, positions: I64) -> int:
+    """How many predictions whole words may leave out: too few for any other word of an instance.
+
+    `word` and `positions` as in `_partly_masked_words`. A byte is rarely a word by itself.
+    """
+    sizes = np.bincount(word[~packed.special], minlength=int(word.max()) + 1)
+    is_taken = np.zeros(len(sizes), dtype=bool)
+    is_taken[word[positions]] = True
+    # Of each slot the size of its word; no word is as long as an instance.
+    is_other = ~packed.special & ~is_taken[word]
+    size_of_slot = np.where(is_other, sizes[word], packed.width).reshape(-1, packed.width)
+    smallest = size_of_slot.min(axis=1)
+    return int((smallest - 1)[smallest < packed.width].sum())
 
 
 def _partly_masked_words(word: np.ndarray, special: np.ndarray, positions: I64) -> list[str]:

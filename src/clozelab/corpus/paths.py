@@ -53,8 +53,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
-        files = _existing(_walk(location))
-        return _texts_of({path.relative_to(location).as_posix(): path for path in files})
+        return _texts_of(files_below(location))
     # A glob is looked for below data_dir and then from here; an absolute one below its root alone.
     glob = Path(pattern).expanduser()
     bases = [Path(data_dir).expanduser(), Path()]
@@ -71,6 +70,11 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         return {path.name: path for path in files}, 0
     # Where folders hold files of one name, the folders tell them apart.
     return {path.relative_to(base).as_posix(): path for path in files}, 0
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """All files of a folder that are not hidden, by their relative paths."""
+    return {path.relative_to(folder).as_posix(): path for path in _existing(_walk(folder))}
 
 
 def _existing(paths: Iterable[Path]) -> list[Path]:

@@ -1,7 +1,7 @@
 """A caller's texts as sequences for a model that answers.
 
-What it cannot read is left out, each with its reason. Nothing is cut: a text longer than the model
-reads is one that it cannot read, unless it is read in windows.
+What it cannot read is left out, each with its reason. A text longer than the model reads is one
+that it cannot read, unless it is read in windows, or cut as in the model's fine-tuning.
 
 Letters: N texts, R readable ones, W windows of them.
 """
@@ -9,7 +9,7 @@ Letters: N texts, R readable ones, W windows of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -22,6 +22,7 @@ from clozelab.tasks.sequences import (
     TokenSequences,
     assemble,
     assemble_windows,
+    longest_first,
 )
 
 SIDES = ("first", "second")
@@ -36,6 +37,7 @@ class Encoded:
     sequences: TokenSequences  # [W], of the readable texts alone
     window_offsets: Ints  # [R + 1] where each readable text's windows begin
     reasons: list[str | None]  # [N]
+    num_cut: int = 0  # texts that are read up to the largest length
 
 
 def encode_texts(
@@ -46,6 +48,7 @@ def encode_texts(
     stride: int | None = None,
     reads_empty: bool = False,
     has_masks: bool = False,
+    is_cut: bool = False,
 ) -> Encoded:
     """Sequences of texts or pairs (datamodules/texts.py: `Texts.items`).
 
@@ -54,6 +57,7 @@ def encode_texts(
         stride: of single texts; a longer one is read in windows so many tokens apart.
         reads_empty: a text without a token is its special tokens, rather than unreadable.
         has_masks: the tokenizer's mask token in a text is one, rather than some characters.
+        is_cut: a longer text, or pair, loses what `encode_examples` cuts in training.
     """
     if stride is not None and not 1 <= stride <= max_length - 2:
         raise ValueError(
@@ -64,6 +68,7 @@ def encode_texts(
     encoded = _encode_sides(texts, tokenizer, has_masks)
     reasons: list[str | None] = []
     readable: list[Sides] = []
+    num_cut = 0
     for text, sides in zip(texts, encoded, strict=True):
         if isinstance(text, Unreadable):
             reasons.append(text.reason)
@@ -72,11 +77,17 @@ def encode_texts(
         # A single text is never too long where it is read in windows.
         is_windowed = stride is not None and len(sides) == 1
         if reason is None and not is_windowed:
-            reason = _too_long(sides, tokenizer, max_length)
+            too_long = _too_long(sides, tokenizer, max_length)
+            if is_cut and too_long is not None:
+                sides = _cut(sides, tokenizer, max_length)
+                num_cut += 1
+            else:
+                reason = too_long
         reasons.append(reason)
         if reason is None:
             readable.append(sides)
-    return _assembled(readable, reasons, tokenizer, max_length, stride)
+    assembled = _assembled(readable, reasons, tokenizer, max_length, stride)
+    return replace(assembled, num_cut=num_cut)
 
 
 def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:
@@ -116,11 +127,25 @@ def _unread(sides: Sides, tokenizer: Tokenizer, reads_empty: bool, has_masks: bo
     return None
 
 
-def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None:
-    num_special = 2  # [CLS] and the last [SEP]
+def _num_special(sides: Sides, tokenizer: Tokenizer) -> int:
+    """[CLS], the last [SEP], and what stands between the two of a pair."""
     if len(sides) == 2:
-        num_special += tokenizer.pair_separators
-    length = num_special + sum(map(len, sides))
+        return 2 + tokenizer.pair_separators
+    return 2
+
+
+def _cut(sides: Sides, tokenizer: Tokenizer, max_length: int) -> Sides:
+    """What training reads of a text; of a pair the longer text is cut first."""
+    budget = max_length - _num_special(sides, tokenizer)
+    if len(sides) == 1:
+        return (sides[0][:budget],)
+    first, second = sides
+    keep_first, keep_second = longest_first(len(first), len(second), budget)
+    return first[:keep_first], second[:keep_second]
+
+
+def _too_long(sides: Sides, tokenizer: Tokenizer, max_length: int) -> str | None:
+    length = _num_special(sides, tokenizer) + sum(map(len, sides))
     if length <= max_length:
         return None
     return (

@@ -31,6 +31,7 @@ from clozelab.text.plain import ReadOnlyJson, read_json
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pandas import DataFrame
 
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
         ) from None
 
 
-HUB_VERSION = 3  # raised when this code writes other files from the same rows of the hub
+HUB_VERSION = 4  # raised when this code writes other files from the same rows of the hub
 
 
 @dataclass(frozen=True)
@@ -225,12 +226,12 @@ def _write_table(path: Path, rows: Dataset, source: HubSource, split: str) -> No
                 f" {source.format} has not: take task.hub.format=parquet, and file names that end"
                 " in .parquet"
             )
-    frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
+    frame = _cells_of(rows, list(source.columns)).rename(columns=dict(source.columns))
     # A test split has no labels, whatever the hub has put there.
     if is_test and source.label_column in frame:
         frame = frame.drop(columns=source.label_column)
     elif source.labels is not None and not is_test:
-        numbers = frame[source.label_column].astype(int)
+        numbers = frame[source.label_column].replace("", "-1").astype(int)
         frame[source.label_column] = _class_names(numbers, source.labels, path)
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
@@ -255,6 +256,17 @@ def _write_table(path: Path, rows: Dataset, source: HubSource, split: str) -> No
         if has_header:
             file.write(line_of(frame.columns))
         file.writelines(map(line_of, frame.astype(str).itertuples(index=False, name=None)))
+
+
+def _cells_of(rows: Dataset, columns: list[str]) -> DataFrame:
+    """The cells of some columns as text: "" for null and NaN, a truth as JSON writes it."""
+    # Whole numbers stay whole beside a null: pandas would make them 1.0.
+    values = rows.with_format("arrow")[:].to_pandas(integer_object_nulls=True)[columns]
+    cells = values.astype(str)
+    for column in columns:
+        if rows.features[column].dtype == "bool":
+            cells[column] = cells[column].str.lower()
+    return cells.mask(values.isna(), "")
 
 
 def _tsv_line(cells: Iterable[str]) -> str:

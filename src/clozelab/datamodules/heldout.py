@@ -100,7 +100,6 @@ class HeldOutMeasure(MeasureDataModule):
             raise ValueError(
                 "the held-out text has no sentence: name a longer one, measure.data.sources",
             )
-        self.facts["tokenizer"] = self.inputs.tokenizer.fingerprint
         self.facts["documents"] = len(self.documents)
         self.facts["sentences"] = sum(len(sentences) for _, sentences in self.documents)
 
@@ -232,6 +231,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
             raise ValueError(f"measure.data.mask_parts={mask_parts}: a text is read once or more")
         self.mask_parts = mask_parts
         self.ranks = sorted(frequency_ranks)
+        self.facts["tokenizer"] = self.inputs.tokenizer.fingerprint
         self.facts["is_causal"] = self.is_causal
         # Ranks [100, 1000] are the bands 1-100, 101-1000 and 1001-end.
         firsts = [1, *(rank + 1 for rank in self.ranks)]
@@ -365,6 +365,7 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 " for what an encoder can read"
             )
         super().__init__(**common)
+        self.facts["tokenizer"] = self.inputs.tokenizer.fingerprint
 
     def make_questions(self) -> Questions:
         sentences, word_positions = self._choose_words()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.packing import PackedInstances
-from clozelab.corpus.random import instance_indices
+from clozelab.corpus.random import one_or_all
 from clozelab.corpus.shards import TokenShards
 from clozelab.datamodules.corpus import SAMPLED_INSTANCES, BoundPhase
 from clozelab.objectives.objective import Arrays, Objective, PairObjective
@@ -118,8 +118,8 @@ def length_histogram(title: str, lengths: NDArray[np.int64]) -> Histogram:
 def instance_lengths(bound: BoundPhase) -> NDArray[np.int64]:
     """How many slots hold a token in each of some instances of a phase."""
     count = min(len(bound.instances), SAMPLED_INSTANCES)
-    _, index = instance_indices(bound.seed, len(bound.instances), np.arange(count))
-    return bound.instances.pack(bound.seed, 0, index).lengths
+    epoch, index = bound.places(np.arange(count))
+    return bound.instances.pack(bound.seed, one_or_all(epoch), index).lengths
 
 
 def show_document(shards: TokenShards, tokenizer: Tokenizer, number: int) -> ShownDocument:
@@ -138,7 +138,7 @@ def show_instances(
 ) -> list[ShownInstance]:
     """The first instances of an optimizer step, counted from 0, which lies in this phase."""
     order = (step - bound.first_step) * bound.phase.global_batch_size + np.arange(number)
-    epoch, index = instance_indices(bound.seed, len(bound.instances), order)
+    epoch, index = bound.places(order)
     objective = bound.objective
     packed, labels = objective.arranged(bound.instances, bound.seed, epoch, index, order)
     kinds, read = predicted_kinds(objective, packed, objective.arrays_of(packed))

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.paths import resolve_path
@@ -57,8 +59,11 @@ class RetrievalFolder(MeasureDataModule):
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read judgements, queries and the first documents.
 
-        ValueError for a query without a text, and for texts of too many unknown tokens.
+        ValueError for a query without a text, an id of two texts, and for texts of too many unknown
+        tokens.
         """
+        for path in self.paths[:2]:
+            _refuse_twins(path)
         self.judgements = _read_judgements(self.paths[2])
         texts = {}
         num_queries = 0
@@ -145,6 +150,21 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
     for record in _open(path, "_id", "text").whole_rows():
         title = record.get("title") or ""
         yield str(record["_id"]), f"{title} {record['text'] or ''}".strip()
+
+
+def _refuse_twins(path: Path) -> None:
+    """ValueError for an id of two texts, each of which would count as found.
+
+    A hash of 8 bytes an id is kept, since a corpus may have millions.
+    """
+    hashes = np.sort(np.fromiter((hash(name) for name, _ in _texts(path)), dtype=np.int64))
+    twins = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if twins:
+        name = next(name for name, _ in _texts(path) if hash(name) in twins)
+        raise ValueError(
+            f"{path}: the id {name!r} has two texts or more, as {len(twins)} ids in all: leave one"
+            " of each"
+        )
 
 
 def _read_judgements(path: Path) -> dict[str, dict[str, int]]:

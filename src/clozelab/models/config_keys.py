@@ -58,6 +58,7 @@ class Provenance(TypedDict, total=False):
     doc_stride: int
     features: str
     head: str
+    held_out: dict[str, float]
     max_query_length: int
     max_seq_length: int
     objective: ObjectiveSettings
@@ -73,6 +74,7 @@ class Provenance(TypedDict, total=False):
     step: int
     validation_fold: int
     window_pooling: str
+    window_stride: int | None
 
 
 class ConfigJson(TypedDict, total=False):
@@ -136,6 +138,7 @@ OF_ONE_TASK = (
     "window_pooling",
     "prompts",
     "validation_fold",
+    "held_out",
 )
 _LOG = logging.getLogger(__name__)
 # Of a value that a sentence shows.

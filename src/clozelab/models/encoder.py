@@ -415,6 +415,11 @@ class Encoder(nn.Module):
         else:
             self.embeddings = embeddings
 
+    @property
+    def has_fresh_pooler(self) -> bool:
+        """Whether it has a pooler that no loss has read."""
+        return bool(list(self.pooler.parameters())) and not self.has_trained_pooler
+
     def forward(
         self,
         input_ids: Tensor,

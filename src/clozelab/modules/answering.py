@@ -298,6 +298,7 @@ def answer_rows(
     while stretch := list(islice(remaining, ROWS_AT_ONCE)):
         answers = _answer_part(predictor, act, stretch, options, roles, errors)
         yield from zip(stretch, answers, strict=True)
+    predictor.warn_of_cut()
 
 
 def _answer_part(

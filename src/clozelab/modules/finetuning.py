@@ -26,7 +26,7 @@ from clozelab.files.atomic import atomic_write_lines
 from clozelab.metrics.metric import DECLARED, PREFIX, Metric, metric_of
 from clozelab.models.config_keys import OF_ONE_TASK, Provenance
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import POOLED_KINDS
+from clozelab.models.families.bert import reads_pooler
 from clozelab.models.folders import read_provenance
 from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
@@ -142,7 +142,7 @@ class FineTuning(TrainingModule):
 
     def _attach_head(self, given_heads: Mapping[str, nn.Module]) -> None:
         """Adds the output layer; what neither it nor anything else reads is not trained."""
-        reads_pooler = False
+        is_on_pooler = False
         for head_kind in self.target.head_kinds:
             head = given_heads.get(head_kind)
             if head is None:
@@ -152,11 +152,10 @@ class FineTuning(TrainingModule):
                     num_labels=self.target.num_outputs,
                     input_size=self.head_input_size,
                 )
-            reads_states = self.bilstm is not None or getattr(head, "reads_token_states", False)
-            reads_pooler = head_kind in POOLED_KINDS and not reads_states
-            self.encoder.has_trained_pooler |= reads_pooler
+            is_on_pooler = reads_pooler(head_kind, head, has_bilstm=self.bilstm is not None)
+            self.encoder.has_trained_pooler |= is_on_pooler
             setattr(self, self.target.head_name, head)
-        train_what_is_read(self.encoder, reads_pooler=reads_pooler)
+        train_what_is_read(self.encoder, reads_pooler=is_on_pooler)
 
     @property
     def output_head(self) -> nn.Module:
@@ -530,7 +529,7 @@ def save_model(
     config_to_save |= facts | module.config_to_save()
     if module.encoder.has_trained_pooler:
         config_to_save.pop("untrained", None)
-    elif list(module.encoder.pooler.parameters()):
+    elif module.encoder.has_fresh_pooler:
         config_to_save["untrained"] = ["pooler"]
     max_length = max_positions(encoder_folder)
     files: Mapping[str, str] = {}

@@ -29,6 +29,7 @@ from clozelab.models.families.bert import (
     CUSTOM_MODEL_TYPE_PREFIX,
     POOLED_KINDS,
     Family,
+    reads_pooler,
 )
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.leftovers import (
@@ -123,13 +124,8 @@ def read_model(path: Path | str) -> Model:
     tokenizer = open_tokenizer(folder)
     stored = folders.read_tensors(path)
     kinds = _kinds(folder, config, family, stored)
-    family.require_separator(config, kinds, tokenizer.sep_id, folder)
     encoder = folders.load_encoder(folder, stored=stored, warns_of_fresh=False)
-    # A folder of other libraries', or of ours that they can read.
-    is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
-    if is_foreign and encoder.config.is_causal and POOLED_KINDS & set(kinds):
-        # is_decoder does not move where transformers' classes pool, and their head was trained so.
-        encoder.config = replace(encoder.config, pools_first_token=True)
+    read_as_class(encoder, folder, kinds, tokenizer.sep_id)
     task_kind = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task_kind, stored)
     heads, untrained = _read_heads(folder, config, encoder, kinds, len(labels), stored)
@@ -159,6 +155,24 @@ def read_model(path: Path | str) -> Model:
     )
 
 
+def read_as_class(encoder: Encoder, folder: Path, kinds: Sequence[str] | None, sep_id: int) -> None:
+    """Let an encoder pool as the folder's class in transformers, which `kinds` of heads say.
+
+    None: those of the folder. ValueError where that class would find questions by another separator
+    than `sep_id`.
+    """
+    config = folders.read_config_dict(folder)
+    family = family_for(encoder.config)
+    if kinds is None:
+        kinds = _kinds(folder, config, family, folders.read_tensors(folder))
+    family.require_separator(config, kinds, sep_id, folder)
+    # A folder of other libraries', or of ours that they can read.
+    is_foreign = not str(config.get("model_type", "")).startswith(CUSTOM_MODEL_TYPE_PREFIX)
+    if is_foreign and encoder.config.is_causal and POOLED_KINDS & set(kinds):
+        # is_decoder does not move where transformers' classes pool, and their head was trained so.
+        encoder.config = replace(encoder.config, pools_first_token=True)
+
+
 def _read_heads(
     folder: Path,
     config: ConfigJson,
@@ -172,7 +186,7 @@ def _read_heads(
     between = _between(stored, encoder, config)
     heads = nn.ModuleDict(between)
     untrained = []
-    if list(encoder.pooler.parameters()) and not encoder.has_trained_pooler:
+    if encoder.has_fresh_pooler:
         untrained.append("pooler")
     # Heads of which a part may be missing here.
     unreadable = TASK_KINDS if foreign_tensors(family, stored) else ()
@@ -186,9 +200,8 @@ def _read_heads(
         head = family.head(
             head_kind, encoder, num_labels=max(1, num_labels), input_size=size, stored=stored
         )
-        reads_states = lstm is not None or getattr(head, "reads_token_states", False)
-        reads_pooler = head_kind in POOLED_KINDS and not reads_states
-        lacks_pooler = reads_pooler and "pooler" in untrained
+        is_on_pooler = reads_pooler(head_kind, head, has_bilstm=lstm is not None)
+        lacks_pooler = is_on_pooler and "pooler" in untrained
         if head_kind in unreadable or lacks_pooler:
             untrained.append(head_kind)
         elif folders.has_head(family, head_kind, head, stored):

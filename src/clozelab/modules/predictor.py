@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from claims.text.phrases import count_noun
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.encoded import Encoded, encode_texts, unread_reason
 from clozelab.datamodules.texts import (
@@ -49,6 +50,7 @@ from clozelab.models.locate import find_model
 from clozelab.modules import answers
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
+from clozelab.modules.sentence_folders import MODULES_FILE
 from clozelab.modules.token_heads import (
     Words,
     best_answer,
@@ -83,7 +85,7 @@ class Predictor(ModelRunner):
         label_names: the model's names of its labels -> what answers call them.
 
     `progress` is put around the batches: rich.progress.track shows a bar. `warns`: whether texts
-    that were not answered are counted in a warning.
+    that were not answered, or were cut (`num_cut`), are counted in a warning after each call.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Predictor(ModelRunner):
         self.output_names = model.labels if model.task == "ordinal" else self.labels
         self.trained_columns = trained_columns(model.folder.parent)
         self.warns = True
+        self.num_cut = 0
 
     # What a user calls. Everywhere `columns` names columns of a table, and `errors` is one of
     # ERRORS.
@@ -159,14 +162,15 @@ class Predictor(ModelRunner):
     ) -> Answers:
         """The most probable label of each text, as `Classified`.
 
-        `Labelled` where labels do not exclude each other, `Number` of a regression. With `stride`
-        a longer text is read in windows so many tokens apart, as long as in training, whose logits
-        are pooled as there (else by their mean).
+        `Labelled` where labels do not exclude each other, `Number` of a regression. A text longer
+        than those of the fine-tuning is read as there: cut, or in windows. With `stride` it is read
+        in windows so many tokens apart, whose logits are pooled as in training (else by their
+        mean).
         """
         head = self.head("classification", "classify")
         given = self._read(texts, "classify", columns)
         self.require_kind(given.items)
-        encoded = self._encode(given, errors, stride=stride)
+        encoded = self._encode(given, errors, stride=stride, as_trained=True)
         logits = self.sequence_logits(head, encoded)
         results: Sequence[object]
         if self.model.task == "regression":
@@ -262,6 +266,7 @@ class Predictor(ModelRunner):
             given = texts
         else:
             given = read_texts(texts, "embed")
+        self._require_single(given.items)
         if prompt is None:
             recipe.warn_of_prompts(self.model.folder)
         else:
@@ -494,7 +499,15 @@ class Predictor(ModelRunner):
         given = Texts(
             [read_item(text, number, "attention") for number, text in enumerate(texts, 1)],
         )
-        return self._encode(given, "raise", has_masks=self._may_have_masks(given.items)).sequences
+        has_masks = self._may_have_masks(given.items)
+        is_classifier = "classification" in self.heads
+        encoded = self._encode(given, "raise", has_masks=has_masks, as_trained=is_classifier)
+        if len(encoded.sequences) > len(given.items):
+            raise ValueError(
+                f"{self.model.folder} reads a text above {self.model.window_length} tokens in"
+                " windows, and one is needed here: shorten the text"
+            )
+        return encoded.sequences
 
     def require_kind(self, items: Sequence[object]) -> None:
         """ValueError for single texts given to a classifier of pairs, and the other way round."""
@@ -511,6 +524,19 @@ class Predictor(ModelRunner):
                 raise ValueError(
                     f"{self.model.folder} was trained on single texts, and text {number} is a pair:"
                     " give one text"
+                )
+
+    def _require_single(self, items: Sequence[object]) -> None:
+        """ValueError for pairs given to a model whose vectors were trained on single texts."""
+        folder = self.model.folder
+        is_foreign = self.model.task is None and (folder / MODULES_FILE).is_file()
+        if self.model.task != "embedding" and not is_foreign:
+            return
+        for number, item in enumerate(items, 1):
+            if isinstance(item, tuple):
+                raise ValueError(
+                    f"{folder} embeds single texts, and text {number} is a pair: name the one"
+                    " column to read (text=COLUMN; columns= in Python), or give one text"
                 )
 
     def _may_have_masks(self, items: Sequence[object]) -> bool:
@@ -546,18 +572,48 @@ class Predictor(ModelRunner):
         """What a caller gives; of a table that names no columns those that it was trained on."""
         return read_texts(texts, act, columns, self.trained_columns)
 
-    def _encode(self, given: Texts, errors: str, **options: Any) -> Encoded:
+    def _encode(
+        self,
+        given: Texts,
+        errors: str,
+        *,
+        stride: int | None = None,
+        as_trained: bool = False,
+        **options: Any,
+    ) -> Encoded:
         """Sequences of the readable texts; ValueError for others, where they are errors.
 
+        `as_trained` reads a long text as the model's fine-tuning did, where its folder says how.
         `options` are those of `encode_texts`.
         """
+        provenance = self.model.provenance
+        is_cut = as_trained and "max_seq_length" in provenance
+        if as_trained and stride is None:
+            stride = provenance.get("window_stride")
         max_length = self.model.max_length
-        if options.get("stride") is not None:
-            options["stride"] = _whole_number("stride", options["stride"])
+        if stride is not None:
+            stride = _whole_number("stride", stride)
+        if is_cut or stride is not None:
             max_length = self.model.window_length
-        encoded = encode_texts(given.items, self.tokenizer, max_length, **options)
+        encoded = encode_texts(
+            given.items, self.tokenizer, max_length, stride=stride, is_cut=is_cut, **options
+        )
         _refuse(encoded.reasons, given, errors)
+        self.num_cut += encoded.num_cut
+        if self.warns:
+            self.warn_of_cut()
         return encoded
+
+    def warn_of_cut(self) -> None:
+        """Count, in a warning, the texts that were cut since the last one."""
+        if self.num_cut:
+            log.warning(
+                "%s cut at the %d tokens of the fine-tuning, as texts were there"
+                " (stride=N reads a single text in windows)",
+                count_noun(self.num_cut, "text"),
+                self.model.window_length,
+            )
+        self.num_cut = 0
 
     def _returned(
         self, given: Texts, reasons: Sequence[str | None], results: Sequence[object]
@@ -693,7 +749,10 @@ def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answ
 
 def _ranked(logits: NDArray[np.float32], ranks: Sequence[str]) -> list[answers.Classified]:
     """The class that each row of logits reaches, of ordered ones."""
-    results = []
+    results: list[answers.Classified] = []
+    # without a text, nobody knows how many outputs there are
+    if not len(logits):
+        return results
     probabilities = rank_probabilities(logits)
     for row, rank in zip(probabilities.tolist(), reached_ranks(logits), strict=True):
         by_name = dict(zip(ranks, row, strict=True))

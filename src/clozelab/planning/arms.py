@@ -12,7 +12,9 @@ import torch
 
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
-from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.mixing import Mixture
+from clozelab.corpus.packing import I64, SpecialIds
+from clozelab.corpus.random import instance_indices, one_or_all
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import cost
@@ -44,6 +46,10 @@ MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as
 # how full they are decides the tokens of a step: full sentences fill 92 % of them here
 SAMPLED_INSTANCES = 512
 
+Weights = Mapping[str, float]  # name of each source -> its mixing weight; empty without any
+NO_WEIGHTS: Weights = {}
+LengthKey = tuple[Objective, int, tuple[tuple[str, float], ...]]
+
 
 @dataclass
 class Corpus:
@@ -66,7 +72,7 @@ class Corpus:
     sampled: float | None = None
     sampled_held_out: int = 0
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
-    _lengths: dict[tuple[Objective, int], float] = field(default_factory=dict, repr=False)
+    _lengths: dict[LengthKey, float] = field(default_factory=dict, repr=False)
 
     @property
     def held_out_sentences(self) -> int:
@@ -75,21 +81,53 @@ class Corpus:
             return self.validation.num_sentences
         return self.sampled_held_out
 
-    def instances(self, objective: Objective, seq_length: int) -> Instances:
-        """Instances of an input format, found once for all arms that share it."""
-        key = f"{objective.input!r} {seq_length}"
+    def instances(
+        self, objective: Objective, seq_length: int, weights: Weights | None = None
+    ) -> Instances:
+        """Instances of an input format, found once for all arms that share it and the weights."""
+        key = f"{objective.input!r} {seq_length} {weights}"
         if key not in self._instances:
-            shards = _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
-            self._instances[key] = objective.bind(shards, self.ids, seq_length)
+            shards = self._beginning(objective)
+            self._instances[key] = objective.bind(shards, self.ids, seq_length, weights)
         return self._instances[key]
 
-    def mean_length(self, objective: Objective, seq_length: int) -> float:
-        """Tokens of text in an instance, by a sample; arms that share an objective share it."""
-        key = (objective, seq_length)
-        if key not in self._lengths:
+    def _beginning(self, objective: Objective) -> TokenShards:
+        return _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
+
+    def first_read(
+        self, objective: Objective, seq_length: int, weights: Weights, seed: int, number: int
+    ) -> tuple[Instances, int | I64, I64]:
+        """Instances, and the epochs and places in them of the first `number` that are read.
+
+        Those of weighted sources are read as their weights say; without weights none twice.
+        """
+        sizes = self._beginning(objective).tokens_by_source()
+        # The beginning of a corpus, or a small world, may lack a source.
+        here = {name: weights.get(name, 0.0) if size else 0.0 for name, size in sizes.items()}
+        if not any(here.values()):
             instances = self.instances(objective, seq_length)
-            index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
-            arrays = objective.arrays(instances, 0, 0, index)
+            order = np.arange(min(number, len(instances)))
+            return instances, 0, instance_indices(seed, len(instances), order)[1]
+        instances = self.instances(objective, seq_length, here)
+        mixture = Mixture(instances.sources(), here, sizes, seed)
+        epoch, index = mixture.places(np.arange(number))
+        return instances, one_or_all(epoch), index
+
+    def mean_length(
+        self, objective: Objective, seq_length: int, weights: Weights = NO_WEIGHTS
+    ) -> float:
+        """Tokens of text in an instance, by a sample; arms that share an objective share it."""
+        key = (objective, seq_length, tuple(weights.items()))
+        if key not in self._lengths:
+            if weights:
+                instances, epoch, index = self.first_read(
+                    objective, seq_length, weights, 0, SAMPLED_INSTANCES
+                )
+            else:
+                instances = self.instances(objective, seq_length)
+                epoch = 0
+                index = np.linspace(0, len(instances) - 1, SAMPLED_INSTANCES).astype(np.int64)
+            arrays = objective.arrays(instances, 0, epoch, index)
             # A row of the permuted objectives has queries behind its text, which the FLOPs a token
             # of text count.
             lengths = arrays["lengths"]
@@ -162,7 +200,7 @@ class Arm(Shape):
     corpus: Corpus
     objectives: Sequence[Objective] = ()
     nodes: Sequence[PlainMapping] = ()
-    source_weights: Sequence[Mapping[str, float]] = ()
+    source_weights: Sequence[Weights] = ()
 
     @property
     def longest(self) -> int:
@@ -176,10 +214,11 @@ class Arm(Shape):
     def phase_tokens(self) -> list[int]:
         """Of each phase; instances are as full as a sample of them, or full without a corpus."""
         tokens = []
-        for phase, objective in zip(self.phases, self.of_phases, strict=True):
+        parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
+        for phase, objective, weights in parts:
             of_instance = float(phase["seq_length"])
             if self.corpus.folder is not None or self.corpus.sampled is not None:
-                of_instance = self.corpus.mean_length(objective, phase["seq_length"])
+                of_instance = self.corpus.mean_length(objective, phase["seq_length"], weights)
             tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
         return tokens
 
@@ -225,6 +264,13 @@ class Arm(Shape):
             adapt_encoder(encoder, adaptation_of(self.settings))
         frozen = [weight for weight in encoder.parameters() if not weight.requires_grad]
         return cost.trained_parameters(models) - sum(weight.numel() for weight in frozen)
+
+    @property
+    def weights_of_phases(self) -> Sequence[Weights]:
+        """Mixing weights of each phase; empty: all sources in proportion to their sizes."""
+        if self.source_weights:
+            return self.source_weights
+        return [NO_WEIGHTS] * len(self.phases)
 
     @property
     def of_phases(self) -> Sequence[Objective]:
@@ -323,15 +369,19 @@ class Arm(Shape):
         for objective in dict.fromkeys(self.objectives):
             first = self.objectives.index(objective)
             phases = []
-            for phase, objective_of_phase in zip(self.phases, self.objectives, strict=True):
+            weights_of_phases = []
+            parts = zip(self.phases, self.objectives, self.weights_of_phases, strict=True)
+            for phase, objective_of_phase, weights in parts:
                 if objective_of_phase is objective:
                     phases.append(phase)
+                    weights_of_phases.append(weights)
             yield replace(
                 self,
                 name=f"{self.name}, phase {first + 1}",
                 objective=objective,
                 objectives=(),
                 phases=phases,
+                source_weights=weights_of_phases,
                 config=replace(
                     self.config,
                     is_causal=objective.is_causal,

@@ -50,7 +50,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     max_seeds = 0
     if experiment.stopping:
         max_seeds = experiment.stopping.most
-    pretrained_rows = {row.name for row in experiment.rows if row.arm}
+    rows_with_encoder = {row.name for row in experiment.rows if row.has_encoder}
     # The primary claims behind the first open one wait; the others gain by it.
     gate = _first_open_primary(judgements)
     candidates = []
@@ -58,7 +58,7 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
         is_waiting = judgement.claim.primary is True and judgement is not gate
         if is_waiting or not _has_analyses_left(judgement, max_seeds):
             continue
-        if pretrained_rows.intersection(judgement.rows):
+        if rows_with_encoder.intersection(judgement.rows):
             candidates.append(judgement)
     # The primary claim that the others wait for goes first.
     if any(judgement is gate for judgement in candidates):
@@ -91,12 +91,7 @@ def _has_analyses_left(judgement: Judgement, max_seeds: int) -> bool:
 
 def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     """The overrides that give a claim's rows one more seed, on the data sets that it is about."""
-    # A row without an arm takes the shape of one, from its encoder's folder.
-    any_arm = next((row.arm for row in experiment.rows if row.arm), "")
-    arms = {}
-    for row in experiment.rows:
-        arms[row.name] = str(row.arm or row.delta.get("encoder_arm") or any_arm)
-    arm_list = ",".join(dict.fromkeys(arms[row] for row in judgement.rows))
+    arms = _arms_of(judgement, experiment)
     row_list = ",".join(judgement.rows)
     # "1 2 3/1 2": pre-training seeds, fine-tuning seeds. The row with fewest gets the next one.
     last_seeds = []
@@ -105,10 +100,14 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     seed = min(last_seeds) + 1
 
     # What else runs with the new seed depends on the data set that the claim is about.
-    pretraining = [f"pretrain.seed={seed}", f"pretrain.arm={arm_list}"]
+    chosen_arms = []
+    pretraining = []
+    if arms:
+        chosen_arms = [f"pretrain.arm={','.join(arms)}"]
+        pretraining = [f"pretrain.seed={seed}", *chosen_arms]
     column = judgement.column
     if judgement.claim.against:  # another column's runs, too
-        return [f"seeds={seed}", f"pretrain.arm={arm_list}", f"row={row_list}"]
+        return [f"seeds={seed}", *chosen_arms, f"row={row_list}"]
     if column and column.is_pretraining:
         return pretraining
     if column and column.is_measured:
@@ -122,3 +121,20 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     if column:
         finetuning.append(f"finetune.task={','.join(column.tasks)}")
     return [*pretraining, *finetuning]
+
+
+def _arms_of(judgement: Judgement, experiment: Experiment) -> list[str]:
+    """The arms that are trained for a claim's rows; none where all are given encoders."""
+    any_arm = next((row.arm for row in experiment.rows if row.arm), None)
+    column = judgement.column
+    is_measured = bool(judgement.claim.against) or (column is not None and column.is_measured)
+    arms = []
+    for name in judgement.rows:
+        row = experiment.row(name)
+        arm = row.arm or row.delta.get("encoder_arm")
+        # Fresh weights take an arm's shape from its folder, and measures of a given encoder take
+        # an arm's heads.
+        if arm is None and (is_measured or not row.fixed_encoder):
+            arm = any_arm
+        arms.append(arm)
+    return list(dict.fromkeys(str(arm) for arm in arms if arm))

@@ -88,6 +88,11 @@ def make_plan(args: ParsedArgs) -> Plan:
     else:
         experiment = open_experiment(name)
         steps = make_steps(experiment.folder, args.overrides)
+        if budget is not None and all(step.verb != "pretrain" for step in steps):
+            raise ValueError(
+                f"budget={args.values['budget']}: {name} pre-trains nothing here, and a budget is"
+                " divided among pre-trainings; leave budget= out for the time of all jobs"
+            )
 
     first_sweep = next(step for step in steps if step.is_sweep)
     root, _ = first_sweep.root

@@ -65,13 +65,20 @@ def print_warnings(lines: Sequence[str]) -> None:
 
 def _print_detectable(plan: Plan) -> None:
     """The smallest difference that the seeds can be expected to show."""
+    from claims.analysis.schema import FINETUNING_SEED
     from claims.analysis.verdicts import detectable_difference
     from claims.report import wording
     from clozelab.results.table import build_table
 
     table = build_table(plan.experiment, plan.runs)
-    detectable = detectable_difference(table, plan.costing.num_seeds)
-    say(wording.detectable_difference(detectable), wraps=True)
+    replication = plan.experiment.replication
+    num_seeds = plan.costing.num_seeds
+    if replication == FINETUNING_SEED and "finetune" in plan.sweeps:
+        # Each pair of both seeds draws a fine-tuning of its own.
+        pairs = plan.sweeps["finetune"].groups(lambda key: key in ("pretrain_seed", "seed"))
+        num_seeds = len(pairs)
+    detectable = detectable_difference(table, num_seeds)
+    say(wording.detectable_difference(detectable, replication), wraps=True)
 
 
 def _divide_budget(

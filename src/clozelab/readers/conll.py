@@ -137,6 +137,11 @@ def read_conll(
                 f"{path}:{first_line}: {width} columns, but the tag is looked for in "
                 f"tag_column={layout.tag_column} (a test file without tags can only be predicted)"
             )
+        if not -width <= layout.word_column < width:
+            raise ValueError(
+                f"{path}:{first_line}: {width} columns, but the word is looked for in"
+                f" word_column={layout.word_column}"
+            )
         words = [fields[layout.word_column] for _, fields in block]
         sentences.add(words, tags, document, first_line)
     if tag_check is not None:

@@ -94,7 +94,7 @@ def _below_baseline(column: DataColumn, table: ResultTable) -> str:
     labels = []
     for row in table.experiment.rows:
         estimate = table.cells[row.name, column.key].estimate
-        if row.arm and estimate and column.sign * estimate.mean < column.sign * best:
+        if row.has_encoder and estimate and column.sign * estimate.mean < column.sign * best:
             labels.append(row.label)
     if not labels:
         return ""

@@ -115,4 +115,25 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
         )
     if records[0].stage == "pretrain" and len(predicted) > 1:
         cautions.append("The objectives predict other tokens: their losses cannot be compared.")
+    return cautions + _cautions_of_reading(records)
+
+
+def _cautions_of_reading(records: Sequence[Record]) -> list[str]:
+    """Say why measures of held-out text cannot be compared, if so: as a report refuses them."""
+    tokenizers = set()
+    contexts = set()
+    for record in records:
+        data = record.facts.get("data") or {}
+        tokenizers.add(data.get("tokenizer"))
+        contexts.add(data.get("is_causal"))
+    cautions = []
+    if len(tokenizers - {None}) > 1:
+        cautions.append(
+            "Their tokenizers cut text into other tokens: scores of a token cannot be compared;"
+            " bits_per_character can."
+        )
+    if len(contexts - {None}) > 1:
+        cautions.append(
+            "One is asked from the left, one from both sides: their scores cannot be compared."
+        )
     return cautions

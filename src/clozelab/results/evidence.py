@@ -16,7 +16,7 @@ from pathlib import Path
 from claims.analysis.comparability import RunEvidence, is_within
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Seeds
-from clozelab.results.experiment import STEP_KEYS, read_yaml
+from clozelab.results.experiment import STEP_KEYS, read_yaml, with_input_corpus
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
@@ -208,10 +208,7 @@ def _with_referring_keys(
         if referring <= factors:
             break
         factors = factors | referring
-    if any(key.split(".")[0] == "tokenizer" for key in factors):
-        # The same text, as other tokens.
-        return factors | {"input corpus"}
-    return factors
+    return with_input_corpus(factors)
 
 
 def _differing_choices(group: str, run: Record, other: Record) -> set[str]:

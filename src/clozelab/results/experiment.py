@@ -43,6 +43,9 @@ Every other word is an amount itself."""
 NEEDING = ("columns", "rows", "claims")
 # how long pre-training is, and what is counted in steps
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
+# the prepared text of a pre-training, and the settings that decide it: a text cut into tokens
+INPUT_CORPUS = "input corpus"
+OF_INPUT_CORPUS = ("corpus", "tokenizer")
 # largest difference between a claim's size and that of its cells, each rounded to one decimal
 ROUNDING = 0.1 + 1e-9
 
@@ -263,7 +266,14 @@ class Experiment(TableSpec):
         # Arms of equal tokens or time may take other numbers of steps.
         if "steps" not in self.matched:
             keys |= set(STEP_KEYS)
-        return frozenset(keys)
+        return with_input_corpus(frozenset(keys))
+
+
+def with_input_corpus(keys: frozenset[str]) -> frozenset[str]:
+    """The settings, with the prepared text where one of them decides it."""
+    if any(key.split(".")[0] in OF_INPUT_CORPUS for key in keys):
+        return keys | {INPUT_CORPUS}
+    return keys
 
 
 def _without_needs(entries: object) -> object:

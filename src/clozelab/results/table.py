@@ -162,17 +162,19 @@ class ResultTable(ScoreTable):
         return find_series(self.experiment, self.runs)
 
     def seconds_a_seed(self, rows: Iterable[str], tasks: Iterable[str]) -> float | None:
-        """What one more pre-training seed of some rows takes, as finished runs did.
+        """What one more seed of some rows takes, as finished runs did.
 
         None where a part of it has no finished run to go by.
         """
         row_names = list(rows)
+        # Between given encoders a seed more is one fine-tuning of each.
+        are_given = all(self.spec.row(name).fixed_encoder for name in row_names)
         arms = [row.arm for row in self.spec.rows if row.name in row_names and row.arm]
         # A pre-training once a seed, a task's runs as often as they have fine-tuning seeds.
         work = [(self.complete("pretrain", arm), 1) for arm in dict.fromkeys(arms)]
         for row, task in product(row_names, tasks):
             runs = self.runs_on(row, task)
-            work.append((runs, len({run.seed for run in runs})))
+            work.append((runs, 1 if are_given else len({run.seed for run in runs})))
         return seconds_of_work(work)
 
     def find_row(self, name: str) -> str:
@@ -525,6 +527,8 @@ def scored_run(run: Record, metric: str = "") -> ScoredRun:
         is_causal=data.get("is_causal"),
         positive_label=class_of(run, metric),
         tokenizer=tokenizer,
+        corpus=run.inputs.get("corpus"),
+        text=run.facts.get("text"),
     )
 
 

@@ -72,7 +72,11 @@ class KnownClasses(Target):
 
     def of_model(self, classes: Sequence[str]) -> Self:
         target = self.with_classes(classes)
-        target.configured_classes = list(classes)
+        # Whatever the model's order of them, a file is read alike, so scores are compared.
+        listed = self.configured_classes
+        if listed is None or set(listed) != set(classes):
+            listed = sorted(classes)
+        target.configured_classes = listed
         target.is_of_model = True
         return target
 

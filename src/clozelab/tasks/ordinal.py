@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
@@ -56,6 +57,11 @@ class OrdinalTarget(ClassTarget):
             )
         super().__init__(labels=labels)
         self.metrics = [scorer.metric for scorer in self.scorers.values()]
+
+    def of_model(self, classes: Sequence[str]) -> Self:
+        target = super().of_model(classes)
+        target.configured_classes = list(classes)  # in another order they are other numbers
+        return target
 
     # The model
 

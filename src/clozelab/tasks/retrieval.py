@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.metrics.ranking import mean_scores, metrics_of_names, random_score, ranks_of
 from clozelab.models.config import EncoderConfig
+from clozelab.readers.cells import cell_text
 from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
 from clozelab.tasks.batches import Batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
@@ -86,6 +87,8 @@ class RetrievalUnit(VectorUnit):
                 "mined_negatives and skipped_negatives are 0 or more, micro_batch_size is 1 or more"
             )
         self.right_label = right_label
+        if right_label is not None:
+            self.right_label = cell_text(right_label)
         self.columns = [*self.layout.text_columns, *negative_columns]
         self.train_layout = replace(self.layout, text_columns=self.columns, id_column=None)
         self.prompts = dict(prompts)

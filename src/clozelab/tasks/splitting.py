@@ -118,6 +118,11 @@ class HeldOut:
         return f"task.data.validation_fraction={self.fraction:g}"
 
     @property
+    def draw(self) -> dict[str, float]:
+        """The settings that say which rows these are."""
+        return {"validation_fraction": self.fraction, "validation_seed": self.seed}
+
+    @property
     def share(self) -> str:
         return f"{self.fraction:g}"
 
@@ -163,6 +168,11 @@ class Fold:
     def setting(self) -> str:
         """What says so, for messages."""
         return f"task.data.validation_folds={self.folds}"
+
+    @property
+    def draw(self) -> dict[str, float]:
+        """The settings that say which rows are in which fold."""
+        return {"validation_folds": self.folds, "validation_seed": self.seed}
 
     @property
     def share(self) -> str:

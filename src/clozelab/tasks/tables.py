@@ -41,6 +41,7 @@ class TextExamples:
     num_bad_rows: int = 0
     lines: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # of the file's rows, from 0
+    file_labels: list[Any] | None = None  # of all rows that these were chosen from
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,10 +54,17 @@ class TextExamples:
         texts = [self.texts[i] for i in index]
         lines = [self.lines[i] for i in index]
         numbers = [self.numbers[i] for i in index]
-        return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers)
+        return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers, self.all_labels)
 
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
+
+    @property
+    def all_labels(self) -> list[Any] | None:
+        """The labels of the whole file, of which another part may be held out."""
+        if self.file_labels is None:
+            return self.labels
+        return self.file_labels
 
     @property
     def known_labels(self) -> list[Any]:
@@ -95,6 +103,19 @@ class TableFormat:
     # names for a tsv or csv file whose first line does not name the text columns
     columns: Sequence[str] | None = None
     file_format: str = "auto"
+
+    def __post_init__(self) -> None:
+        # YAML reads the name 0 of a column as a number.
+        names: dict[str, Any] = {
+            "text_columns": list(map(cell_text, self.text_columns)),
+            "label_column": cell_text(self.label_column),
+        }
+        if self.id_column is not None:
+            names["id_column"] = cell_text(self.id_column)
+        if self.columns is not None:
+            names["columns"] = list(map(cell_text, self.columns))
+        for key, value in names.items():
+            object.__setattr__(self, key, value)
 
     def read(
         self,

@@ -209,6 +209,9 @@ class TextUnit(Unit[TextExamples]):
     def groups(self, examples: TextExamples) -> Sequence[str]:
         return pair_groups(examples.texts)
 
+    def label_pool(self, examples: TextExamples) -> Sequence[Any]:
+        return examples.all_labels or ()
+
     def strata(self, examples: TextExamples, target: Target) -> NDArray[np.int64] | None:
         if examples.labels is None:
             return None

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from clozelab.metrics.answers import WORD_NUMBERS
 from clozelab.metrics.glue import OF_NUMBERS
+from clozelab.readers.cells import cell_text
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
@@ -38,7 +39,7 @@ class TokenNumberTarget(Target):
     """A number for each word; encoded it is float32 [W].
 
     Args:
-        missing: what a cell of a word without a number holds.
+        missing: what a cell of a word without a number holds; -1 is the text "-1".
     """
 
     units = ("WordUnit", "FeatureUnit")
@@ -50,8 +51,8 @@ class TokenNumberTarget(Target):
     metrics = tuple(OF_NUMBERS[name].metric for name in SCORES)
 
     def __init__(self, *, missing: str = "_") -> None:
-        self.missing = missing
-        self.listed = (missing,)
+        self.missing = cell_text(missing)
+        self.listed = (self.missing,)
 
     def reading(self) -> PlainDict:
         """The cell of a word without a number, but for the usual one."""

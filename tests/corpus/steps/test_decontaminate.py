@@ -158,6 +158,19 @@ def test_a_document_counts_for_the_file_of_its_first_run(tmp_path: Path) -> None
     }
 
 
+def test_of_a_folder_every_file_counts_that_is_not_hidden(tmp_path: Path) -> None:
+    """A README beside the tables is no reason to leave them out, as in a folder of a corpus."""
+    (tmp_path / "glue" / "MRPC").mkdir(parents=True)
+    (tmp_path / "glue" / "README.txt").write_text(OTHER)
+    (tmp_path / "glue" / ".cache.txt").write_text("a b c d e f g h i j k l m n o")
+    write_tsv(tmp_path / "glue" / "MRPC" / "dev.tsv")
+    step = Decontaminate(["glue"], data_dir=tmp_path)
+    assert set(step.paths) == {"glue: MRPC/dev.tsv", "glue: README.txt"}
+    kept, report = run_any(step, [[EXAMPLE], [OTHER], ["Another."]])
+    assert kept == [["Another."]]
+    assert report.documents["13 words of glue: MRPC/dev.tsv"] == 1
+
+
 def runs_of_five(words: list[str]) -> set[tuple[str, ...]]:
     return {tuple(words[start : start + 5]) for start in range(len(words) - 4)}
 

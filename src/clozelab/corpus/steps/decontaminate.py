@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from clozelab.corpus.paths import matching_files
+from clozelab.corpus.paths import files_below, matching_files, resolve_path
 from clozelab.corpus.steps.example_texts import texts_of_file
 from clozelab.corpus.steps.ngrams import ngram_hashes, words_of
 from clozelab.corpus.steps.settings import check_count, list_of_texts
@@ -33,9 +33,9 @@ NOTHING_LEFT = "nothing but lines of benchmarks"
 class Decontaminate(TableStep):
     """Drops documents that share a run of `ngram` words with the examples of benchmarks.
 
-    `files` are paths or globs below the data directory, such as `glue/MRPC/*.tsv`. All texts in
-    them count. A text of fewer words than the run is not looked for. `remove: lines` drops only the
-    lines that the run stands in, and `lines_around` of them on either side.
+    `files` are paths, folders or globs below the data directory, such as `glue/MRPC/*.tsv`. All
+    texts in them count. A text of fewer words than the run is not looked for. `remove: lines` drops
+    only the lines that the run stands in, and `lines_around` of them on either side.
 
     The table has 10 bytes for each different run of the examples; each process reads it.
     """
@@ -138,7 +138,11 @@ def _benchmark_files(patterns: Sequence[str], data_dir: str | Path) -> dict[str,
         raise ValueError("decontaminate needs files: paths or globs of benchmarks")
     paths = {}
     for pattern in patterns:
-        matching, _ = matching_files(pattern, data_dir)
+        folder = resolve_path(pattern, data_dir)
+        if folder.is_dir():
+            matching = files_below(folder)
+        else:
+            matching, _ = matching_files(pattern, data_dir)
         if not matching:
             raise ValueError(
                 f"decontaminate: no file is called {pattern} below {data_dir}, nor from here: get"

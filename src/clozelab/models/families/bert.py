@@ -69,6 +69,12 @@ TASKS = (
 POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
 
 
+def reads_pooler(kind: str, head: nn.Module, *, has_bilstm: bool) -> bool:
+    """Whether a head of this kind stands on the pooler; on a BiLSTM it reads token states."""
+    reads_states = has_bilstm or getattr(head, "reads_token_states", False)
+    return kind in POOLED_KINDS and not reads_states
+
+
 class Family:
     """BERT's answers; other families override what differs."""
 
