@@ -32,7 +32,7 @@ from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import (
     ABOUT,
     TASK_TYPES,
-    AdapterFacts,
+    AdapterNotes,
     FileUpdate,
     adapter_files,
     read_adapter,
@@ -419,7 +419,7 @@ def save_adapter(
     encoder: Encoder,
     heads: Mapping[str, nn.Module],
     base: str,
-    **about: Unpack[AdapterFacts],
+    **about: Unpack[AdapterNotes],
 ) -> None:
     """Write an encoder's updates, with a task's head, as a folder of peft's; without any, nothing.
 

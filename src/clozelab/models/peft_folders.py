@@ -103,14 +103,14 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter(config, _updates(folder, config, halves), whole)
 
 
-class AdapterFacts(TypedDict, total=False):
+class AdapterNotes(TypedDict, total=False):
     """What a run here leaves beside peft's files."""
 
     base_fingerprint: str
     config: PlainDict  # of the run's own model folder: labels and how outputs become answers
 
 
-def read_about(folder: Path) -> AdapterFacts:
+def read_about(folder: Path) -> AdapterNotes:
     """What a run here has left in an adapter's folder; empty in one from elsewhere."""
     if not (folder / ABOUT).is_file():
         return {}
