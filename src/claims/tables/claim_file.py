@@ -86,9 +86,11 @@ def _scales(columns: object) -> object:
         return columns
     scales = []
     for entry in columns:
-        if isinstance(entry, dict) and {"unit", "higher_is_better"} & entry.keys():
+        if not isinstance(entry, dict):
+            continue
+        scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
+        if scale:
             name = str(entry.get("name", entry.get("task")))
-            scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
             scales.append({"name": name, "task": name} | scale)
     return scales
 

@@ -378,7 +378,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
         # Updates of random weights are none of the folder's.
         if job.cfg.initialisation == "pretrained":
-            config: Any = read_config_dict(folder)
+            config = dict(read_config_dict(folder))
             save_adapter(
                 run.dir / "adapter",
                 module.encoder,

@@ -159,8 +159,9 @@ class Shard(ABC):
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
             f"{self.place}: {num_bad} of its first {num_rows} rows cannot be read ({reasons};"
-            f" first: {counts.first_bad[0]}); check the encoding (UTF-8), the format"
-            f" ({self.format}) and the text_field of this source, or leave the file out"
+            f" first: {counts.first_bad[0]}); check the encoding (UTF-8: iconv -f latin1 -t utf8"
+            f" converts a file in Latin-1), the format ({self.format}) and the text_field of this"
+            " source, or leave the file out"
         )
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:

@@ -77,12 +77,11 @@ def encode_texts(
         # A single text is never too long where it is read in windows.
         is_windowed = stride is not None and len(sides) == 1
         if reason is None and not is_windowed:
-            too_long = _too_long(sides, tokenizer, max_length)
-            if is_cut and too_long is not None:
-                sides = _cut(sides, tokenizer, max_length)
-                num_cut += 1
-            else:
-                reason = too_long
+            if is_cut:
+                whole = sides
+                sides = _cut(whole, tokenizer, max_length)
+                num_cut += sum(map(len, sides)) < sum(map(len, whole))
+            reason = _too_long(sides, tokenizer, max_length)
         reasons.append(reason)
         if reason is None:
             readable.append(sides)

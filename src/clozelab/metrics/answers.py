@@ -11,3 +11,4 @@ AnswerKind = Literal[
     "labels", "numbers", "sets of labels", "tags", "words' numbers", "spans", "ranks"
 ]
 WORD_NUMBERS: Final = "words' numbers"
+RANKS: Final = "ranks"

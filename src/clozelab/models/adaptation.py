@@ -436,12 +436,7 @@ def save_adapter(
     task = next(iter(heads), "")
     whole = {}
     if len(heads) == 1 and task in TASK_TYPES:
-        state = {f"{task}.{name}": value for name, value in heads[task].state_dict().items()}
-        # A fresh pooler, which was trained with the head.
-        for name, value in encoder.pooler.named_parameters():
-            if value.requires_grad:
-                state[f"encoder.pooler.{name}"] = value
-        whole = family.to_hf(state)
+        whole = family.to_hf(_trained_whole(encoder, heads[task], task))
     else:
         updates = {name.removeprefix(family.prefix): value for name, value in updates.items()}
     if heads and not whole:
@@ -458,6 +453,15 @@ def save_adapter(
     for name, content in files.items():
         with atomic_open(folder / name) as file:
             file.write(content)
+
+
+def _trained_whole(encoder: Encoder, head: nn.Module, task: str) -> dict[str, Tensor]:
+    """Our names of a head's tensors, and of those of a fresh pooler, which was trained with it."""
+    state = {f"{task}.{name}": value for name, value in head.state_dict().items()}
+    for name, value in encoder.pooler.named_parameters():
+        if value.requires_grad:
+            state[f"encoder.pooler.{name}"] = value
+    return state
 
 
 def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:

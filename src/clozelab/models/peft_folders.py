@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import safetensors.torch
 from torch import Tensor
@@ -114,8 +114,7 @@ def read_about(folder: Path) -> AdapterNotes:
     """What a run here has left in an adapter's folder; empty in one from elsewhere."""
     if not (folder / ABOUT).is_file():
         return {}
-    about: Any = read_json(folder / ABOUT)
-    return about
+    return cast(AdapterNotes, read_json(folder / ABOUT))
 
 
 def _check_options(config: PlainMapping, file: Path) -> None:

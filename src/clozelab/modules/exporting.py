@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
 from clozelab.models.config_keys import OF_ONE_TASK
+from clozelab.models.families.bert import Family
 from clozelab.models.folders import (
     WEIGHTS_FILE,
     encoder_tensors,
@@ -21,7 +22,7 @@ from clozelab.models.folders import (
 )
 from clozelab.models.leftovers import tensors_outside_encoder
 from clozelab.models.locate import CONFIG_FILE
-from clozelab.models.peft_folders import read_about, read_adapter
+from clozelab.models.peft_folders import Adapter, read_about, read_adapter
 from clozelab.models.registry import family_for
 from clozelab.modules.model import (
     PROBLEM_TYPES,
@@ -132,19 +133,8 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         for name in tensors_outside_encoder(family, stored):
             tensors[name] = stored[name]
         files = sidecar_files(base)
-    for name, update in adapter.updates.items():
-        weight = f"{family.prefix}{name.removeprefix(family.prefix)}.weight"
-        if weight not in tensors:
-            raise ValueError(f"{adapter_folder}: {base} has no matrix {name}")
-        tensors[weight] = tensors[weight].float() + update.scaling * (update.up @ update.down)
-    whole = encoder_tensors(adapter.whole, family)
-    for name in whole:
-        # A pooler may be new.
-        if name not in tensors and "pooler." not in name:
-            raise ValueError(f"{adapter_folder}: {base} has no tensor {name}")
-        if "pooler." in name:
-            config.get("clozelab", {}).pop("untrained", None)
-    tensors |= whole
+    if merge_into(tensors, adapter, family, f"{adapter_folder}: {base}"):
+        config.get("clozelab", {}).pop("untrained", None)
     for name in heads:
         tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
@@ -156,12 +146,34 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     return to
 
 
-def forget_task(config: dict[str, Any]) -> None:
+def merge_into(tensors: dict[str, Tensor], adapter: Adapter, family: Family, place: str) -> bool:
+    """Merge an adapter into an encoder's tensors; returns whether it has a pooler of its own.
+
+    ValueError for a matrix or another part that the encoder has not; a pooler may be new.
+    """
+    updates = {}
+    for name, update in adapter.updates.items():
+        updates[f"{family.prefix}{name.removeprefix(family.prefix)}.weight"] = update
+    whole = encoder_tensors(adapter.whole, family)
+    of_pooler = [name for name in whole if "pooler." in name]
+    needed = [*updates, *(name for name in whole if name not in of_pooler)]
+    for name in needed:
+        if name not in tensors:
+            raise ValueError(f"{place} has no tensor {name}")
+    for name, update in updates.items():
+        tensors[name] = tensors[name].float() + update.scaling * (update.up @ update.down)
+    tensors |= whole
+    return bool(of_pooler)
+
+
+def forget_task(config: PlainDict) -> None:
     """Remove what a config.json says of its model's own fine-tuning."""
     for key in OF_HEAD:
         config.pop(key, None)
-    for key in OF_FINE_TUNING:
-        config.get("clozelab", {}).pop(key, None)
+    provenance = config.get("clozelab")
+    if isinstance(provenance, dict):
+        for key in OF_FINE_TUNING:
+            provenance.pop(key, None)
 
 
 def require_trained_heads(model: Model) -> None:

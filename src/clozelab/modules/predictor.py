@@ -532,12 +532,12 @@ class Predictor(ModelRunner):
         is_foreign = self.model.task is None and (folder / MODULES_FILE).is_file()
         if self.model.task != "embedding" and not is_foreign:
             return
-        for number, item in enumerate(items, 1):
-            if isinstance(item, tuple):
-                raise ValueError(
-                    f"{folder} embeds single texts, and text {number} is a pair: name the one"
-                    " column to read (text=COLUMN; columns= in Python), or give one text"
-                )
+        pairs = [number for number, item in enumerate(items, 1) if isinstance(item, tuple)]
+        if pairs:
+            raise ValueError(
+                f"{folder} embeds single texts, and text {pairs[0]} is a pair: name the one"
+                " column to read (text=COLUMN; columns= in Python), or give one text"
+            )
 
     def _may_have_masks(self, items: Sequence[object]) -> bool:
         if "lm" not in self.heads:

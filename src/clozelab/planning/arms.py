@@ -101,14 +101,16 @@ class Corpus:
         """
         sizes = self._beginning(objective).tokens_by_source()
         # The beginning of a corpus, or a small world, may lack a source.
-        here = {name: weights.get(name, 0.0) if size else 0.0 for name, size in sizes.items()}
-        if not any(here.values()):
+        source_weights = {
+            name: weights.get(name, 0.0) if size else 0.0 for name, size in sizes.items()
+        }
+        if not any(source_weights.values()):
             instances = self.instances(objective, seq_length)
             order = np.arange(min(number, len(instances)))
             return instances, 0, instance_indices(seed, len(instances), order)[1]
-        instances = self.instances(objective, seq_length, here)
+        instances = self.instances(objective, seq_length, source_weights)
         lengths = dict(zip(sizes, instances.mean_tokens(), strict=True))
-        mixture = Mixture(instances.sources(), here, lengths, seed)
+        mixture = Mixture(instances.sources(), source_weights, lengths, seed)
         epoch, index = mixture.places(np.arange(number))
         return instances, one_or_all(epoch), index
 

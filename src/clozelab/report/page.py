@@ -117,6 +117,7 @@ def build_page(
     bounds = paragraphs(bounds_template.render(bounds=loss_bounds(table)))
     in_words = table_section(table, _sets(table), of_paper, paper_labels)
     experiment = table.experiment
+    question = _question(experiment)
     about = About(
         title=experiment.title,
         name=experiment.name,
@@ -124,7 +125,7 @@ def build_page(
         has_paper=experiment.has_paper,
         scale=scale,
         synthetic=table.runs.synthetic,
-        question=_question(experiment),
+        question=question,
         answer=answer(experiment, analysed.judgements, unlearnt),
     )
     return Page(

@@ -203,13 +203,14 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     settings_by_task = [list(map(settings, group)) for group in by_task]
     for groups in ([overrides_of(runs)], [names], settings_by_task):
         keys = list(dict.fromkeys(chain.from_iterable(map(differing_keys, groups))))
-        if keys:
-            # A multirun names its arms by what differs, and that says more than the name. Arm a at
-            # rate 1, arm b at rate 2: the rate alone tells both apart.
-            plain = [key for key in keys if key not in NAMES]
-            values = list(chain.from_iterable(groups))
-            is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
-            return plain if plain and is_enough else keys
+        if not keys:
+            continue
+        # A multirun names its arms by what differs, and that says more than the name. Arm a at
+        # rate 1, arm b at rate 2: the rate alone tells both apart.
+        plain = [key for key in keys if key not in NAMES]
+        values = list(chain.from_iterable(groups))
+        is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
+        return plain if plain and is_enough else keys
     return []
 
 

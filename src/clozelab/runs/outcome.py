@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, join_list
-from clozelab.metrics.answers import WORD_NUMBERS
+from clozelab.metrics.answers import RANKS, WORD_NUMBERS
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
@@ -241,6 +241,8 @@ def ending(run: Record) -> list[str]:
         # A number for each word has no answer to a single text.
         question = "test=FILE" if run.facts.get("answers") == WORD_NUMBERS else "text=..."
         next_command = f"predict {folder} {question}"
+        if run.facts.get("answers") == RANKS:
+            next_command = f"search {folder} query=... in=FILE"
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []

@@ -22,6 +22,7 @@ from clozelab.readers.remote import FilePath
 from clozelab.readers.tables import open_table
 from clozelab.tasks.labels import ANY, NUMBERS, LabelColumn
 from clozelab.tasks.sequences import subset
+from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 # (labels of the file, line, cell) -> what stands for the row's label
@@ -106,7 +107,7 @@ class TableFormat:
 
     def __post_init__(self) -> None:
         # YAML reads the name 0 of a column as a number.
-        names: dict[str, Any] = {
+        names: PlainDict = {
             "text_columns": list(map(cell_text, self.text_columns)),
             "label_column": cell_text(self.label_column),
         }
