@@ -189,6 +189,12 @@ def test_muon_against_another_library_and_over_a_checkpoint(
             build_adamw(model().named_parameters(), **SETTINGS, matrix_learning_rate=rate)
 
 
+@pytest.mark.parametrize("schedule", [LinearWarmupDecay, CosineDecay])
+def test_warm_up_of_all_steps_ends(schedule: Any) -> None:
+    """Of two steps 0.8 are both; the rate of a step behind the last one is asked for, too."""
+    assert rates(2, 0.8, schedule)[:2] == [0.0, 1.0]
+
+
 def test_other_schedules() -> None:
     cosine = rates(100, 0.1, CosineDecay, final_fraction=0.1)
     assert cosine[0] == 0

@@ -19,6 +19,7 @@ from tests.screens import shows
 from clozelab.results import rerun
 from clozelab.results.rerun import TIMED, run_differences
 from clozelab.runs.find import open_run
+from clozelab.runs.record import Record, Score
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.measuring import read_rows
@@ -173,6 +174,31 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
         (late, "figures differ, first train/loss of step 7: "),
     ):
         shows("\n".join(run_differences(one, another)), reason)
+
+
+def test_a_score_of_zero_is_a_score(tmp_path: Path) -> None:
+    """On another kind of machine the headline score alone is compared."""
+
+    def run_with(score: float) -> Record:
+        return Record(
+            status="complete",
+            stage="finetune",
+            scale="demo",
+            fingerprint="one",
+            results_version=1,
+            config={"trainer": {"accelerator": "cpu", "deterministic": False}},
+            inputs={},
+            watched={},
+            started="",
+            metric="validation/matthews",
+            scores={"validation/matthews": Score(unit="", higher_is_better=True, value=score)},
+            environment={"kernels": "another machine's"},
+            folder=tmp_path,
+        )
+
+    assert not [*run_differences(run_with(0.0), run_with(0.0))]
+    (difference,) = run_differences(run_with(0.0), run_with(5.0))
+    assert difference == "has validation/matthews 5, where it was 0"
 
 
 def test_a_record_gives_no_permission(

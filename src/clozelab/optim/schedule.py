@@ -67,7 +67,9 @@ class CosineDecay(LinearWarmupDecay):
     def _factor(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
-        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        # Of few steps all may be warm-up.
+        num_falling = max(1, self.total_steps - self.warmup_steps)
+        progress = min(1.0, (step - self.warmup_steps) / num_falling)
         cosine = 1 + math.cos(math.pi * progress)
         return self.final_fraction + (1 - self.final_fraction) * cosine / 2
 

@@ -273,8 +273,8 @@ def run_differences(old: Record, new: Record) -> Iterator[str]:
         yield "read other batches"
     # Elsewhere bits differ, and the differences grow: the headline score alone can be compared.
     if not is_reproducible(old):
-        old_score = old.score or math.nan
-        new_score = new.score or math.nan
+        old_score = math.nan if old.score is None else old.score
+        new_score = math.nan if new.score is None else new.score
         if not abs(old_score - new_score) <= RETRAINED_TOLERANCE * abs(old_score):
             yield f"has {old.metric} {new_score:.6g}, where it was {old_score:.6g}"
         return
