@@ -273,8 +273,8 @@ def run_differences(old: Record, new: Record) -> Iterator[str]:
         yield "read other batches"
     # Elsewhere bits differ, and the differences grow: the headline score alone can be compared.
     if not is_reproducible(old):
-        old_score = math.nan if old.score is None else old.score
-        new_score = math.nan if new.score is None else new.score
+        old_score = _headline(old)
+        new_score = _headline(new)
         if not abs(old_score - new_score) <= RETRAINED_TOLERANCE * abs(old_score):
             yield f"has {old.metric} {new_score:.6g}, where it was {old_score:.6g}"
         return
@@ -286,6 +286,11 @@ def run_differences(old: Record, new: Record) -> Iterator[str]:
         new_file = new.folder / name
         if not new_file.is_file() or new_file.read_bytes() != (old.folder / name).read_bytes():
             yield f"left another {name}"
+
+
+def _headline(run: Record) -> float:
+    """Its score; nan where it has none, which is no other one's."""
+    return math.nan if run.score is None else run.score
 
 
 def figure_differences(old: Path, new: Path, steps: range, tolerance: float) -> list[str]:
