@@ -97,7 +97,7 @@ def test_weights_are_shares_of_the_tokens_that_are_read(kind: str, layout: Input
     """Pairs leave lone sentences out and cut long ones off, so a source's size tells nothing."""
     weights = {"wiki": 1.0, "books": 3.0}
     instances = layout.bind(unlike_shards(kind), IDS, 110, weights)
-    lengths = dict(zip(weights, instances.mean_tokens(), strict=True))
+    lengths = dict(zip(weights, instances.mean_tokens, strict=True))
     order = Mixture(instances.sources(), weights, lengths, 5)
     epoch, index = order.places(np.arange(12_000))
     packed = instances.pack(5, epoch, index)

@@ -34,6 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,6 +141,7 @@ class Instances(ABC):
     def sources(self) -> NDArray[np.uint8]:
         """[instances] index of the source in which each begins."""
 
+    @cached_property
     def mean_tokens(self) -> NDArray[np.float64]:
         """Tokens of text that an instance of each source has [sources]; 0 of one without any.
 
@@ -798,6 +800,7 @@ class WindowInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
 
+    @cached_property
     def mean_tokens(self) -> NDArray[np.float64]:
         """As of all instances; windows hold each token of a source once."""
         num_sources = len(self._source_names)

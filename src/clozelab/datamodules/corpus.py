@@ -350,7 +350,7 @@ class CorpusDataModule(LightningDataModule):
             mixture = None
             if weights:
                 names = self.corpus.train.source_names
-                lengths = dict(zip(names, instances.mean_tokens(), strict=True))
+                lengths = dict(zip(names, instances.mean_tokens, strict=True))
                 mixture = Mixture(instances.sources(), weights, lengths, seed)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)

@@ -109,7 +109,7 @@ class Corpus:
             order = np.arange(min(number, len(instances)))
             return instances, 0, instance_indices(seed, len(instances), order)[1]
         instances = self.instances(objective, seq_length, source_weights)
-        lengths = dict(zip(sizes, instances.mean_tokens(), strict=True))
+        lengths = dict(zip(sizes, instances.mean_tokens, strict=True))
         mixture = Mixture(instances.sources(), source_weights, lengths, seed)
         epoch, index = mixture.places(np.arange(number))
         return instances, one_or_all(epoch), index
