@@ -33,6 +33,7 @@ from claims.text.did_you_mean import hint, nearest
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
+from clozelab.models.locate import find_model
 from clozelab.schema import CONDITIONAL_KEYS, IDENTITY, NEUTRAL, NO_VALUE, SCHEMAS, meaning_of
 from clozelab.text.plain import (
     Json,
@@ -141,12 +142,7 @@ def suited_learning_rate(
     folder = _encoder_of_recipe(_root_)
     if folder is None:
         return rate
-    file = folder / "config.json"
-    if not file.is_file():
-        file = folder / "bert_config.json"  # as Google released its encoders
-    config: PlainDict = {}
-    with suppress(OSError, ValueError, TypeError):  # it is read, or refused, elsewhere
-        config = dict(read_json(file))
+    config = _model_config(folder)
     width: float = BASE_WIDTH
     for key in ("d_model", "dim", "hidden_size"):
         value = config.get(key)
@@ -159,6 +155,16 @@ def suited_learning_rate(
     family = str(config.get("model_type")).removeprefix("clozelab_")
     low, high = ranges.get(family, (rate, rate))
     return min(max(rate, low), high)
+
+
+def _model_config(folder: Path) -> PlainDict:
+    """The configuration in an encoder's folder; empty where none can be read."""
+    file = folder / "config.json"
+    if not file.is_file():
+        file = folder / "bert_config.json"  # as Google released its encoders
+    with suppress(OSError, ValueError, TypeError):  # it is read, or refused, elsewhere
+        return dict(read_json(file))
+    return {}
 
 
 def enough_epochs(
@@ -254,10 +260,27 @@ def adapted_steps(
                 size += file.stat().st_size * packing
     steps = passes * size / TOKEN_BYTES / step_tokens
     if encoder is not None:
-        weights = sum(file.stat().st_size for file in Path(encoder).glob("*.safetensors"))
-        # Six operations a weight and token, of four bytes a weight.
-        steps = min(steps, most_flops / (6 * step_tokens * max(1, weights / 4)))
+        # Six operations a weight and token.
+        num_weights = max(1.0, _count_weights(encoder))
+        steps = min(steps, most_flops / (6 * step_tokens * num_weights))
     return max(least, round(steps))
+
+
+def _count_weights(encoder: str) -> float:
+    """About how many weights a given encoder has, by its files' sizes; 0 where none are there."""
+    folder = Path(encoder)
+    with suppress(ValueError):  # it is refused elsewhere
+        folder = find_model(encoder)
+    if folder.is_file():
+        folder = folder.parent
+    config = _model_config(folder)
+    stored_as = str(config.get("dtype", config.get("torch_dtype")))
+    weight_bytes = 2 if stored_as.endswith("float16") else 4
+    # A folder may hold the same weights in several formats.
+    sizes = [0]
+    for pattern in WEIGHT_FILES:
+        sizes.append(sum(file.stat().st_size for file in folder.glob(pattern)))
+    return max(sizes) / weight_bytes
 
 
 def total_steps(phases: Sequence[ReadOnlyJson]) -> int:
@@ -300,6 +323,8 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
 
 TOKEN_BYTES = 4.5  # of English text
 PACKED = 3  # times as long is a packed text
+# PyTorch's two formats, in one file or several, and TensorFlow's.
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.data-*-of-*")
 PACKINGS = (".gz", ".zst", ".xz", ".bz2")
 GIVEN = "given"
 """Folder beside an experiment's runs: links to its inputs, which records call by their names.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from scipy import stats
 from tests.results.words import read_claim
 
-from claims.analysis.schema import SequentialDesign, TableSpec
+from claims.analysis.schema import Scale, SequentialDesign, TableSpec
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import sequential_p
 from claims.analysis.verdict_codes import Verdict
@@ -71,6 +72,36 @@ def test_a_given_encoder_below_its_baseline_decides_nothing(
     whole = replace(whole, columns=tuple(columns))
     (judgement,) = run_interim_analysis(whole, tmp_path).judgements
     assert judgement.verdict is (Verdict.BELOW_FLOOR if is_below else Verdict.HOLDS)
+
+
+def test_what_is_neither_good_nor_bad_has_no_baseline(tmp_path: Path) -> None:
+    """The share of a layer, which nobody has declared to be better when it is higher."""
+    whole = table(8)
+    scale = Scale(unit="share", higher_is_better=None)
+    columns = [
+        replace(column, majority=75.0, tasks=("t",), scale=scale) for column in whole.columns
+    ]
+    (judgement,) = run_interim_analysis(replace(whole, columns=tuple(columns)), tmp_path).judgements
+    assert judgement.verdict is not Verdict.BELOW_FLOOR
+
+
+def test_a_missing_run_takes_one_pair_from_a_difference_of_differences(tmp_path: Path) -> None:
+    scores = {}
+    for row, column in product("ab", "tu"):
+        is_better = row == "a" and column == "t"
+        gains = DIFFERENCES if is_better else (0.0,) * len(DIFFERENCES)
+        scores[row, column] = {(1, seed): 70.0 + gain for seed, gain in enumerate(gains, 1)}
+    del scores["a", "u"][1, 9]
+    words = {"text": "c", "compare": ["a", "b", "t"], "against": ["a", "b", "u"]}
+    claim = read_claim(words | {"direction": "higher"})
+    made = make_score_table(Scores(scores), [claim])
+    given = {"fixed_encoder": True, "arm": None}
+    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
+    whole = replace(made, spec=made.spec.model_copy(update={"rows": rows}))
+    (judgement,) = run_interim_analysis(whole, tmp_path).judgements
+    expected = float(stats.ttest_1samp(DIFFERENCES[:8], 0.0).pvalue)
+    assert judgement.p_value == pytest.approx(expected)
+    assert judgement.verdict is Verdict.HOLDS
 
 
 def test_the_next_seed_of_given_encoders_is_one_of_fine_tuning(tmp_path: Path) -> None:

@@ -665,19 +665,6 @@ def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -
     digits = make("task", tokenizer, names=("1", "0"))
     assert caught(replace(one_arm, tasks=[digits])) == {"labels"}
     assert caught(replace(one_arm, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
-    stored = replace(
-        make("task", tokenizer), stored_label_names=["entailment", "neutral", "contradiction"]
-    )
-    assert caught(replace(one_arm, tasks=[stored])) == {"labels"}
-    assert (
-        caught(
-            replace(
-                one_arm,
-                tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])],
-            )
-        )
-        == set()
-    )
 
 
 def test_numbers_on_another_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:

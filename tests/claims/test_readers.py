@@ -90,6 +90,7 @@ a3,1,FAILED,mlruns/a3,ours,2,12.0,ann
     ("text", "layout", "task"),
     [
         (WANDB, {"arm": "model", "tasks": ["eval/f1"]}, "eval/f1"),
+        (WANDB.replace('"State"', '"state"'), {"arm": "model", "tasks": ["eval/f1"]}, "eval/f1"),
         (MLFLOW, {"arm": "model", "tasks": ["f1"]}, "f1"),
         (MLFLOW, {"arm": "model"}, "f1"),
     ],

@@ -25,6 +25,7 @@ def write_scores(path: Path, column: str, scores: dict[str, float]) -> Path:
         ("bits_per_character", "bits_per_character"),
         ("valLoss", "loss"),
         ("mnli_loss", "loss"),
+        ("multi_logloss", "logloss"),
         ("eval/cross_entropy", "cross_entropy"),
         ("error_rate", "error_rate"),
     ],

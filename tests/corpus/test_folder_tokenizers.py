@@ -27,11 +27,13 @@ from tokenizers import Tokenizer as Library
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import Masking, SpecialIds, pack_windows
 from clozelab.corpus.random import Draws
-from clozelab.corpus.shards import TokenStream
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
+from clozelab.objectives.sop import SentencePairs
 from clozelab.tasks.sequences import assemble
 
 transformers = pytest.importorskip("transformers")
@@ -248,6 +250,9 @@ KINDS: dict[str, Callable[[Path], None]] = {
     ),
     "bert with every flag": lambda where: bert(where, EVERY_FLAG),
     "bert cased with every flag": lambda where: bert(where, EVERY_FLAG, do_lower_case=False),
+    "bert with a special word": lambda where: bert(
+        where, [AddedToken("covid", special=True, normalized=False)]
+    ),
     "bert with spaces in tokens": lambda where: bert(
         where, [AddedToken("new york", lstrip=True), " x "]
     ),
@@ -619,6 +624,25 @@ def test_what_is_missing_is_said_where_it_is_needed(
     assert len(assemble(pairs, pairs.encode_batch(["the cat"])).input_ids) == 4
     with refuses("of a pair, with token types 1 1 0 0 0 0 0"):
         assemble(pairs, *(pairs.encode_batch(["the cat"]) for _ in range(2)))
+
+
+def test_full_sentences_need_no_template_of_pairs(
+    folder_of: Callable[[str], Path], tmp_path: Path, make_shards: Callable[..., TokenShards]
+) -> None:
+    """A template that was built of single texts alone has no special token in a pair."""
+
+    def drop_pair(content: dict[str, Any]) -> None:
+        texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
+        content["post_processor"]["pair"] = texts
+
+    tokenizer = read_tokenizer(rewritten(folder_of("other names"), tmp_path / "s", drop_pair))
+    ids = SpecialIds.from_tokenizer(tokenizer)
+    shards = make_shards([[3, 2], [2, 1]])
+    packed = FullSentences().bind(shards, ids, 16).pack(0, 0, np.array([0]))
+    assert packed.input_ids[:4].tolist() == [ids.cls, 10, 11, 12]
+    for pairs in (SegmentPairs(0.5, "corpus"), SentencePairs()):
+        with refuses("of a pair, with token types 0 1; pairs can be read as"):
+            pairs.bind(shards, ids, 16)
 
 
 def test_another_vocabulary_beside_tokenizer_json_is_refused(

@@ -15,7 +15,7 @@ from clozelab.corpus.random import Draws
 def test_special_ids_from_a_tokenizer() -> None:
     class Tokenizer:
         cls_id, sep_id, pad_id, mask_id, vocab_size = 101, 102, 0, 103, 30522
-        pair_separators, has_token_types, undrawn_ids = 2, False, (0, 101)
+        pair_separators, no_pairs, has_token_types, undrawn_ids = 2, "", False, (0, 101)
 
         def continues(self) -> np.ndarray:
             return np.array([False, True, False])

@@ -309,6 +309,26 @@ def test_text_without_spaces_is_not_warned_of(
     )
 
 
+@pytest.mark.parametrize(("lowercase", "every", "warns"), [(1, 20, 1), (1, 500, 0), (0, 20, 0)])
+def test_words_that_lose_their_accents_are_counted(
+    tmp_path: Path,
+    data: Path,
+    caplog: pytest.LogCaptureFixture,
+    lowercase: int,
+    every: int,
+    warns: int,
+) -> None:
+    words = ["groß"] * 1000  # ß has no accent
+    words[::every] = ["schön"] * len(words[::every])
+    lines = [" ".join(words[start : start + 10]) for start in range(0, 1000, 10)]
+    (data / "one.txt").write_text("\n\n".join(f"{line} {n}" for n, line in enumerate(lines)))
+    run(tmp_path, sources=[CorpusSource("one", "one.txt")], lowercase=bool(lowercase))
+    warned = [text for text in caplog.messages if "strips accents" in text]
+    assert len(warned) == warns
+    if warns:
+        shows(warned[0], "changes 5% of the words ('schön' to 'schon')")
+
+
 PARAGRAPHS = ["The river is long. " * 30 + f"It has number {index}." for index in range(20)]
 
 

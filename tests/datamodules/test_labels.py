@@ -112,6 +112,25 @@ def test_labels_that_differ_by_case_are_warned_of_once(
     assert not caplog.records
 
 
+def test_a_rare_label_that_is_nearly_a_frequent_one_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = ["Sport", "Politik", "B1"] * 20 + ["Sprot", "Kultur", "Polittik", "B2", "sport"]
+    read(write(tmp_path, "jsonl", labels))
+    shows(caplog.text, "'Sprot' (line 61) is a class", "'Sport' (20 rows)", "'Polittik' (line 63)")
+    assert len([text for text in caplog.messages if "misspelt" in text]) == 2
+    caplog.clear()
+    read(write(tmp_path, "jsonl", ["Sport", "Sprot"] * 40))
+    read(write(tmp_path, "jsonl", ["Sport", "Kultur"] * 10 + ["Sprot"]))
+    assert not caplog.records, "frequent, or of a small file"
+
+
+def test_several_unknown_labels_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "jsonl", ["a", "w", "x", "", "y", "z"])
+    with refuses("wrong labels; 4 unknown labels in all: 'w', 'x', 'y' and 1 more"):
+        read(path, names=["a", "b"])
+
+
 def test_a_class_that_may_be_a_missing_value_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

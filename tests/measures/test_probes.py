@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.composing import composed, run_stage
 from tests.screens import refuses, shows
+from tests.tasks.labelled_files import read_task
 from torch import nn
 
 from clozelab.models.encoder import Encoder
@@ -20,6 +21,7 @@ from clozelab.models.heads import BiLSTM
 from clozelab.models.registry import family_for
 from clozelab.modules.measures import (
     CONVERGED,
+    Probe,
     control_labels,
     logistic_regression,
     mix_weights,
@@ -27,6 +29,7 @@ from clozelab.modules.measures import (
 )
 from clozelab.modules.model import write_model
 from clozelab.runs.find import find
+from clozelab.tasks.several_classes import SeveralClassesTarget
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])
@@ -251,6 +254,15 @@ def test_a_probe_of_texts_and_its_floor(
     assert "validation/selectivity" not in record.values
     (floor,) = find(evaluate(*words, "measure.task.data.label_column=coin", name="floor")).evaluate
     assert abs(floor.values["validation/accuracy"] - 50.0) < 10.0
+
+
+def test_several_labels_of_a_text_are_not_probed(tmp_path: Path, tiny_config: Any) -> None:
+    rows = [("the red car", "a,b"), ("the house", "b"), ("red", "a")]
+    measurement: dict[str, Any] = {"heads": {}, "metric": "validation/accuracy"}
+    measurement["data"] = read_task(tmp_path, SeveralClassesTarget, rows, rows)
+    measurement["encoder"] = Encoder(tiny_config())
+    with pytest.raises(ValueError, match="several labels of a text"):
+        Probe(strength=1.0, max_iterations=1, **measurement)
 
 
 def test_a_task_with_a_second_validation_file_is_probed_on_its_first(

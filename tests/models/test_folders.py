@@ -22,7 +22,7 @@ from clozelab.models.folders import (
     save_encoder_folder,
 )
 from clozelab.models.heads import MaskedLMHead, SequenceClassificationHead
-from clozelab.models.registry import family_for
+from clozelab.models.registry import family_for, family_of
 
 
 @pytest.fixture
@@ -198,6 +198,20 @@ def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(
     written = safetensors.torch.load_file(tmp_path / "again" / "model.safetensors")
     assert torch.equal(written[name], apart)
     assert not read_config_dict(tmp_path / "again")["tie_word_embeddings"]
+
+
+@pytest.mark.parametrize("model_type", ["ultrabert", "neobert"])
+def test_a_family_whose_projection_is_always_apart_is_trained_further(
+    tmp_path, tiny_config, model_type
+):
+    family = family_of(model_type)
+    encoder = Encoder(tiny_config(model_type=model_type, **family.parts))
+    head = family.head("lm", encoder)
+    _save(tmp_path / "e", encoder, lm=head)
+    refuse_untied(tmp_path / "e")
+    fresh = family.head("lm", encoder)
+    load_head(tmp_path / "e", "lm", fresh)
+    assert _equal(fresh, head)
 
 
 def test_a_causal_albert_is_of_a_type_that_others_do_not_know(tmp_path, tiny_config):

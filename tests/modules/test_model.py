@@ -146,6 +146,9 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
 
     def fetch(name, revision, allow_patterns):
         asked.append((name, revision, allow_patterns[-1]))
+        assert "*.model" in allow_patterns, (
+            "a tokenizer of sentencepiece, to say what to make of it"
+        )
         if "1" in revision:
             raise OSError("no network\nat all")
         return str(tmp_path / "run")

@@ -22,6 +22,7 @@ from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
 from clozelab.modules.answers import Unanswered
 from clozelab.modules.model import write_model
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 
 WORDS = ["red", "green", "blue", "cat", "dog", "sat", "ran", "on", "mat", "hill"]
 WORDS += ["who", "the", "ann", "lee", "oslo"]
@@ -448,6 +449,8 @@ def test_every_act_marks_what_it_cannot_read(
     answered = ours.answer_all([("who", "ann ran"), ("", "ann ran"), ("who", ["", " "])])
     assert answered[0].text == ours.answer("who", ["ann ran"]).text
     says_why(answered[1:], "is empty", "no passage with text")
+    # no neighbour has a window either
+    says_why(ours.answer_all([("who", "\u200b")]), "no passage with text")
     ours.answer("who " * 40, "the cat sat")
     assert "questions of more than 29 tokens are cut" in caplog.text
 
@@ -615,6 +618,20 @@ def test_a_long_text_is_classified_as_in_the_fine_tuning(
     assert close(windowed.classify(long).probability, expected)
     assert close(cut.embed(long), whole.embed(long))
     assert not caplog.text
+
+
+def test_a_long_text_is_embedded_as_in_the_fine_tuning(
+    model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sentence-transformers' file says the same, and not what the encoder could read."""
+    provenance = {"max_seq_length": 8, "pooling": "mean"}
+    config = model()[0].encoder.config
+    files = sentence_files(SentenceVectors("mean"), config, 8)
+    embedder = model(extra_config={"clozelab": provenance}, extra_files=files)[0]
+    long = "the cat sat on the mat hill dog red"
+    assert close(embedder.embed(long), embedder.embed("the cat sat on the mat"))
+    assert "1 text cut at the 8 tokens of the fine-tuning" in caplog.text
+    assert embedder.model.embedded_length == 8 < embedder.model.max_length
 
 
 @pytest.mark.parametrize("task", ["classes", "multi_label", "ordinal", "regression"])

@@ -23,8 +23,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
-from clozelab.modules.pretraining import PretrainingModule, check_lengths, validation_metrics
+from clozelab.modules.pretraining import (
+    PretrainingModel,
+    PretrainingModule,
+    check_lengths,
+    validation_metrics,
+)
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
@@ -659,6 +665,17 @@ def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
     objective.pair = None
     alone = type(module.model)(ToyEncoder(0.0), [objective])
     assert not any(p.requires_grad for p in alone.encoder.pooler.parameters())
+
+
+def test_weights_gathered_from_ranks_keep_what_is_known_of_the_pooler() -> None:
+    encoder = Encoder(CONFIG)
+    encoder.has_trained_pooler = True
+    objective: Any = ToyObjective()
+    model = PretrainingModel(encoder, [objective])
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    sharded: Any = SimpleNamespace(_is_sharded=True, _whole_weights=weights, model=model)
+    whole = PretrainingModule._whole_model(sharded)
+    assert whole is not model and whole.encoder.has_trained_pooler
 
 
 def test_names_of_validation_metrics() -> None:

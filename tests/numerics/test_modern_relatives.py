@@ -45,6 +45,17 @@ def test_an_ultrabert_file_with_a_window_a_layer() -> None:
     assert family.from_hf_config(old) == family.from_hf_config(new)
     with pytest.raises(ValueError, match="several numbers"):
         family.from_hf_config(old | {"attention_windows": [4, 8, 0] * 2})
+    # The bases alone, in the usual pattern of layers.
+    bare = {
+        key: value for key, value in ULTRABERT.items() if not key.startswith(("rope", "layer_t"))
+    }
+    bare |= {"num_hidden_layers": 6, "rope_theta": [5e4, 5e4, 9e5] * 2}
+    theirs = transformers.UltrabertConfig(**bare).to_dict()
+    assert family.from_hf_config(bare) == family.from_hf_config(theirs)
+    assert dict(family.from_hf_config(bare).positions.options)["base"] == 9e5
+    for windows in ({}, {"attention_windows": [4, 4, 0] * 2}):
+        with pytest.raises(ValueError, match=r"rope_theta is 10000\.0"):
+            family.from_hf_config(bare | windows | {"rope_theta": 1e4})
     with pytest.raises(ValueError, match="num_key_value_heads is 1, and only 2"):
         family.from_hf_config(new | {"num_key_value_heads": 1})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -355,6 +356,18 @@ def test_what_is_explained_is_what_is_predicted(make_member: Any, token: TokenOb
         actual = explained(torch.stack([embedded, embedded]))
         expected = head(states).expand(2, -1)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("activation", "fresh"), [("gelu", []), ("relu", ["lm"])])
+def test_a_head_of_another_activation_is_left_out(
+    tiny_config: Any, tmp_path: Path, activation: str, fresh: list[str]
+) -> None:
+    """A Longformer's has GELU, whatever the BERT's has that it begins with."""
+    config = tiny_config(hidden_act=activation)
+    save(tmp_path / "encoder", Encoder(config), MLM)
+    config = replace(config, model_type="longformer")
+    model = build_models(Encoder(config), [objective_of(MLM)])["encoder"]
+    assert _load_heads(model, tmp_path / "encoder", "encoder") == fresh
 
 
 @pytest.mark.parametrize(("token", "is_told"), [(EMD, True), (MLM, False)])

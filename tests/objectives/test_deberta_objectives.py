@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,16 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
+from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.deberta_v2 import FAMILY
-from clozelab.models.folders import load_encoder, save_encoder_folder, to_hf_tensors
+from clozelab.models.folders import (
+    load_encoder,
+    load_head,
+    read_tensors,
+    save_encoder_folder,
+    to_hf_tensors,
+)
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
 from clozelab.objectives.emd import EnhancedMaskedLanguageModel
@@ -176,6 +184,25 @@ def test_a_folder_has_the_sum(make, tmp_path):
     torch.testing.assert_close(states[1], states[0], atol=1e-5, rtol=1e-5)
     loaded = transformers.AutoModel.from_pretrained(tmp_path / "encoder")
     assert torch.equal(loaded.embeddings.word_embeddings.weight, expected)
+
+
+@pytest.mark.parametrize("in_input", [False, True])
+def test_a_folder_keeps_the_decoders_positions_and_the_encoders_apart(
+    tiny_config: Callable[..., Any], tmp_path: Path, in_input: bool
+) -> None:
+    positions = DEBERTA["positions"] | {"position_biased_input": in_input}
+    encoder = Encoder(tiny_config(**DEBERTA | {"positions": positions}))
+    head = EnhancedMaskDecoder(encoder)
+    heads = {"lm": head}
+    save_encoder_folder(tmp_path, encoder, heads=heads, tokenizer_files={}, extra_config={})
+    loaded = load_encoder(tmp_path)
+    again = FAMILY.head("lm", loaded, stored=read_tensors(tmp_path))
+    load_head(tmp_path, "lm", again)
+    ours: tuple[Any, ...] = (encoder, head)
+    for module, found in zip(ours, (loaded, again), strict=True):
+        state = found.state_dict()
+        for name, value in module.state_dict().items():
+            assert name.startswith("pooler.") or torch.equal(state[name], value), name
 
 
 def test_what_does_not_go_together_is_refused(make, tiny_config, ids):

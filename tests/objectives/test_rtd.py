@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins import HalfPrecision, Precision
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -200,6 +201,20 @@ def test_what_is_drawn_and_reported(
     shares = torch.bincount(drawn, minlength=60) / 20_000
     wanted = models["generator"].heads["lm"](hidden[:1]).softmax(-1)[0]
     assert (shares - wanted).abs().max() < 4.5 * 0.5 / 20_000**0.5
+
+
+def test_half_precision_draws_the_same_words(
+    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
+) -> None:
+    """Under trainer.precision=bf16-true, random numbers would have 8 bits by default."""
+    token = objective.token
+    hidden = token.generate(models, to_torch(batch))[:1].expand(20_000, -1)
+    draws = []
+    for precision in (Precision(), HalfPrecision("bf16-true")):
+        torch.manual_seed(5)
+        with precision.forward_context():
+            draws.append(token.draw(models["generator"], hidden))
+    assert torch.equal(*draws)
 
 
 def test_padded_predictions_change_nothing(

@@ -151,7 +151,8 @@ def test_held_out_losses_by_source_and_separators_apart(
         float(plain.loss_sum), rel=1e-5
     )
     packed = instances.pack(1, 0, np.arange(12))
-    slot = batch["prediction_positions"].numpy() % 32
+    # Left to right, a state predicts the token behind it.
+    slot = batch["prediction_positions"].numpy() % 32 + is_causal
     instance = batch["prediction_positions"].numpy() // 32
     assert packed.a_length is not None and packed.source is not None and packed.b_source is not None
     source = np.where(

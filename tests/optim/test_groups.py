@@ -12,7 +12,7 @@ from clozelab.addresses import build
 from clozelab.launch.sweep import compose
 from clozelab.models.encoder import Encoder
 from clozelab.modules.base import build_with_hparams
-from clozelab.optim.groups import frozen_by_groups, match_groups
+from clozelab.optim.groups import frozen_by_groups, frozen_names, match_groups
 
 GROUPS = (
     'optimizer.groups=[{pattern: "*.layer.1.*", frozen: true},'
@@ -108,3 +108,23 @@ def test_the_first_group_counts() -> None:
     first, second = {"pattern": "a.*", "frozen": True}, {"pattern": "*", "frozen": False}
     matches = match_groups(["a.b", "c"], [first, second])
     assert (matches["a.b"].pattern, matches["c"].pattern) == ("a.*", "*")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate_factor": -0.5},
+        {"learning_rate_factor": None},
+        {"weight_decay": -0.1},
+        {"weight_decay": "much"},
+        {"frozen": "no"},
+    ],
+)
+def test_a_setting_that_is_no_value_of_its_kind_is_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"optimizer\.groups: {next(iter(settings))} of 'a\.\*'"):
+        match_groups(["a.b", "c"], [{"pattern": "a.*", **settings}])
+
+
+def test_a_group_without_a_pattern_is_of_all_in_a_plan_as_in_training() -> None:
+    assert frozen_names(["a.b"], [{"frozen": True}]) == ["a.b"]
+    assert frozen_names(["a.b"], [{"weight_decay": 0.1}]) == []

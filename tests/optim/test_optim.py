@@ -184,9 +184,14 @@ def test_muon_against_another_library_and_over_a_checkpoint(
             optimizer.step()
     for a, b in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-6)
-    for rate, message in ((-1.0, "learning_rate is -1"), (0.02, "no whole matrix of a layer")):
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"matrix_learning_rate": -1.0}, "optimizer.matrix_learning_rate is -1"),
+        ({"matrix_learning_rate": 0.02, "momentum": 1.5}, "optimizer.momentum is 1.5"),
+        ({"matrix_learning_rate": 0.02}, "no whole matrix of a layer"),
+    ]
+    for settings, message in refused:
         with pytest.raises(ValueError, match=message):
-            build_adamw(model().named_parameters(), **SETTINGS, matrix_learning_rate=rate)
+            build_adamw(model().named_parameters(), **SETTINGS, **settings)
 
 
 @pytest.mark.parametrize("schedule", [LinearWarmupDecay, CosineDecay])
@@ -280,6 +285,13 @@ def test_an_optimizer_that_is_not_there_is_refused(
     usual: dict[str, Any] = {"name": "Lamb", "learning_rate": 0.1, "weight_decay": 0.0}
     with pytest.raises(ValueError, match=reason):
         build_torch(model().named_parameters(), **usual | given)
+
+
+def test_an_optimizer_with_weights_for_evaluation_is_refused() -> None:
+    pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    usual = {"library": "pytorch_optimizer", "learning_rate": 0.1, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match="ScheduleFreeAdamW"):
+        build_torch(model().named_parameters(), name="ScheduleFreeAdamW", **usual)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.planning.arms import MOMENTS, Arm, synthetic_corpus
 from clozelab.planning.budget import parse_budget
-from clozelab.planning.cost import Costing, TaskFiles, affordable, divide, with_speeds
+from clozelab.planning.cost import Costing, Pool, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.shapes import FLOAT_BYTES, RECORD_BYTES, Request, Speed, TaskPlace
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
@@ -217,6 +217,28 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         divide(shapes, 15.0, 1, matched_by)
 
 
+def test_what_comes_after_pre_training_is_paid_for_first(
+    demo: list[Arm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [replace(timed(arm, 50_000.0, 50_000.0), start=2.5) for arm in demo]
+    costing = Costing(shapes, [], {"pretrain": Pool(6, 2, 1, 1, 1)})
+    seconds = {"finetune": 1000.0, "evaluate": 500.0}
+    monkeypatch.setattr(Costing, "wall", lambda _, verb: seconds[verb])
+    share = affordable(costing, 7200.0, ["time"])["time"]
+    counts = [arm.count for arm in shapes]
+    assert (counts * share.seconds).sum() == pytest.approx(7200.0 - 1500.0)
+
+
+def test_an_arm_that_goes_on_has_seen_what_its_encoder_has(demo: list[Arm], tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "vocab_size": 100, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | sizes))
+    assert demo[0].longest == 96
+    settings = replace(demo[0].settings, encoder=str(tmp_path))
+    assert replace(demo[0], settings=settings).longest == 512
+    assert replace(demo[0], settings=replace(settings, fresh_weights=True)).longest == 96
+
+
 def test_a_budget_buys_no_more_passes_than_a_text_is_good_for(demo: list[Arm]) -> None:
     """What a plan recommends it does not warn of; it says that the text is too small."""
     shapes = []
@@ -392,18 +414,21 @@ def test_the_worker_compiles_what_a_run_compiles(
         assert compiled == expected, "on the CPU `auto` compiles nothing"
 
 
-def test_rows_with_epochs_of_their_own_cost_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    ["epochs: 30", "freeze: embeddings", "optimizer: sgd", "task.data.max_seq_length: 32"],
+)
+def test_rows_with_settings_of_their_own_cost_their_own(setting: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(
         "columns: [mrpc]\narms: {mlm: {objective: mlm}}\nrows: [{row: mlm, arm: mlm}, {row: again,"
-        " arm: mlm}, {row: long, arm: mlm, set: {epochs: 30}}]\n"
+        f" arm: mlm}}, {{row: own, arm: mlm, set: {{{setting}}}}}]\n"
     )
     steps = make_steps(
         tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
     )
-    usual, long = analyse(steps, Corpora(strict=False)).tasks
-    assert usual.settings.epochs < long.settings.epochs == 30
-    assert usual.count == 2 * long.count and all("row=long" in words for words in long.jobs)
+    usual, own = analyse(steps, Corpora(strict=False)).tasks
+    assert usual.count == 2 * own.count and all("row=own" in words for words in own.jobs)
 
 
 def test_a_value_that_no_run_could_have_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +69,7 @@ PLANS: dict[str, tuple[Sequence[str], str]] = {
     "match by epochs": (["budget=20min", "matched_by=epochs"], "matched_by=epochs: choose one of"),
     "a second for fine-tuning": (
         [*ONE_ARM, "budget=1s", "matched_by=time"],
-        "fine-tuning alone takes",
+        "fine-tuning and measures alone take",
     ),
     "a second for all": ([*ONE_ARM, "budget=1s"], "2 pre-training seeds with one fine"),
     "no difference": (
@@ -92,6 +94,18 @@ def test_what_plan_refuses(
     folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     with pytest.raises(ValueError, match=re.escape(sentence)):
         plan(["table5_pretraining_tasks", "scale=demo", *folders, *words])
+
+
+def test_a_text_that_prepare_refuses_is_not_planned(tmp_path: Path) -> None:
+    """As `prepare` would say it; a text that is not there yet is planned."""
+    text = tmp_path / "a.jsonl.gz"
+    rows = [json.dumps({"body": f"The cat number {number} sat."}) + "\n" for number in range(200)]
+    text.write_bytes(gzip.compress("".join(rows).encode()))
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    words = ["pretrain", "scale=own", "objective=mlm", "--no-measure", *folders]
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz: .* rows cannot be read .*text_field"):
+        plan([*words, f"text={text}"])
+    assert plan([*words, f"text={tmp_path / 'later'}"]) == 0
 
 
 def test_a_budget_is_for_what_is_pre_trained() -> None:

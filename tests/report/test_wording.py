@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,11 @@ from claims.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesi
 from claims.analysis.scores import DataColumn, Origin
 from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Forecast, Judgement
+from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from claims.report import claims, verdict_styles, wording
+from claims.report.estimates import probability
 from claims.report.page import templates
+from claims.tables.score_file import Scores, make_score_table
 
 NO_RUN = Exclusion("no run", "no complete run of LTR")
 
@@ -240,6 +243,37 @@ def test_why_a_plain_interval_is_not_the_verdict(
         )
     judged = replace(judged, resolved=replace(judged.resolved, claim=claim))
     assert wording.judgement_note(judged) == sentence
+
+
+def test_where_planned_analyses_are_the_price_the_note_names_them(tmp_path: Path) -> None:
+    gains = {(seed, 1): gain for seed, gain in enumerate((0.5, 0.9, 0.3, 0.7), 1)}
+    scores = {("a", "q"): gains, ("b", "q"): dict.fromkeys(gains, 0.0)}
+    claim = read_claim({"text": "t", "compare": ["a", "b", "q"], "direction": "higher"})
+    table = make_score_table(Scores(scores), [claim], SequentialDesign(first=3, most=8))
+    (judged,) = run_interim_analysis(table, tmp_path).judgements
+    note = "the plain interval excludes zero, the test corrected for all planned analyses does not"
+    assert note in wording.judgement_note(judged)
+
+
+@pytest.mark.parametrize(
+    ("p_value", "text"), [(0.0496, "p = 0.0496"), (0.0504, "p = 0.050"), (0.0121, "p = 0.012")]
+)
+def test_a_p_below_the_level_is_written_below_it(p_value: float, text: str) -> None:
+    assert probability(p_value) == text
+
+
+def test_a_difference_that_no_claim_is_about_says_what_it_rests_on() -> None:
+    scores = {("a", "q"): {(seed, 0): 80.0 + seed for seed in range(1, 6)}}
+    scores["b", "q"] = {(seed, 0): 70.0 for seed in range(1, 4)}
+    table = make_score_table(Scores(scores), [])
+    # As a report on run folders has them: nobody asked for more runs.
+    cells = {key: replace(cell, missing=()) for key, cell in table.cells.items()}
+    (view,) = claims.differences(replace(table, cells=cells))
+    assert "seeds 4, 5 of a are left out" in view.note
+    healthy = {(1, 0): 81.0, (2, 0): 82.0}
+    cells["a", "q"] = replace(cells["a", "q"], healthy=healthy)
+    (view,) = claims.differences(replace(table, cells=cells))
+    assert "3 collapsed run(s) of a" in view.note and "without collapsed runs" in view.note
 
 
 def test_several_differences_are_counted() -> None:

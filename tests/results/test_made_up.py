@@ -499,3 +499,9 @@ def test_a_seed_more_of_given_encoders_is_one_fine_tuning(
     rows = [{"row": row, "arm": None, "fixed_encoder": is_given} for row in "ab"]
     table = build_table(declare(rows=rows), Runs(Path("none"), records))
     assert table.seconds_a_seed("ab", ["task"]) == pytest.approx(seconds / 4.0)
+    # With two learning rates each of them is two runs.
+    for record in tuple(records):
+        config = record.config | {"learning_rate": 3e-5}
+        records.append(record.model_copy(update={"config": config}))
+    table = build_table(declare(rows=rows), Runs(Path("none"), records))
+    assert table.seconds_a_seed("ab", ["task"]) == pytest.approx(2 * seconds / 8.0)

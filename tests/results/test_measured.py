@@ -88,6 +88,17 @@ def test_each_column_has_its_own_score_and_unit(table: ResultTable) -> None:
     assert [one.majority for one in table.columns] == [None, 8.5, 8.5, None], "of each figure"
 
 
+def test_a_mean_of_measures_stands_in_for_nothing(table: ResultTable, tmp_path: Path) -> None:
+    mean = "  - {name: Mean, mean_of: [Left, Both]}\nrows:"
+    (tmp_path / "mine/paper.yaml").write_text(PAPER.replace("rows:", mean))
+    with_mean = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+    headings = [column.heading for column in with_mean.columns]
+    assert headings == [column.heading for column in table.columns] + ["Mean"]
+    column = with_mean.columns[-1]
+    assert column.is_measured and "substitute" not in column.role
+    assert cells(with_mean, "Mean") == {"mlm": 25.0, "ltr": None, "random": 0.0}
+
+
 def test_evaluations_of_unknown_rows_are_left_out_and_named(
     table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:

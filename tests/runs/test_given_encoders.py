@@ -19,7 +19,7 @@ OWN = [1e-3, 3, 16]  # of scale=own
 TASK = [3e-5, 3, 32]  # of the paper's tasks
 
 
-def make_encoder(folder: Path, model_type: str = "bert", **config: int) -> Path:
+def make_encoder(folder: Path, model_type: str = "bert", **config: int | str) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type} | config))
     return folder
@@ -208,3 +208,39 @@ def test_a_given_encoder_is_trained_further_by_adamw_alone(tmp_path: Path) -> No
     assert rates(f"encoder={make_encoder(tmp_path / 'given')}") == [1e-4, None]
     own = make_encoder(make_run(tmp_path / "run", "own") / "encoder")
     assert rates(f"encoder={own}") == [1.5e-3, 0.01]
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "lamb", "sgd"])
+def test_every_optimizer_trains_given_weights_at_their_rate(optimizer: str, tmp_path: Path) -> None:
+    words = ["scale=own", "objective=mlm", f"optimizer={optimizer}"]
+    assert composed("pretrain", words).get("optimizer.learning_rate") == 1.5e-3
+    words += [f"encoder={make_encoder(tmp_path / 'given')}", "given_learning_rate=2e-5"]
+    assert composed("pretrain", words).get("optimizer.learning_rate") == 2e-5
+
+
+@pytest.mark.parametrize(
+    ("files", "dtype", "num_weights"),
+    [
+        ({"model.safetensors": 4}, None, 1),
+        ({"model-00001-of-00002.safetensors": 4, "model-00002-of-00002.safetensors": 8}, None, 3),
+        ({"model.safetensors": 4, "pytorch_model.bin": 4, "optimizer.pt": 8}, "float32", 1),
+        ({"pytorch_model.bin": 4}, "float16", 2),
+        ({"model.safetensors": 4}, "bfloat16", 2),
+        ({"bert_model.ckpt.data-00000-of-00001": 4}, None, 1),
+    ],
+)
+def test_an_adaptation_is_bounded_by_the_weights_of_an_encoder(
+    files: dict[str, int], dtype: str | None, num_weights: int, tmp_path: Path
+) -> None:
+    """Whatever their format, and for a run's folder, too: 2e14 FLOPs of 1,024 tokens a step."""
+    folder = make_encoder(tmp_path / "run/encoder", **({} if dtype is None else {"dtype": dtype}))
+    for name, weights in files.items():
+        with (folder / name).open("wb") as file:
+            file.truncate(weights * 1_000_000)
+    text = tmp_path / "text.txt"
+    with text.open("wb") as file:
+        file.truncate(10**10)
+    expected = round(2e14 / (6 * 1024 * num_weights * 1_000_000))
+    for encoder in (folder, folder.parent):
+        words = ["scale=adapt", f"encoder={encoder}", f"corpus.sources.0.path={text}"]
+        assert composed("pretrain", words).get("phases.0.steps") == expected

@@ -399,6 +399,7 @@ def test_the_hub_is_not_asked(places: list[str]) -> None:
             ["threads=2"],
             "threads=2: doctor without an experiment looks at the machine, and takes nothing",
         ),
+        (["text=mails"], "say clozelab doctor pretrain text=mails "),
         (["table5"], "no experiment 'table5' .*did you mean 'table5_pretraining_tasks'"),
         (["table5_pretraining_tasks", "sed=3"], "did you mean 'seed'"),
     ],

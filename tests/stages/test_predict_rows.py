@@ -221,6 +221,19 @@ def test_labels_get_other_names(predict: Any) -> None:
     assert json.loads(out)["prediction"]["probabilities"].keys() == {"0", "1"}
 
 
+def test_a_text_of_all_rows_makes_no_empty_row_whole(predict: Any, tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text('review,n\na b,1\n"",2\n')
+    _, out, _ = predict("input=two.csv", "text=review", "pair=c", "empty=skip")
+    assert pandas.read_csv(io.StringIO(out)).n.tolist() == [1]
+
+
+def test_a_truth_is_copied_as_json_writes_it(predict: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "label": true}\n')
+    assert predict("input=in.jsonl", "output=out.csv")[0] == 0
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text()))
+    assert row["label"] == "true"
+
+
 @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
 def test_a_carriage_return_inside_a_text_is_quoted(
     predict: Any, tmp_path: Path, suffix: str, delimiter: str

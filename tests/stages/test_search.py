@@ -285,6 +285,23 @@ def test_a_search_in_pairs_asks_for_the_column(
     assert capsys.readouterr().out == "1.0000\t3\td e f\n"
 
 
+def test_a_retrieval_run_searches_passages_for_queries(
+    trained: dict[str, Any], tmp_path: Path, capsys: Any
+) -> None:
+    run, file = tmp_path / "run", tmp_path / "faq.tsv"
+    copytree(trained["run"].folder, run)
+    record = json.loads((run / "run.json").read_text())
+    record["config"]["task"]["data"] |= {"text_columns": ["ask", "say"], "negative_columns": []}
+    (run / "run.json").write_text(json.dumps(record))
+    file.write_text("ask\tsay\na b c d e\tv w x y z\nv w x y z\ta b c d e\n")
+    words = [f"in={file}", f"cache_dir={tmp_path / 'cache'}", "top_k=1"]
+    assert main(["search", str(run), "query=a b c d e", *words]) == 0
+    assert capsys.readouterr().out.endswith("\t3\ta b c d e\n")
+    assert main(["search", str(run / "model"), f"queries={file}", *words]) == 0
+    hits = [line.split("\t")[-1] for line in capsys.readouterr().out.splitlines()]
+    assert hits == ["# a b c d e", "a b c d e", "# v w x y z", "v w x y z"]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -52,6 +52,20 @@ def test_balanced_is_scikit_learns(tmp_path: Path) -> None:
     assert abs(plain - expected) > 1e-2, "the weights change this loss"
 
 
+def test_each_window_of_a_text_is_balanced(tmp_path: Path) -> None:
+    """The loss sums over windows: four of the one text, and one of the other."""
+    rows = [("the red car " * 2, "a"), ("blue", "b")]
+    inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 5)
+    settings = {"inputs": inputs, "long_documents": "windows", "window_stride": 1}
+
+    def make(**labels: object) -> ClassTarget:
+        return ClassTarget(class_weights="balanced", **labels)  # type: ignore[arg-type]
+
+    target = read_task(tmp_path, make, rows, VALIDATION, max_seq_length=5, **settings).target
+    assert isinstance(target, ClassTarget) and target.weights is not None
+    assert target.weights.tolist() == [5 / 8, 5 / 2]
+
+
 def test_a_mapping_names_some_classes(tmp_path: Path) -> None:
     target = target_of(tmp_path, {"c": 4, "a": 0.5})
     logits, batch = batch_of(target)

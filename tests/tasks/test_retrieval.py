@@ -322,6 +322,11 @@ def test_only_right_pairs_of_a_labelled_file_are_read(make: Any, tmp_path: Path)
     assert read("yes") == [("a", "b"), ("d", "e")]
     with pytest.raises(ValueError, match=r"right_label=true; its labels are no, yes"):
         read("true")
+    # A file to predict has its right pairs told, too.
+    file.write_text("query\tpassage\na\tb\n")
+    unit = RetrievalUnit(**(UNIT | {"label_column": "label", "right_label": "yes"}))
+    with pytest.raises(ValueError, match=r"no column 'label'.*\(it tells the right pairs"):
+        unit.read(file, "test", target)
 
 
 @pytest.mark.parametrize("right", ["1", 1, True])

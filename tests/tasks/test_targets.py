@@ -70,6 +70,18 @@ def test_classes_and_numbers() -> None:
     assert number.majority_score("spearman", split_of(np.ones(3))) is None
 
 
+def test_small_and_large_numbers_keep_their_digits() -> None:
+    split = split_of(np.array([1e-4, 2e-4], dtype=np.float32))
+    outputs = np.array([[1.25e-4], [2345678.0]], dtype=np.float32)
+    target = NumberTarget()
+    assert list(target.prediction_files("test", split, outputs, {})["test.tsv"])[1:] == [
+        "0\t0.000125",
+        "1\t2345678",
+    ]
+    records = target.evaluate(outputs, split).records
+    assert [record["prediction"] for record in records] == [1.25e-4, 2345678.0]
+
+
 def test_the_bag_of_words_is_scored_by_all_that_means_something() -> None:
     """An F1 of one class is none of it where no class is the positive one."""
     means = [name for name in glue.OF_CLASSES if name != "f1"]

@@ -68,6 +68,13 @@ def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
     return build
 
 
+def test_small_numbers_keep_their_digits(make: Any) -> None:
+    split = make().validation
+    outputs = np.full(len(split.labels), 1.25e-7, dtype=np.float32)
+    records = TokenNumberTarget().evaluate(outputs, split).records
+    assert set(chain.from_iterable(record["prediction"] for record in records)) == {1.25e-7}
+
+
 def test_another_cell_for_no_number_is_another_reading_of_the_file() -> None:
     """The labels of the usual one are not taken from the cache, and older runs stay known."""
     assert TokenNumberTarget(missing="0").reading() == {"missing": "0"}

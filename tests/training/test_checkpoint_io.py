@@ -170,6 +170,16 @@ def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path
     assert newest_intact(tmp_path / "nothing here") is None
 
 
+def test_a_resumed_run_that_keeps_its_best_again_writes_into_no_checkpoint(tmp_path: Path) -> None:
+    save_steps(tmp_path, 2)
+    keep_best(tmp_path / "last.ckpt")
+    keep_best(tmp_path / "last.ckpt")  # as a run does that was killed right behind its best
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.ckpt", "last.ckpt"]
+    save_steps(tmp_path, 4)
+    keep_best(tmp_path / "last.ckpt")
+    assert steps(tmp_path, "last", "previous", "best") == [4, 2, 4]
+
+
 def test_a_disk_without_links_keeps_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_steps(tmp_path, 2)
 

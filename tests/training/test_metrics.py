@@ -94,6 +94,20 @@ def test_a_comma_in_a_key_survives_a_resume(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.csv").read_text() == before
 
 
+def test_rows_without_a_clock_of_their_own_go_on_with_that_of_the_last_kept(tmp_path: Path) -> None:
+    logger = MetricsCsv(tmp_path)
+    logger.log_metrics({"train/loss": 1.5, "train/tokens": 10, "train/seconds": 0.25}, 1)
+    with logger.path.open("ab") as stream:
+        stream.write("2,20,0.5,train/loss/Ž".encode()[:-1])  # a disk that was full within a letter
+    resumed = MetricsCsv(tmp_path)
+    resumed.truncate_after(1)
+    resumed.log_metrics({"gradient/norm": 2.0}, 2)
+    assert logger.path.read_text().splitlines()[1:] == [
+        "1,10,0.250,train/loss,1.5",
+        "2,10,0.250,gradient/norm,2.0",
+    ]
+
+
 def test_a_header_that_was_cut_is_whole_after_a_resume(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,tok")
     MetricsCsv(tmp_path).truncate_after(0)

@@ -63,12 +63,14 @@ def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
     exceptions = pytest.importorskip("mlflow.exceptions")
     tracker = build(tmp_path)
     away = exceptions.MlflowException("API request failed")
+    of_store = exceptions.MlflowException.invalid_parameter_value("no")
     refused = exceptions.RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
     trouble = exceptions.RestException({"error_code": "INTERNAL_ERROR", "message": "busy"})
     answers = [
-        tracker.is_outage(error) for error in (away, refused, trouble, TimeoutError(), TypeError())
+        tracker.is_outage(error)
+        for error in (away, of_store, refused, trouble, TimeoutError(), TypeError())
     ]
-    assert answers == [True, False, True, True, False]
+    assert answers == [True, False, False, True, True, False]
 
 
 def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

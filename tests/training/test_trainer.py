@@ -13,10 +13,17 @@ import pytest
 import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from lightning.pytorch.trainer.connectors.data_connector import warning_cache
 from rich.text import Text
+from tests.composing import composed
 
+from clozelab.assembly.encoders import build_objectives
+from clozelab.assembly.factory import configured_callbacks
+from clozelab.assembly.pretraining import check_inputs, check_pretraining
+from clozelab.launch.sweep import phase_objectives
+from clozelab.objectives.objective import TokenObjective
 from clozelab.training import callbacks, runtime
 from clozelab.training.callbacks import SameConfig, TrainingProgress
 from clozelab.training.checkpoints import load_file
@@ -335,3 +342,37 @@ def test_what_cannot_run_is_refused_before_anything(
     monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: False)
     with pytest.raises(ValueError, match=reason):
         choose_hardware(**CPU | change)
+
+
+def test_averages_take_buffers_as_they_are() -> None:
+    """An average of whole numbers, such as MPNet's buckets, may be cut to another one."""
+    (average,) = configured_callbacks(composed("pretrain", ["callbacks=ema"]).config)
+    assert isinstance(average, WeightAveraging) and not average._use_buffers
+
+
+@pytest.mark.parametrize(
+    ("words", "machine", "reason"),
+    [
+        (["callbacks=ema"], {"precision": "bf16-true", "strategy": "auto"}, "bf16-true"),
+        (["callbacks=ema"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "callbacks=ema.*fsdp"),
+        ([], {"precision": "bf16-mixed", "strategy": "fsdp"}, "score_layers.*fsdp"),
+    ],
+)
+def test_what_a_precision_or_a_strategy_cannot_do(
+    words: list[str], machine: dict[str, Any], reason: str
+) -> None:
+    cfg: Any = composed("pretrain", words).config
+    hardware: Any = SimpleNamespace(**machine)
+    objective: Any = SimpleNamespace(token=SimpleNamespace(score_layers=[(2, 4)]))
+    with pytest.raises(ValueError, match=reason):
+        check_pretraining(cfg, hardware, [objective])
+
+
+def test_a_teacher_has_to_read_held_out_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be longer than those of all phases."""
+    words = ["scale=demo", "objective=mlm", "validation.seq_length=500"]
+    cfg: Any = composed("pretrain", words).config
+    checked: list[int] = []
+    monkeypatch.setattr(TokenObjective, "check", lambda *given: checked.append(given[-1]))
+    check_inputs(cfg, build_objectives(phase_objectives(cfg)))
+    assert checked == [500]

@@ -345,9 +345,9 @@ def make_contrast(
     cells = []
     for term in terms:
         cells.append(table.cells[term.row, term.column.key])
-    paired = _paired_cells(terms, cells)
-    has_collapsed = any(cell.num_collapsed for cell in cells)
     has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
+    paired = _paired_cells(terms, cells, has_fixed_encoders)
+    has_collapsed = any(cell.num_collapsed for cell in cells)
     difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
     other_classes = _other_classes(terms, cells)
     exclusions = Exclusions(
@@ -389,7 +389,9 @@ def _finetune_seeds(cell: Cell) -> frozenset[int]:
     return frozenset(finetune_seed for _, finetune_seed in cell.scores)
 
 
-def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[Cell]:
+def _paired_cells(
+    terms: Sequence[ContrastTerm], cells: Sequence[Cell], has_fixed_encoders: bool
+) -> list[Cell]:
     """The cells as a difference pairs them by seed.
 
     Cells of several data sets may have unlike seeds: a measure has one number a pre-training seed,
@@ -399,6 +401,9 @@ def _paired_cells(terms: Sequence[ContrastTerm], cells: Sequence[Cell]) -> list[
     finetune_seeds = {_finetune_seeds(cell) for cell in cells if cell.scores}
     is_one_dataset = all(term.column == terms[0].column for term in terms)
     if len(finetune_seeds) < 2 or is_one_dataset:
+        return list(cells)
+    # Between given encoders a pair is one fine-tuning seed.
+    if has_fixed_encoders and len(_common_seeds(cells)) > 1:
         return list(cells)
 
     averaged = []

@@ -61,6 +61,8 @@ class DataColumn:
     scale: Scale = field(kw_only=True)
     # of a mean: the headings of those of its parts that stand in for others
     stand_in_parts: tuple[str, ...] = ()
+    # of a mean: whether it is one of measures
+    averages_measures: bool = False
     # whose runs it holds; several columns may show different scores of one task
     task: str = ""
     # of all its runs: one, several for a mean, none for a fact of pre-training
@@ -143,6 +145,8 @@ class DataColumn:
     @property
     def is_measured(self) -> bool:
         """Whether its cells are scores of evaluations."""
+        if self.averages_measures:
+            return True
         return self.column is not None and self.column.is_measured
 
     @property
@@ -355,6 +359,8 @@ class ScoreTable:
         cell = self.cells[row, column.key]
         estimate = cell.estimate
         if not about.has_encoder or estimate is None or not column.tasks:
+            return ""
+        if column.scale.higher_is_better is None:
             return ""
         least = column.majority
         name = "one fixed answer"

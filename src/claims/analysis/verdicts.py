@@ -95,6 +95,15 @@ class Judgement:
         return self.resolved.rows
 
     @property
+    def tasks(self) -> list[str]:
+        """Those of every data set that it rests on."""
+        tasks: dict[str, None] = {}
+        for contrast in self.resolved.contrasts:
+            for term in contrast.terms:
+                tasks |= dict.fromkeys(term.column.tasks)
+        return list(tasks)
+
+    @property
     def is_exploratory(self) -> bool:
         """Decided after an earlier analysis at other seeds, or claimed after one."""
         return bool(self.breaches) and self.verdict.is_decided

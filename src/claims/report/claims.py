@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, product
+from itertools import combinations, product
 
 from claims.analysis.contrasts import Contrast, contrast_rows
 from claims.analysis.multiplicity import fallback_procedure
@@ -285,9 +285,7 @@ def needs_of(judgement: Judgement, table: ScoreTable) -> str:
     """How many seeds would decide a claim, and how long these rows' runs take for them."""
     seconds = None
     if judgement.forecast and judgement.forecast.additional_seeds:
-        terms = chain.from_iterable(contrast.terms for contrast in judgement.resolved.contrasts)
-        tasks = chain.from_iterable(term.column.tasks for term in terms)
-        seconds = table.seconds_a_seed(judgement.rows, dict.fromkeys(tasks))
+        seconds = table.seconds_a_seed(judgement.rows, judgement.tasks)
     return wording.forecast(judgement, seconds)
 
 
@@ -314,12 +312,28 @@ def differences(table: ScoreTable, *, every_pair: bool = False) -> list[Differen
     return views
 
 
+def _seeds_left_out(contrast: Contrast, table: ScoreTable) -> list[str]:
+    """Which pre-training seeds of a row have no run of the other row beside them."""
+    seeds = []
+    for term in contrast.terms:
+        seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+    common = set.intersection(*seeds)
+    notes = []
+    for term, own in zip(contrast.terms, seeds, strict=True):
+        if own - common:
+            numbers = ", ".join(map(str, sorted(own - common)))
+            notes.append(f"seeds {numbers} of {table.spec.label(term.row)} are left out")
+    return notes
+
+
 def _difference_view(
     contrast: Contrast, difference: Estimate, p_value: float | None, table: ScoreTable
 ) -> DifferenceView:
     row, first = (table.spec.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
     notes = wording.contrast_notes(contrast)
+    if not contrast.context.cells:
+        notes += _seeds_left_out(contrast, table)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
     notes.append(wording.resampled(contrast, table))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from claims.analysis.statistics import SIGNIFICANCE
 from claims.text.phrases import format_count, signed
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ def probability(p_value: float | None) -> str:
         return ""
     if p_value < 0.001:
         return "p < 0.001"
-    return f"p = {p_value:.3f}"
+    # 0.0496 is below the level, which 0.050 is not.
+    decimals = 3
+    while p_value < SIGNIFICANCE <= float(f"{p_value:.{decimals}f}"):
+        decimals += 1
+    return f"p = {p_value:.{decimals}f}"
 
 
 def span(values: Iterable[float], show: Callable[[float], str] = format_count) -> str:

@@ -210,8 +210,11 @@ def _plain_interval_excludes(judgement: Judgement) -> str:
         return ""
     excluded = "the margin" if judgement.claim.has_margin else "zero"
     is_primary = judgement.claim.primary
+    sequential_p = weakest.sequentially_adjusted_p
     test = f"the test corrected for {judgement.num_tests} differences does not"
-    if is_primary:
+    if weakest.design and sequential_p is not None and sequential_p >= SIGNIFICANCE:
+        test = "the test corrected for all planned analyses does not"
+    elif is_primary:
         test = "the test as a primary one does not"
     if judgement.gated_by and is_primary:
         test = f"the test waits for {judgement.gated_by}"
@@ -271,11 +274,8 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
 def contrast_notes(contrast: Contrast) -> list[str]:
     """What a reader must know of a contrast that no claim is about; empty texts for nothing."""
     reason = contrast.exclusions.incomparability
-    context = contrast.context
     notes = [reason.text] if reason else []
-    notes += [*context.encoders, contrast.exclusions.duplicates]
-    notes += [context.text_lengths, context.provenance]
-    return [*notes, context.below_baseline]
+    return [*notes, *_cautions(contrast), _of_collapsed_runs(contrast)]
 
 
 def resampled(contrast: Contrast | None, table: ScoreTable) -> str:

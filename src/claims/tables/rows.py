@@ -28,7 +28,7 @@ USUAL_NAMES = {
 TRUTH = {"true": "1", "false": "0"}
 METRICS = "metrics."
 PREFIXES = ("", "params.", METRICS, "tags.")
-STATUS_NAMES = ("State", "Status", "status")
+STATUS_NAMES = ("state", "status")  # in any case
 UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "preempted", "scheduled")
 # columns by which the results.csv of a clozelab report is known
 REPORT_COLUMNS = {"row", "column", "is_headline", "counts"}
@@ -167,7 +167,10 @@ def _is_shown(cells: Mapping[str, str], tasks_of_columns: Collection[str]) -> bo
 
 def _is_finished(row: NumberedRow) -> bool:
     _, cells = row
-    return not any(cells.get(name, "").casefold() in UNFINISHED for name in STATUS_NAMES)
+    for name, cell in cells.items():
+        if name.casefold() in STATUS_NAMES and cell.casefold() in UNFINISHED:
+            return False
+    return True
 
 
 def _find(name: str, columns: Collection[str]) -> str | None:
@@ -191,7 +194,10 @@ def _column(path: Path, name: str, columns: Sequence[str]) -> str:
 
 def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, str]:
     """Task -> column, where a layout names no tasks: all columns that are nothing else."""
-    tasks = [name for name in columns if name not in (*used, *STATUS_NAMES)]
+    tasks = []
+    for name in columns:
+        if name not in used and name.casefold() not in STATUS_NAMES:
+            tasks.append(name)
     metrics = [name for name in tasks if name.startswith(METRICS)]
     if metrics:
         tasks = metrics

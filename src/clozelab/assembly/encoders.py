@@ -218,11 +218,26 @@ def _load_heads(model: EncoderWithHeads, folder: Path, model_name: str) -> list[
     """Load a model's heads from its folder; return those that start from fresh weights."""
     # A further model's folder may be missing: an encoder alone is a valid beginning.
     stored: Collection[str] = ()
-    family = family_for(model.encoder.config)
+    given = model.encoder.config
+    activation = family_for(given).lm_activation(given)
     if (folder / CONFIG_FILE).is_file():
         stored = folders.read_tensors(folder)
         # A Longformer may begin with a BERT's, which have that one's names.
-        family = family_for(folders.read_config(folder))
+        given = folders.read_config(folder)
+    family = family_for(given)
+    if family.lm_activation(given) != activation:
+        # Its dense layer was trained before another function; other heads stay.
+        beginning = family.head_name("lm", "")
+        without_lm = [name for name in stored if not name.startswith(beginning)]
+        if len(without_lm) < len(stored):
+            log.warning(
+                "%s predicts tokens behind %s, and a %s does so behind %s: its lm head is left out",
+                folder,
+                family.lm_activation(given),
+                model.encoder.config.model_type,
+                activation,
+            )
+        stored = without_lm
     if family.has_position_queries(stored) and "lm" in model.heads and model.heads["lm"].is_stock:
         log.warning(
             "%s predicts tokens by absolute positions (mlm_emd), and this objective does not:"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from claims.text.phrases import truncate_list
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
@@ -373,9 +374,14 @@ def check_labels(data: FinetuningDataModule, names: Sequence[str], folder: Path)
         if label.casefold() in name_of_word:
             label_of_name[name_of_word[label.casefold()]] = label
     pairs = [f"{name}: {label}" for name, label in label_of_name.items() if label not in names]
+    all_unknown = ""
+    if len(unknown) > 1:
+        listed = truncate_list(list(map(repr, unknown)))
+        all_unknown = f" ({len(unknown)} unknown labels in all: {listed})"
     raise ValueError(
         f"{data.validation_path}: label {unknown[0]!r} is not one of the known labels {list(names)}"
-        f" of {folder}: say which is which, 'measure.label_names={{{', '.join(pairs)}}}'"
+        f" of {folder}{all_unknown}: say which is which,"
+        f" 'measure.label_names={{{', '.join(pairs)}}}'"
     )
 
 

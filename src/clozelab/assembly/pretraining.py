@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 
 from clozelab.assembly import factory
 from clozelab.assembly.corpora import prepared_corpus, source_weights
@@ -195,6 +196,7 @@ def check_pretraining(
             "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
             " them"
         )
+    check_averages_and_scores(cfg, hardware, objectives)
     if cfg.adaptation is not None:
         check_adaptation(cfg, hardware, objectives)
     # A given encoder brings its own shape, whatever the configuration says of a model.
@@ -210,6 +212,26 @@ def check_pretraining(
     # The constructor refuses sizes and parts that do not fit together.
     EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)
     factory.check_optimizer(cfg, total_steps(phases))
+
+
+def check_averages_and_scores(
+    cfg: PretrainConfig, hardware: Hardware, objectives: Sequence[Objective]
+) -> None:
+    """Refuse averaged weights, and losses on attention scores, that cannot be had here."""
+    callbacks = factory.configured_callbacks(cfg)
+    averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
+    if averages and (hardware.strategy == "fsdp" or hardware.precision == "bf16-true"):
+        raise ValueError(
+            "callbacks=ema does not work with trainer=fsdp, nor with trainer.precision=bf16-true,"
+            " which rounds small updates away"
+        )
+    tokens = [objective.token for objective in objectives]
+    reads_layers = any(getattr(token, "score_layers", None) for token in tokens)
+    if reads_layers and hardware.strategy == "fsdp":
+        raise ValueError(
+            "objective.token.score_layers reads weights that trainer=fsdp splits: choose"
+            " trainer=ddp, or leave it empty"
+        )
 
 
 def check_adaptation(
@@ -282,7 +304,9 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         if model.is_trained:
             names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
     match_groups(names, cfg.optimizer.get("groups"))
-    longest = max(phase.seq_length for phase in cfg.phases)
+    lengths = [phase.seq_length for phase in cfg.phases]
+    # A teacher reads the held-out instances, too.
+    longest = max(*lengths, cfg.validation.seq_length)
     for objective in dict.fromkeys(objectives):
         objective.token.check(student, longest)
         if cfg.encoder is not None and getattr(objective.token, "teacher_layers", None):

@@ -52,9 +52,9 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
     """The texts of the column that is chosen as that of `in=` is."""
     file = open_rows(str(path))
     # A run, or a folder of weights in one.
-    trained = trained_columns(model_path)
+    trained = trained_columns(model_path, "query")
     if not trained:
-        trained = trained_columns(model_path.parent)
+        trained = trained_columns(model_path.parent, "query")
     # `text=` is said of the searched file, whose columns may have other names.
     named = {}
     if values.get("text") in file.columns:

@@ -13,8 +13,7 @@ from clozelab.config import typed
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep
-from clozelab.models.folders import read_config_dict
-from clozelab.modules.model import max_positions, named_labels, open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.planning.arms import Arm
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
 from clozelab.planning.shapes import JobGroup, TaskPlace, Words
@@ -227,7 +226,6 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = cfg.task
         name = task.name
-        stored_label_names = []
         if "pretrain" in self.steps:
             # A corpus that is not prepared yet has no tokenizer.
             tokenizers = [arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer]
@@ -237,7 +235,6 @@ class Gathering:
             encoder = Path(require_encoder(cfg.encoder))
             tokenizer = open_tokenizer(encoder)
             trained_length = max_positions(encoder)
-            stored_label_names = named_labels(read_config_dict(encoder), encoder)
         if cfg.hub:
             problem = f"{name}: its files come from the hub and are not looked at"
             remedy = "data_dir=FOLDER with the same files would be"
@@ -259,7 +256,6 @@ class Gathering:
                 trained_length=trained_length,
                 metrics=task.module.get("metrics") or (),
                 number_range=task.module.get("number_range"),
-                stored_label_names=stored_label_names,
             )
         )
 

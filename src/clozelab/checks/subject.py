@@ -89,8 +89,6 @@ class Task:
     trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
-    # that the encoder's folder remembers, by their indices
-    stored_label_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ MAX_FOUND = 0.01
 
 
 def check_labels(task: Task) -> Iterator[Finding]:
-    """Labels in the files, in the configuration and in the encoder's folder."""
+    """Labels in the files and in the configuration."""
     check = _answers
     if task.preview.predicts_numbers:
         check = _numbers
@@ -123,7 +123,6 @@ def _missing_labels(
 
 def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
     """The order of the configured labels, and whether the metric fits them."""
-    stored = [str(name) for name in task.stored_label_names or ()]
     are_numbers = all(name.isdecimal() for name in names)
     numeric = Case(
         are_numbers and list(names) != sorted(names, key=int),
@@ -137,13 +136,7 @@ def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
         "f1 is of one class, and the task does not say which",
         "name it by task.data.positive_label, or take macro_f1",
     )
-    as_stored = Case(
-        set(stored) == set(names) and stored != names,
-        ERROR,
-        f"the encoder's folder has these labels in another order: {stored} against {names}",
-        "give task.data.labels in the encoder's order: its predictions are indices",
-    )
-    return [numeric, binary, as_stored]
+    return [numeric, binary]
 
 
 def _numbers(task: Task) -> tuple[list[Case], str]:

@@ -106,6 +106,7 @@ class Tokenizer:
 
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
+    no_pairs = ""  # why pairs cannot be read; then there are no `pair_separators`
     cls_is_last: bool  # in its template, as in A [SEP] [CLS]
     trims_spaces = True  # at the ends of character ranges
 
@@ -154,7 +155,7 @@ class Tokenizer:
         if name in MISSING:
             raise ValueError(f"{self.path.parent}: its tokenizer has no {MISSING[name]}")
         if name == "pair_separators":
-            raise ValueError(f"{self.path}: {self._no_pairs}")
+            raise ValueError(self.no_pairs)
         raise AttributeError(name)
 
     # What it is made of
@@ -268,9 +269,9 @@ class Tokenizer:
             return has_types
         example = " ".join(pair.tokens)
         numbers = " ".join(map(str, pair.type_ids))
-        self._no_pairs = (
-            f"its template makes {example!r} of a pair, with token types {numbers}; pairs can be"
-            " read as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
+        self.no_pairs = (
+            f"{self.path}: its template makes {example!r} of a pair, with token types {numbers};"
+            " pairs can be read as '[CLS] a [SEP] b [SEP]' alone, with type 1 or 0 from b on"
         )
         return False
 

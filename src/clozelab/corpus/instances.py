@@ -199,7 +199,15 @@ class InputFormat(ABC):
         seq_length: int,
         weights: Mapping[str, float] | None = None,
     ) -> Instances:
-        """Find the instances; ValueError where there are none. See `Instances` for `weights`."""
+        """Find the instances. See `Instances` for `weights`.
+
+        ValueError where there are none, and for pairs that the tokenizer has no template for.
+        """
+        if self.num_segments > 1 and ids.no_pairs:
+            raise ValueError(
+                f"{ids.no_pairs}; give it such a post_processor, or choose"
+                " objective/input=full_sentences"
+            )
         return self.instances(self, shards, ids, seq_length, weights)
 
 

@@ -48,7 +48,7 @@ class SpecialIds:
     pad: int
     mask: int
     vocab_size: int
-    pair_separators: int = 1
+    pair_separators: int = 1  # 0 where `no_pairs` says why pairs cannot be read
     has_token_types: bool = True
     undrawn: tuple[int, ...] = ()  # `undrawn_ids`
     # [V] whether an entry goes on with a word; None: every token is a word
@@ -58,6 +58,7 @@ class SpecialIds:
     encode: Callable[[Sequence[str]], Sequence[np.ndarray]] | None = field(
         default=None, compare=False, repr=False
     )
+    no_pairs: str = ""
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> SpecialIds:
@@ -67,8 +68,9 @@ class SpecialIds:
             pad=tokenizer.pad_id,
             mask=tokenizer.mask_id,
             vocab_size=tokenizer.vocab_size,
-            pair_separators=tokenizer.pair_separators,
+            pair_separators=0 if tokenizer.no_pairs else tokenizer.pair_separators,
             has_token_types=tokenizer.has_token_types,
+            no_pairs=tokenizer.no_pairs,
         )
         continues = tokenizer.continues()
         return replace(

@@ -267,27 +267,50 @@ class WordCache:
 def word_rules(rules: Rules) -> WordRules | None:
     """How texts of a tokenizer are cut; None where they cannot be."""
     splitter = rules.get("pre_tokenizer") or {}
-    added = [token["content"] for token in rules.get("added_tokens", ())]
-    normalizer = type_of(rules.get("normalizer"))
-    lowers = _lowers(rules)
-    is_searchable = _is_searchable(rules)
-    uncut = list(map(re.escape, added))
-    letters = "a-z" if lowers else "A-Za-z"
     if splitter.get("type") == "BertPreTokenizer":
-        is_local = normalizer in (None, "BertNormalizer", "Lowercase")
-        if not is_local or any(map(re.compile(r"\s").search, added)):
-            return None
-        if not is_searchable:
-            return WordRules(AT_SPACES, False, "", None)
-        bare = _bare_words(f"[{letters}0-9]+", added)
-        return WordRules(BERT, lowers, "|".join(uncut), bare)
+        return _bert_rules(rules)
     is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
-    if not is_robertas or not splitter.get("use_regex", True) or len(added) > MOST_ADDED:
-        return None
-    if normalizer is None or (normalizer == "Lowercase" and is_searchable):
-        bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
-        return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *uncut]), bare)
+    if is_robertas and splitter.get("use_regex", True):
+        return _byte_level_rules(rules)
     return None
+
+
+def _bert_rules(rules: Rules) -> WordRules | None:
+    added = _added_tokens(rules)
+    is_local = type_of(rules.get("normalizer")) in (None, "BertNormalizer", "Lowercase")
+    if not is_local or any(map(re.compile(r"\s").search, added)):
+        return None
+    if not _is_searchable(rules):
+        return WordRules(AT_SPACES, False, "", None)
+    lowers = _lowers(rules)
+    letters = "a-z" if lowers else "A-Za-z"
+    bare = _bare_words(f"[{letters}0-9]+", added)
+    return WordRules(BERT, lowers, "|".join(_added_patterns(rules)), bare)
+
+
+def _byte_level_rules(rules: Rules) -> WordRules | None:
+    added = _added_tokens(rules)
+    normalizer = type_of(rules.get("normalizer"))
+    is_plain = normalizer is None or (normalizer == "Lowercase" and _is_searchable(rules))
+    if not is_plain or len(added) > MOST_ADDED:
+        return None
+    lowers = _lowers(rules)
+    letters = "a-z" if lowers else "A-Za-z"
+    bare = _bare_words(f" ?(?:[{letters}]+|[0-9]+)", added)
+    return WordRules(BYTE_LEVEL, lowers, "|".join([ODD_SPACES, *_added_patterns(rules)]), bare)
+
+
+def _added_tokens(rules: Rules) -> list[str]:
+    return [token["content"] for token in rules.get("added_tokens", ())]
+
+
+def _added_patterns(rules: Rules) -> list[str]:
+    """A regular expression for each added token."""
+    patterns = list(map(re.escape, _added_tokens(rules)))
+    if _lowers(rules):
+        # "Covid" becomes "covid" only here, and is not the added token of that name.
+        return [f"(?i:{pattern})" for pattern in patterns]
+    return patterns
 
 
 def _lowers(rules: Rules) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from claims.text.did_you_mean import hint, nearest
 from clozelab.files.origin import RUN_FILE
@@ -119,12 +120,21 @@ def choose_columns(
     return column_of
 
 
-def trained_columns(run: Path) -> list[str]:
-    """The columns of texts that a fine-tuned run read; none of what is no such run."""
+def trained_columns(run: Path, side: Literal["query", "passage"] | None = None) -> list[str]:
+    """The columns of texts that a fine-tuned run read; none of what is no such run.
+
+    Of a retrieval run, `side` is the one of its two columns that is wanted.
+    """
     try:
-        return list(read_json(run / RUN_FILE)["config"]["task"]["data"]["text_columns"])
+        data = read_json(run / RUN_FILE)["config"]["task"]["data"]
+        columns = list(data["text_columns"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
+    # Of all formats, retrieval alone has negatives of its own.
+    if side is None or "negative_columns" not in data:
+        return columns
+    query, passage = columns
+    return [query] if side == "query" else [passage]
 
 
 def named_roles(columns: Iterable[str], act: str) -> list[str]:

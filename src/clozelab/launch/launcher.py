@@ -205,9 +205,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         self, composed: Sequence[Composed], planned: Sequence[PlannedJob], *, is_first: bool
     ) -> None:
         """Before the first batch of a sweep, note what is started and have it looked at."""
+        if not is_first:
+            return
         # An older sweep's plan; the pre-flight writes ours.
         (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)
-        if not is_first or not planned:
+        if not planned:
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
         if self.verb in TRAININGS and not _is_part_of_reproduction():

@@ -118,7 +118,7 @@ class ConfigJson(TypedDict, total=False):
     pooler_hidden_act: str
     pos_att_type: str | list[str]
     rope_parameters: Mapping[str, PlainMapping]
-    rope_theta: list[float]
+    rope_theta: float | list[float]
     sliding_window: int
     use_task_id: bool
 

@@ -280,10 +280,10 @@ def _untied_projection(family: Family, stored: Mapping[str, Tensor]) -> Tensor |
 def refuse_untied(folder: Path | str) -> None:
     """ValueError where a folder's vocabulary projection is not its word embeddings.
 
-    Pre-training has them share.
+    Pre-training has them share, unless the family never does.
     """
     family = family_for(read_config(folder))
-    if _untied_projection(family, read_tensors(folder)) is not None:
+    if family.ties_vocabulary and _untied_projection(family, read_tensors(folder)) is not None:
         raise ValueError(
             f"{folder}: {family.decoder}.weight is not the word embeddings: this"
             f" {family.class_name}'s vocabulary projection was trained apart (tie_word_embeddings"

@@ -68,9 +68,11 @@ def _fetch_from_hub(name: str) -> Path:
 
     try:
         download = partial(huggingface_hub.snapshot_download, repository, revision=revision)
-        folder = Path(download(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+        # A sentencepiece model is not read, but told of where it is a folder's only tokenizer.
+        files = ["*.json", "*.txt", "*.model"]
+        folder = Path(download(allow_patterns=[*files, "*.safetensors"]))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(download(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
+            folder = Path(download(allow_patterns=[*files, "pytorch_model*.bin"]))
     except Exception as problem:  # a foreign library's, of many kinds: no network, no such name
         first = str(problem).partition("\n")[0]
         raise ValueError(

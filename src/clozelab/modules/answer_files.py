@@ -189,12 +189,12 @@ def _without_breaks(cell: str) -> str:
 
 
 def cell_text(value: object) -> str:
-    """A value as a cell of text: nothing for None and NaN, JSON for lists and dictionaries."""
+    """A value as a cell of text: nothing for None and NaN, JSON for truths, lists and objects."""
     if is_missing(value):
         return ""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, bool | list | tuple | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
 

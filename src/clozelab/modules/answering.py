@@ -216,13 +216,15 @@ def rows_of(
     `skips_empty` leaves out those without text.
     """
     constants = _constants(values)
+    # A text that every row is given does not fill an empty one.
+    varying = {role: column for role, column in roles.items() if column not in constants}
     # Objects whose texts are found by their keys may each have others.
     has_own_keys = file.form == "jsonl" and "text" not in values
     for row in file.placed_rows():
         record = {**row.record, **constants}
         problem = row.problem
         if problem is None:
-            if skips_empty and is_empty(record, roles):
+            if skips_empty and is_empty(row.record, varying):
                 continue
             if has_own_keys:
                 problem = _unread_key(record, roles, act)

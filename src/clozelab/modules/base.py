@@ -108,6 +108,13 @@ class TrainingModule(LightningModule):
         """Rate of the coming optimizer step."""
         self.optimizer_factory = partial(self.optimizer_factory, learning_rate=peak)
 
+    @property
+    def last_learning_rate(self) -> float:
+        """Rate of the last optimizer step; before the first, of that."""
+        if self._last_learning_rate is None:
+            return self.learning_rate
+        return self._last_learning_rate
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self._last_learning_rate = self.learning_rate
 
@@ -142,9 +149,7 @@ class TrainingModule(LightningModule):
         for name, value in reported.items():
             numbers.append(f"the {name.replace('_', ' ')} is {float(value)}")
         # What went wrong is the work of steps before; the coming one may be the schedule's end.
-        rate = self._last_learning_rate
-        if rate is None:
-            rate = self.learning_rate
+        rate = self.last_learning_rate
         diverge(
             self.trainer,
             f"step {step}: {' and '.join(numbers)} at learning rate {rate:.3g}. A"

@@ -208,7 +208,7 @@ def without_heads(model: Model) -> Model:
 def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
     vectors = sentence_vectors(model.folder, None if pooling == "auto" else pooling)
-    files = sentence_files(vectors, model.encoder.config, model.max_length)
+    files = sentence_files(vectors, model.encoder.config, model.embedded_length)
     if not files:
         raise ValueError(
             "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"

@@ -415,7 +415,8 @@ class FineTuning(TrainingModule):
         self.require_finite(self.trainer.global_step, mean, loss=mean)
         tokens = self.throughput.tokens
         seconds = self.throughput.settle(tokens)
-        metrics = {"train/loss": float(mean), "train/learning_rate": self.learning_rate}
+        # The schedule is one step further already.
+        metrics = {"train/loss": float(mean), "train/learning_rate": self.last_learning_rate}
         if seconds > 0 and tokens:
             metrics["train/tokens_per_second"] = tokens / seconds
         self.publish(metrics)
@@ -537,7 +538,8 @@ def save_model(
         vectors = SentenceVectors(
             config_to_save["pooling"], prompts=config_to_save.get("prompts", {})
         )
-        files = sentence_files(vectors, module.encoder.config, max_length)
+        longest = min(max_length, config_to_save.get("max_seq_length", max_length))
+        files = sentence_files(vectors, module.encoder.config, longest)
     write_model(
         folder,
         module.encoder,

@@ -212,16 +212,19 @@ class Probe(Measurement):
         self.splits = (self.data.train, self.data.validation)
         sequences = self.data.train_sequences
         is_of_words = isinstance(sequences, TaggedSequences)
-        # Numbers have no names; choices and spans are no classes.
+        # Numbers have no names; choices, spans and sets of labels are no classes.
         target = getattr(self.data, "target", None)
         if target is None:
             # Pairs of held-out sentences are no task: their splits name the two answers.
             self.label_names = getattr(self.data.train, "label_names", ())
         else:
             self.label_names = target.classes
-        if not self.label_names or not isinstance(sequences, TaggedSequences | TokenSequences):
+        has_one_label = getattr(target, "one_label_each", True)
+        is_read = isinstance(sequences, TaggedSequences | TokenSequences)
+        if not (self.label_names and has_one_label and is_read):
             raise ValueError(
-                "a probe classifies words, texts or pairs; this task has numbers, choices or spans"
+                "a probe classifies words, texts or pairs by one label each; this task has numbers,"
+                " choices, spans or several labels of a text"
             )
         self.words: list[list[str]] | None = None
         if is_of_words:

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from claims.text.did_you_mean import hint
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
@@ -106,6 +108,11 @@ class Model:
     def window_length(self) -> int:
         """Tokens of the longest row that it was fine-tuned on; without a record as `max_length`."""
         return min(self.provenance.get("max_seq_length", self.max_length), self.max_length)
+
+    @property
+    def embedded_length(self) -> int:
+        """Tokens of the longest text to embed: those of a training of embeddings, if it is one."""
+        return self.window_length if "pooling" in self.provenance else self.max_length
 
 
 def read_model(path: Path | str) -> Model:
@@ -572,7 +579,11 @@ def max_positions(folder: Path) -> int:
     positions = folders.read_config(folder).max_position_embeddings
     recorded = folders.read_provenance(folder)
     trained = max(recorded.get("trained_seq_lengths", [positions]))
-    trained = min(trained, longest_text(folder) or trained)
+    limit = longest_text(folder)
+    # A fine-tuning here has written its own length there, and the encoder's for the tokenizer.
+    if limit is not None and "max_seq_length" in recorded:
+        limit = json_or_empty(folder / TOKENIZER_CONFIG_FILE).get("model_max_length")
+    trained = min(trained, limit or trained)
     return min(positions, trained)
 
 

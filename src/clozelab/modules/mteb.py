@@ -63,7 +63,7 @@ class MtebEncoder:
         for batch in inputs:
             texts += [prompt + text for text in batch["text"]]
         model = self.predictor.model
-        sequences = encode_examples(model.tokenizer, texts, max_seq_length=model.max_length)
+        sequences = encode_examples(model.tokenizer, texts, max_seq_length=model.embedded_length)
 
         def read(hidden: Tensor, batch: Batch) -> BatchValues:
             states = model.encoder.sentence_states(hidden, batch["layout"], self.vectors.pooling)

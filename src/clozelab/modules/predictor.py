@@ -272,7 +272,11 @@ class Predictor(ModelRunner):
         else:
             before = recipe.prompt(prompt)
             given = replace(given, items=[_behind(before, item) for item in given.items])
-        encoded = self._encode(given, errors, stride=stride, reads_empty=True)
+        # An embedding is scored with its training's length, so a long text is cut there, too.
+        as_trained = "pooling" in self.model.provenance
+        encoded = self._encode(
+            given, errors, stride=stride, as_trained=as_trained, reads_empty=True
+        )
 
         def pool(hidden: Tensor, batch: Batch) -> BatchValues:
             if pooling == "last4":
@@ -660,8 +664,11 @@ class Predictor(ModelRunner):
             question, passages = item
             (ids,) = self.tokenizer.encode_batch([question])
             reason = unread_reason(ids, self.tokenizer)
-            if reason is None and not any(map(str.strip, passages)):
-                reason = "has no passage with text to look for an answer in"
+            if reason is None:
+                # Characters alone are no text: some tokenizers drop what has no width.
+                encoded = self.tokenizer.encode_with_offsets(list(filter(str.strip, passages)))
+                if not any(len(token_ids) for token_ids, _ in encoded):
+                    reason = "has no passage with text to look for an answer in"
             reasons.append(reason)
         return reasons
 

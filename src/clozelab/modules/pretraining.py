@@ -539,6 +539,7 @@ class PretrainingModule(TrainingModule):
         whole = PretrainingModel(type(encoder)(encoder.config), self.model.objectives)
         weights = self._whole_weights.items()
         whole.load_state_dict({name.removeprefix("model."): value for name, value in weights})
+        whole.encoder.has_trained_pooler = encoder.has_trained_pooler
         return whole
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         self.causal_fraction = causal_fraction
         self.shift = shift
         self.masked = MaskedLanguageModel(weight=weight * (1 - causal_fraction), **masking)
+        self.masked.label_offset = shift
         self.causal = LeftToRight(weight=weight * causal_fraction)
         terms = (self.masked, self.causal)
         self.parts: Mapping[str, TokenObjective] = {
@@ -122,16 +123,12 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         for name, objective in self.parts.items():
             numbers = arrays[f"{name}_numbers"]
             positions = arrays["prediction_positions"][numbers]
-            # From left to right a state speaks of the next slot.
-            shift = 1
-            if objective is self.masked:
-                shift = self.shift
             specs.append(
                 VisibilitySpec(
                     name,
                     "encoder",
                     positions,
-                    positions + shift,
+                    positions + objective.label_offset,
                     sees,
                     objective.own_share,
                     numbers,

@@ -20,6 +20,7 @@ class LeftToRight(TokenObjective):
 
     name = "ltr"
     is_causal = True
+    label_offset = 1
 
     def arrays(self, packed: PackedInstances) -> Arrays:
         last = np.repeat(packed.lengths, packed.width) - 1  # [T]: of each slot's instance

@@ -37,6 +37,7 @@ class RightToLeft(TokenObjective):
 
     name = "rtl"
     is_causal = True
+    label_offset = -1
 
     def arrays(self, packed: PackedInstances) -> Arrays:
         # [CLS] a b [SEP]: b predicts a, [SEP] predicts b.

@@ -217,6 +217,7 @@ class TokenObjective(_Weighted):
     is_causal: bool  # the encoder's attention mask, remembered with its weights
     # whether predicted tokens may see others that are predicted
     predictions_help = False
+    label_offset: int = 0  # slots from a state to the token that it predicts
     # Whether a state predicts the token behind it, though it sees both sides.
     predicts_next: bool = False
     # Whether the encoder that is kept has an LM head: a discriminator has none.
@@ -262,11 +263,11 @@ class TokenObjective(_Weighted):
     ) -> list[VisibilitySpec]:
         """What the predictions of `arrays`, which were made from `packed`, may see.
 
-        By default a token is predicted where it stands, from both sides; under a causal mask one
-        slot before it, from what stands before it.
+        By default a token is predicted from both sides; under a causal mask from what stands before
+        it.
         """
         positions = arrays["prediction_positions"]
-        about = positions + self.is_causal
+        about = positions + self.label_offset
         sees = sees_past if self.is_causal else sees_all
         return [VisibilitySpec(self.name, "encoder", positions, about, sees, self.own_share)]
 
@@ -346,7 +347,7 @@ class TokenObjective(_Weighted):
         # Name of a source ("": all of them) -> its predictions, bool [P].
         members = {"": ~is_sep}
         if 2 <= len(names) <= MOST_SOURCES:
-            source = _source_of_predictions(batch)
+            source = self._source_of_predictions(batch)
             members = {}
             for number, name in enumerate(names):
                 members[name] = (source == number) & ~is_sep
@@ -361,6 +362,18 @@ class TokenObjective(_Weighted):
         figures[f"{self.name}_sep_loss"] = (sep.loss_sum, sep.count)
         figures[f"{self.name}_sep_accuracy"] = (sep.num_correct, sep.count)
         return LossTerm(self.name, total, len(labels) - int(sep.count), correct, figures)
+
+    def _source_of_predictions(self, batch: TorchBatch) -> Tensor:
+        """[P]: the source that each predicted token is of."""
+        position = batch["prediction_positions"]
+        instance = position // batch["layout"].row_slots
+        source = batch["source"][instance]
+        if "b_source" not in batch:
+            return source
+        # Of B's source are those behind A and its [SEP]; token types are all 0 with byte-level BPE.
+        slot = batch["position_ids"][position] + self.label_offset
+        is_first = slot <= batch["a_length"][instance] + 1
+        return torch.where(is_first, source, batch["b_source"][instance])
 
     def flops_per_token(
         self, config: EncoderConfig, seq_length: int, predicted_fraction: float
@@ -383,18 +396,6 @@ class TokenObjective(_Weighted):
         model = models["encoder"]
         output = model.states(batch["input_ids"], batch)
         return {"encoder": model.heads["lm"](model.predicted_states(output, batch))}
-
-
-def _source_of_predictions(batch: TorchBatch) -> Tensor:
-    """[P]: the source that each predicted token is of."""
-    position = batch["prediction_positions"]
-    instance = position // batch["layout"].row_slots
-    source = batch["source"][instance]
-    if "b_source" not in batch:
-        return source
-    # Of B's source are those behind A and its [SEP]; token types are all 0 with byte-level BPE.
-    is_first = batch["position_ids"][position] <= batch["a_length"][instance] + 1
-    return torch.where(is_first, source, batch["b_source"][instance])
 
 
 class PairObjective(_Weighted):

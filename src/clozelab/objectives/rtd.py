@@ -191,7 +191,9 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             logits = head(states).float()  # [p, V]
             weights = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
             cumulative = weights.cumsum(-1)
-            threshold = torch.rand(len(states), 1, device=states.device) * cumulative[:, -1:]
+            # In fp32 whatever the default is: bf16 has a few hundred numbers, and so few words.
+            number = torch.rand(len(states), 1, dtype=torch.float32, device=states.device)
+            threshold = number * cumulative[:, -1:]
             # Weights 1 2 1 add up to 1 3 4; a random 2.5 falls into the second word.
             draws.append(torch.searchsorted(cumulative, threshold, right=True).squeeze(1))
         return torch.cat(draws).clamp_(max=vocab_size - 1)

@@ -59,7 +59,9 @@ def build_adamw(
     adamw = _adamw(param_groups, learning_rate, beta_pair, eps, bias_correction)
     if matrix_learning_rate is None:
         return adamw
-    check_hyperparameters(matrix_learning_rate, (momentum, 0.0), eps, weight_decay)
+    _check_number("matrix_learning_rate", matrix_learning_rate)
+    if not 0.0 <= momentum < 1.0:
+        raise ValueError(f"optimizer.momentum is {momentum}: it must be in [0, 1)")
     if not matrices:
         raise ValueError(
             "optimizer: Muon finds no whole matrix of a layer; with trainer=fsdp say"
@@ -133,7 +135,8 @@ def build_torch(
     """A class of torch.optim, or of pytorch_optimizer (LAMB, Lion, ...), with the same groups.
 
     `settings` are its own, `betas` for those with any. ValueError for a name that the library does
-    not have, and for what the class does not take.
+    not have, for a class with weights of its own for evaluation, and for what the class does not
+    take.
     """
     if library not in LIBRARIES:
         raise ValueError(f"optimizer.library is {library!r}: choose one of {', '.join(LIBRARIES)}")
@@ -151,6 +154,12 @@ def build_torch(
     if name not in optimizers:
         raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(optimizers)}")
     optimizer_class = optimizers[name]
+    # Schedule-free ones, for example: nobody here would call it before a validation.
+    if hasattr(optimizer_class, "eval"):
+        raise ValueError(
+            f"optimizer: {library}.{name} evaluates other weights than it trains, which is not"
+            " supported here: choose another"
+        )
     named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
     arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
@@ -176,15 +185,19 @@ def check_hyperparameters(
     """Raises ValueError, naming the setting, for anything outside its range."""
     settings = {"learning_rate": learning_rate, "eps": eps, "weight_decay": weight_decay}
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"optimizer.{name} is {value!r}: it must be a number")
-        if name == "eps" and not value > 0.0:
-            raise ValueError(f"optimizer.eps is {value}: it must be > 0")
-        if not 0.0 <= value < math.inf:
-            raise ValueError(f"optimizer.{name} is {value}: it must be >= 0 and finite")
+        _check_number(name, value)
+    if eps == 0.0:
+        raise ValueError(f"optimizer.eps is {eps}: it must be > 0")
     for name, beta in zip(("first", "second"), betas, strict=True):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"optimizer.betas: the {name} one is {beta}: it must be in [0, 1)")
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"optimizer.{name} is {value!r}: it must be a number")
+    if not 0.0 <= value < math.inf:
+        raise ValueError(f"optimizer.{name} is {value}: it must be >= 0 and finite")
 
 
 class UncorrectedAdamW(Optimizer):

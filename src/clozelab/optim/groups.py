@@ -8,6 +8,7 @@ the number of dimensions: every bias and every gain is a vector, everything that
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,21 @@ class ParameterGroup:
     weight_decay: float | None = None  # None: the optimizer's for matrices, none for vectors
     frozen: bool = False
 
+    def __post_init__(self) -> None:
+        numbers = {"learning_rate_factor": self.learning_rate_factor}
+        if self.weight_decay is not None:
+            numbers["weight_decay"] = self.weight_decay
+        for key, value in numbers.items():
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ValueError(
+                    f"optimizer.groups: {key} of {self.pattern!r} is {value}: it must be a number,"
+                    " at least 0"
+                )
+        if not isinstance(self.frozen, bool):
+            raise ValueError(
+                f"optimizer.groups: frozen of {self.pattern!r} is {self.frozen!r}: true or false"
+            )
+
     @property
     def settings(self) -> str:
         """As it stands in a log."""
@@ -55,16 +71,19 @@ def match_groups(names: Iterable[str], nodes: GroupNodes) -> dict[str, Parameter
     """
     matches: dict[str, ParameterGroup] = {}
     names = list(names)
-    for node in nodes or ():
-        try:
-            group = ParameterGroup(**node)
-        except TypeError as error:
-            raise ValueError(f"optimizer.groups: {error}") from None
+    for group in _read_groups(nodes):
         for name in _names_of_group(group.pattern, names, matches):
             matches[name] = group
     if names and sum(group.frozen for group in matches.values()) == len(names):
         raise ValueError("optimizer.groups freezes every parameter; leave one to train")
     return matches
+
+
+def _read_groups(nodes: GroupNodes) -> list[ParameterGroup]:
+    try:
+        return [ParameterGroup(**node) for node in nodes or ()]
+    except TypeError as error:
+        raise ValueError(f"optimizer.groups: {error}") from None
 
 
 def _nearest_names(pattern: str, names: Sequence[str]) -> list[str]:
@@ -138,9 +157,10 @@ def refuse_frozen_groups(
 def frozen_names(names: Iterable[str], nodes: GroupNodes) -> list[str]:
     """Which of some names are frozen; a pattern that fits none of them is of other parameters."""
     frozen = []
+    groups = _read_groups(nodes)
     for name in names:
-        fitting = [node for node in nodes or () if fnmatchcase(name, node["pattern"])]
-        if fitting and fitting[0].get("frozen"):
+        fitting = [group for group in groups if fnmatchcase(name, group.pattern)]
+        if fitting and fitting[0].frozen:
             frozen.append(name)
     return frozen
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from clozelab.assembly.encoders import given_lengths
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.mixing import Mixture
@@ -203,9 +204,11 @@ class Arm(Shape):
     nodes: Sequence[PlainMapping] = ()
     source_weights: Sequence[Weights] = ()
 
-    @property
+    @cached_property
     def longest(self) -> int:
-        return max(phase["seq_length"] for phase in self.phases)
+        """Tokens of the longest sequences that its weights, given ones included, have seen."""
+        lengths = {phase["seq_length"] for phase in self.phases}
+        return max(lengths | given_lengths(self.settings, self.of_phases))
 
     @property
     def steps(self) -> int:

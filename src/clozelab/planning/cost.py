@@ -23,7 +23,16 @@ from clozelab.models.cost import parameter_count
 from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.finished import done_jobs
 from clozelab.planning.measures import MeasureJob, measure_job
-from clozelab.planning.shapes import C, JobGroup, Request, Shape, Speed, TaskPlace, Words
+from clozelab.planning.shapes import (
+    C,
+    JobGroup,
+    Request,
+    Shape,
+    Speed,
+    TaskPlace,
+    Words,
+    optimizer_kind,
+)
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import Step
 from clozelab.planning.tasks import (
@@ -47,7 +56,16 @@ if TYPE_CHECKING:  # a second, for a budget alone
     import pandas
 
 # settings in which a fine-tuning has to be equal to take as long
-ALIKE = ("epochs", "global_batch_size", "head", "max_train_examples", "evaluations_per_epoch")
+ALIKE = (
+    "epochs",
+    "global_batch_size",
+    "head",
+    "max_train_examples",
+    "evaluations_per_epoch",
+    "adaptation",
+    "freeze",
+    "keep_model",
+)
 NO_SPEED = (
     "no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)"
 )
@@ -327,9 +345,10 @@ def task_jobs(
     def kind(job: tuple[JobGroup[FinetuneConfig], EncoderShape]) -> Hashable:
         settings = job[0].settings
         config = job[1].config
-        others = [str(getattr(settings, key)) for key in ALIKE]
+        values = [str(getattr(settings, key)) for key in ALIKE]
+        values += [str(optimizer_kind(settings.optimizer)), settings.task.data["max_seq_length"]]
         features = Features.from_task(settings.task, config)
-        return settings.task.name, parameter_count(config), features, *others
+        return settings.task.name, parameter_count(config), features, *values
 
     tasks = []
     for alike in group_by(with_encoder, kind).values():
@@ -462,15 +481,18 @@ def affordable(
 
     ValueError: no speed is known, or the budget is too small.
     """
-    # Fine-tuning is paid for first: its steps are the task's, and pre-training gets what is left.
+    # What comes after is paid for first: its steps are the tasks' and the measures', and
+    # pre-training gets what is left.
     finetune = costing.wall("finetune")
-    if finetune is None or not costing.arms or any(arm.seconds is None for arm in costing.arms):
+    evaluate = costing.wall("evaluate")
+    has_speeds = not any(arm.seconds is None for arm in costing.arms)
+    if finetune is None or evaluate is None or not costing.arms or not has_speeds:
         raise ValueError(NO_SPEED)
-    left = budget_seconds - finetune
+    left = budget_seconds - finetune - evaluate
     if left <= 0.0:
         raise ValueError(
-            f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or more"
-            " time"
+            f"fine-tuning and measures alone take about {duration(finetune + evaluate)}: fewer"
+            " tasks, measures or seeds, or more time"
         )
     at_once = costing.pools["pretrain"].at_once
     return {name: divide(costing.arms, left, at_once, name) for name in matchings}

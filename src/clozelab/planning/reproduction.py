@@ -209,9 +209,8 @@ def until_decided(
         # What the next seed takes: what one took in this round, or took when it was made.
         now = time.monotonic()
         num_seeds = len(seed_overrides[0].split(","))
-        tasks = claim.column.tasks if claim.column else ()
         # A round may have found all its runs complete, and taken no time.
-        recorded_seconds = report.table.seconds_a_seed(claim.rows, tasks) or 0.0
+        recorded_seconds = report.table.seconds_a_seed(claim.rows, claim.tasks) or 0.0
         seconds_a_seed = max((now - started) / num_seeds, recorded_seconds)
         if now - began + seconds_a_seed > budget:
             say(

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from clozelab.assembly import encoders
-from clozelab.assembly.corpora import find_corpus, prepared_corpus, source_weights
+from clozelab.assembly.corpora import (
+    find_corpus,
+    prepared_corpus,
+    require_sources,
+    source_weights,
+)
 from clozelab.assembly.task_data import build_task_data
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -63,7 +68,8 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
 class Corpora:
     """The corpus of each pre-training configuration, opened once.
 
-    It is made-up text where it is not prepared yet or, unless `strict`, cannot be.
+    It is made-up text where it is not prepared yet or, unless `strict`, has no files. ValueError
+    where preparing it would be refused.
 
     Attributes:
         awaits_world: one of those not prepared is generated, and brings its tasks along.
@@ -103,8 +109,10 @@ class Corpora:
     def _open(self, cfg: PretrainConfig) -> Corpus:
         try:
             folder = find_corpus(cfg)
-        except USER_ERRORS:
-            if self.strict:
+        except USER_ERRORS as error:
+            # What is not there yet can be planned; a text that is there would be refused again.
+            is_missing = isinstance(error, FileNotFoundError)
+            if self.strict or (not is_missing and _has_text(cfg)):
                 raise
             folder = None
         if folder is not None:
@@ -163,6 +171,15 @@ class Corpora:
             if not self.sampling:
                 raise
             return read_preview(place._replace(data_dir=str(self.world)))
+
+
+def _has_text(cfg: PretrainConfig) -> bool:
+    """Whether all files of a corpus that is not generated are there."""
+    try:
+        require_sources(cfg)
+    except USER_ERRORS:
+        return False
+    return cfg.corpus.generator is None
 
 
 def text_bytes(cfg: PretrainConfig) -> int:

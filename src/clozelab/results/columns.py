@@ -262,9 +262,10 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
                 f"columns: {column.name} is a mean of percent, and {dataset.heading} is in"
                 f" {dataset.unit}: leave it out of mean_of"
             )
-    stand_ins = tuple(
-        dataset.heading for dataset in parts if not dataset.is_paper and not dataset.is_other_split
-    )
+    unlike = (Origin.STAND_IN, Origin.SYNTHETIC)
+    stand_ins = tuple(dataset.heading for dataset in parts if dataset.origin in unlike)
+    is_measured = all(dataset.is_measured for dataset in parts)
+    tasks = tuple(dict.fromkeys(dataset.task for dataset in parts))
     is_other_split = column.split != OUR_SPLIT or any(dataset.is_other_split for dataset in parts)
     heading = column.name
     origin = Origin.PAPER
@@ -274,6 +275,8 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
     elif stand_ins:
         heading = f"{column.name} with substitutes"
         origin = Origin.STAND_IN
+    elif is_measured:
+        origin = parts[0].origin
     elif is_other_split:
         heading = f"{column.name} ({OUR_SPLIT})"
         origin = Origin.OTHER_SPLIT
@@ -285,7 +288,8 @@ def mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
         origin=origin,
         scale=IN_PERCENT,
         stand_in_parts=stand_ins,
-        tasks=tuple(dict.fromkeys(dataset.task for dataset in parts)),
+        averages_measures=is_measured,
+        tasks=tasks,
     )
 
 

@@ -170,11 +170,14 @@ class ResultTable(ScoreTable):
         # Between given encoders a seed more is one fine-tuning of each.
         are_given = all(self.spec.row(name).fixed_encoder for name in row_names)
         arms = [row.arm for row in self.spec.rows if row.name in row_names and row.arm]
-        # A pre-training once a seed, a task's runs as often as they have fine-tuning seeds.
+        # A pre-training once a seed, a task's runs as often as they have learning rates and, with
+        # an arm's encoder, fine-tuning seeds.
         work = [(self.complete("pretrain", arm), 1) for arm in dict.fromkeys(arms)]
         for row, task in product(row_names, tasks):
             runs = self.runs_on(row, task)
-            work.append((runs, 1 if are_given else len({run.seed for run in runs})))
+            rates = {run.learning_rate for run in runs}
+            with_seeds = {(run.learning_rate, run.seed) for run in runs}
+            work.append((runs, len(rates) if are_given else len(with_seeds)))
         return seconds_of_work(work)
 
     def find_row(self, name: str) -> str:
@@ -431,7 +434,7 @@ class _TableBuilder:
             self.columns.append(paper_column(column))
             return
         ours = mean_column(column, list(datasets.values()))
-        if not ours.is_paper:
+        if not ours.is_paper and not ours.is_measured:
             self.columns.append(paper_column(column))
         self.columns.append(ours)
         for row in self.rows:

@@ -29,8 +29,9 @@ not well; --all prints every figure. Takes the overrides of `clozelab
 reproduce`, which runs it before its first sweep (--skip-doctor).
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
-start with these words, one run or a sweep. A sweep (-m) of more than three jobs
-runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
+start with these words, one run or a sweep: `clozelab doctor pretrain
+text=FOLDER` looks at a text. A sweep (-m) of more than three jobs runs it by
+itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
 
 Exit status: 0, or 1 where a finding is an error."""
 
@@ -51,9 +52,10 @@ def main(argv: Sequence[str]) -> int:
     if args.names:
         return _examine_subject(args)
     if args.overrides:
+        word = args.overrides[0]
         raise ValueError(
-            f"{args.overrides[0]}: doctor without an experiment looks at the machine, and takes"
-            " nothing"
+            f"{word}: doctor without an experiment looks at the machine, and takes nothing; for the"
+            f" text and settings of a run, say clozelab doctor pretrain {word} (or finetune)"
         )
     return _examine_machine()
 

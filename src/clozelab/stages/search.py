@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.assembly.searching import content_of, cosine_similarities, most_similar, queries_of
+from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
@@ -39,7 +40,9 @@ do=embed input=FILE output=FILE.npy` writes them to a file.
                  each stand below it
   in=FILE        a text a line, or a table (.csv, .tsv, .jsonl, .parquet), as
                  for predict; text= names its column, and that of queries=
-                 where it has one of that name
+                 where it has one of that name; without text=, a retrieval
+                 run takes the columns of its training: passages of in=, and
+                 queries of queries=
   errors=raise   end at the first line that cannot be read
 
 pooling=, layer=, stride=, size=, device=, precision=, hub=true are as for
@@ -69,7 +72,9 @@ def main(args: ParsedArgs) -> int:
     option_values = {key: value for key, value in values.items() if key != "top_k"}
     options = answering.parse_options("embed", option_values)
     predictor = answering.load_predictor(args.names[0], args.values)
-    roles = answering.roles_of_file(file, "embed", values, predictor.trained_columns)
+    # A run of retrieval has read queries, too, and passages are what is searched.
+    trained = trained_columns(predictor.model.folder.parent, "passage")
+    roles = answering.roles_of_file(file, "embed", values, trained)
     rows = list(answering.rows_of(file, roles, "embed", values))
     # Before the file: a query that cannot be read is refused at once.
     of_query = {"prompt": "query", **options}

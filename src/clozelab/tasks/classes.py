@@ -163,7 +163,8 @@ class ClassTarget(KnownClasses):
         if not self.is_of_model:
             warn_of_lacking_classes(path, split.labels, self.classes)
         if self.class_weights is not None:
-            self.weights = self._weigh(split.labels)
+            # The loss is over inputs: a text in windows counts once for each of them.
+            self.weights = self._weigh(getattr(split, "input_labels", split.labels))
 
     def _weigh(self, labels: np.ndarray) -> Tensor:
         """The weight of each class [K] of training labels [N]; ValueError for wrong settings."""

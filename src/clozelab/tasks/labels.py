@@ -15,11 +15,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from claims.text.phrases import truncate_list
 from clozelab.metrics import glue
 from clozelab.readers.cells import SHOWN_CHARACTERS, cell_text, is_missing
 from clozelab.text.formatting import shortened
@@ -36,6 +38,13 @@ WRITTEN_LIST = re.compile(r"""\s*(\[\s*(['"].*['"])?\s*\]|\{\s*(['"].*:.*)?\})\s
 MANY_CLASSES_FROM = 20
 MANY_CLASSES_FRACTION = 0.5
 SEPARATORS = (";", "|", ",")  # between several labels in a cell
+# a label of few rows that is spelt nearly as one of many is a slip of the pen
+MISSPELT_FROM = 50  # rows of a file
+RARE_ROWS = 2  # at most
+FREQUENT_ROWS = 10  # at least
+MAX_CHANGED_LETTERS = 4  # left out and put in: two letters that are others
+MIN_LIKENESS = 0.8  # of 1, difflib's ratio
+MAX_COMPARED_LABELS = 100  # more rare labels are names of something
 # what a column of labels is expected to hold
 CLASSES = "classes"
 NUMBERS = "numbers"
@@ -106,6 +115,7 @@ class LabelColumn:
             tuple[str, str], LineNumbers
         ] = {}  # (what is wrong, what to do) -> where
         self._seen: dict[str, LineNumbers] = {}
+        self._unknown: dict[str, None] = {}  # labels that are none of the names, in order
 
     def add(self, line: int, value: object) -> str:
         """The label of this line as text, whatever it is."""
@@ -116,6 +126,9 @@ class LabelColumn:
         label, problem, advice = self._read(value)
         if problem:
             self.note_problem(line, problem, advice)
+            # Whatever is written there is a label, or else none of the names.
+            if self.names is not None and label.strip():
+                self._unknown[label] = None
         else:
             self._seen.setdefault(label, LineNumbers()).add(line)
         return label
@@ -183,6 +196,9 @@ class LabelColumn:
         num_others = num_wrong - occurrences.count
         if num_others:
             message += f"; {num_others} rows have other wrong {self.noun}s"
+        if len(self._unknown) > 1:
+            listed = truncate_list(list(map(repr, self._unknown)))
+            message += f"; {len(self._unknown)} unknown labels in all: {listed}"
         if advice:
             message += f": {advice}"
         return message
@@ -269,11 +285,12 @@ def warn_of_lacking_classes(path: Path, labels: np.ndarray, names: Sequence[str]
     present = set(labels.tolist())
     lacking = [name for number, name in enumerate(names) if number not in present]
     if lacking:
-        listed = ", ".join(map(repr, lacking[:SHOWN_LINES]))
-        if len(lacking) > SHOWN_LINES:
-            listed += ", ..."
         log.warning(
-            "%s has no example of %d of %d classes: %s", path, len(lacking), len(names), listed
+            "%s has no example of %d of %d classes: %s",
+            path,
+            len(lacking),
+            len(names),
+            truncate_list(list(map(repr, lacking))),
         )
 
 
@@ -291,12 +308,47 @@ def warn_of_suspicious_classes(where: str, seen: Mapping[str, LineNumbers]) -> N
             second,
             seen[second],
         )
+    _warn_of_misspelt(where, seen)
     _warn_of_composites(where, seen)
     for label in MAYBE_MISSING:
         if label in seen:
             log.warning(
                 "%s: %r (%s) is a class: or is it a missing value?", where, label, seen[label]
             )
+
+
+def _warn_of_misspelt(where: str, seen: Mapping[str, LineNumbers]) -> None:
+    """Say which rare classes seem to be frequent ones with a slip of the pen."""
+    if sum(places.count for places in seen.values()) < MISSPELT_FROM:
+        return
+    rare = [label for label, places in seen.items() if places.count <= RARE_ROWS]
+    frequent = [label for label, places in seen.items() if places.count >= FREQUENT_ROWS]
+    for label in rare[:MAX_COMPARED_LABELS]:
+        likely = next((name for name in frequent if _is_misspelt(label, name)), None)
+        if likely is not None:
+            log.warning(
+                "%s: %r (%s) is a class of its own, and may be a misspelt %r (%d rows): correct the"
+                " file if it is",
+                where,
+                label,
+                seen[label],
+                likely,
+                seen[likely].count,
+            )
+
+
+def _is_misspelt(label: str, name: str) -> bool:
+    """Whether a slip of the pen or two make a label of a name.
+
+    Case is told apart elsewhere, and numbers are meant: `class 1` and `class 2` are two classes.
+    """
+    first, second = (re.sub(r"\d", "", text).casefold() for text in (label, name))
+    if first == second or abs(len(first) - len(second)) > MAX_CHANGED_LETTERS:
+        return False
+    matcher = SequenceMatcher(None, first, second, autojunk=False)
+    num_common = sum(block.size for block in matcher.get_matching_blocks())
+    num_changed = len(first) + len(second) - 2 * num_common
+    return num_changed <= MAX_CHANGED_LETTERS and matcher.ratio() >= MIN_LIKENESS
 
 
 def _warn_of_composites(where: str, seen: Mapping[str, LineNumbers]) -> None:

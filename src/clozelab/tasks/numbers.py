@@ -95,7 +95,7 @@ class NumberTarget(Target):
             records.append(
                 {
                     "id": str(example_id),
-                    "prediction": round(float(prediction), 5),
+                    "prediction": float(number_text(prediction)),
                     "label": float(label),
                 }
             )
@@ -125,8 +125,13 @@ class NumberTarget(Target):
     ) -> Files:
         """A file of a GLUE submission."""
         least, largest = self.number_range or (-np.inf, np.inf)
-        answers = [f"{value:.3f}" for value in np.clip(self.predict(outputs), least, largest)]
+        answers = list(map(number_text, np.clip(self.predict(outputs), least, largest)))
         return {f"{name}.tsv": glue.prediction_lines(split.ids, answers)}
+
+
+def number_text(value: float) -> str:
+    """A predicted number of any scale, in the digits that fp32 holds."""
+    return f"{value:.7g}"
 
 
 def exact_numbers(labels: Sequence[str]) -> NDArray[np.float64]:

@@ -109,7 +109,11 @@ class RetrievalUnit(VectorUnit):
     # Files
 
     def read(self, path: Path, role: str, target: Target, *, strict: bool = True) -> TextExamples:
-        examples = self.layout_of(role).read(path, has_labels=self.right_label is not None)
+        examples = self.layout_of(role).read(
+            path,
+            has_labels=self.right_label is not None,
+            advice=" (it tells the right pairs, also in a file to predict)",
+        )
         if examples.labels is None:
             return examples
         labels = [str(label) for label in examples.labels]

@@ -27,6 +27,7 @@ from clozelab.text.plain import PlainDict
 log = logging.getLogger(__name__)
 # (labels of the file, line, cell) -> what stands for the row's label
 ReadCell = Callable[[LabelColumn, int, object], Any]
+UNLABELLED = " (a test file without labels can only be predicted)"
 
 
 @dataclass
@@ -127,19 +128,21 @@ class TableFormat:
         expected: str = ANY,
         listed: Sequence[str] = (),
         read_cell: ReadCell = LabelColumn.add,
+        advice: str = UNLABELLED,
     ) -> TextExamples:
         """Read one file, with its labels where `has_labels`: a test file may lack them.
 
         The labels are `expected` to be CLASSES, NUMBERS or ANY names; `names`: those that there
         are; `listed`: some that are labels beside others. A wrong label is never skipped;
-        `read_cell` gives what stands for a row's label. The numbers of a column to which the
-        datasets library gave names (ClassLabel) are read as these names.
+        `read_cell` gives what stands for a row's label; `advice` is for a file without them. The
+        numbers of a column to which the datasets library gave names (ClassLabel) are read as these
+        names.
 
         ValueError names the file (and line) of a missing column, a wrong label, or more than 1 %
         damaged rows.
         """
         table = open_table(path, self.file_format, header=self.columns, required=self.text_columns)
-        columns, id_column = self._columns_to_read(table, has_labels)
+        columns, id_column = self._columns_to_read(table, has_labels, advice)
         label_column = LabelColumn(path, names, expected, listed=listed)
         named_classes = self._named_classes(table, listed if names is None else names, expected)
         examples = TextExamples()
@@ -187,17 +190,18 @@ class TableFormat:
             return None
         return NamedClasses(table.path, self.label_column, names, frozenset(labels))
 
-    def _columns_to_read(self, table: Table, has_labels: bool) -> tuple[list[str], str | None]:
+    def _columns_to_read(
+        self, table: Table, has_labels: bool, advice: str
+    ) -> tuple[list[str], str | None]:
         """All columns to read, and the one with ids.
 
         ValueError for one that is missing or stands there twice.
         """
         columns = list(self.text_columns)
-        advice = ""
         if has_labels:
             columns.append(self.label_column)
-            if set(self.text_columns) <= set(table.columns):
-                advice = " (a test file without labels can only be predicted)"
+        if not has_labels or not set(self.text_columns) <= set(table.columns):
+            advice = ""
         id_column = self.id_column
         if id_column is not None and id_column not in table.columns:
             # Ids are worth having, but no reason to refuse a file.

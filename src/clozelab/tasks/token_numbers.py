@@ -24,7 +24,7 @@ from clozelab.readers.cells import cell_text
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.labels import NUMBERS
-from clozelab.tasks.numbers import are_one_number
+from clozelab.tasks.numbers import are_one_number, number_text
 from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.words import Sentences, WordSplit
 from clozelab.text.plain import PlainDict
@@ -100,7 +100,7 @@ class TokenNumberTarget(Target):
         predicted = outputs[is_known]
         labels = split.labels[is_known]
         # The records have every word, and null where a word has no number.
-        predictions = split.by_sentence([round(float(number), 5) for number in outputs])
+        predictions = split.by_sentence([float(number_text(number)) for number in outputs])
         golds = split.by_sentence(list(map(_shown, split.labels)))
         records = split.records(predictions, golds)
         return Outcome(self._score(predicted, labels), records, are_one_number(predicted, labels))
@@ -139,7 +139,7 @@ class TokenNumberTarget(Target):
         self, name: str, split: WordSplit, outputs: np.ndarray, scores: Mapping[str, float]
     ) -> Files:
         """The test file itself with a column of numbers."""
-        return split.with_column(name, [f"{number:.5g}" for number in outputs])
+        return split.with_column(name, list(map(number_text, outputs)))
 
 
 def _shown(label: float) -> float | None:

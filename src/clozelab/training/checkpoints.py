@@ -61,9 +61,7 @@ def save_file(content: Checkpoint, path: Path, previous: Path | None = None) -> 
     stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
-        leftover.unlink(missing_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _fresh_temporary(path)
     needed = size_of(content)
     try:
         if shutil.disk_usage(path.parent).free < needed:
@@ -89,6 +87,13 @@ def save_file(content: Checkpoint, path: Path, previous: Path | None = None) -> 
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _fresh_temporary(path: Path) -> Path:
+    """A hidden name beside `path`; those of processes that were killed are removed."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _write_with_tail(content: Checkpoint, path: Path) -> None:
@@ -121,12 +126,16 @@ def keep_best(path: Path) -> None:
 
     It is a copy where a disk knows no such thing.
     """
-    temporary = path.with_name(f".{BEST}.{os.getpid()}.tmp")
+    best = path.with_name(BEST)
+    # Of two names of one file neither replaces the other: the temporary one would stay.
+    if best.exists() and best.samefile(path):
+        return
+    temporary = _fresh_temporary(best)
     try:
         temporary.hardlink_to(path)
     except OSError:
         shutil.copyfile(path, temporary)
-    temporary.replace(path.with_name(BEST))
+    temporary.replace(best)
 
 
 def newest_intact(folder: Path, *, set_aside: bool = True) -> Path | None:

@@ -136,7 +136,7 @@ Held = dict[tuple[int, int, int], int]
 def holders() -> Held:
     """Every file that a process of this machine holds a flock on.
 
-    None where the machine does not say.
+    Empty where the machine does not say.
     """
     held: Held = {}
     try:

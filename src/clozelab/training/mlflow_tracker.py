@@ -32,7 +32,7 @@ RUN_TAG = "clozelab.run"  # of an MLflow run: the id of the run folder that it s
 METRICS_A_REQUEST = 1000  # at most, says MLflow
 PARAMETERS_A_REQUEST = 100
 MAX_PARAMETER_CHARACTERS = 500
-REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")  # in the name of a metric
+REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")  # in the name of a metric or a parameter
 LOCK_SECONDS = 60.0
 # Usually MLflow waits for two minutes and tries seven times more: a quarter of an hour for one
 # call.
@@ -108,7 +108,10 @@ class MlflowTracker(Logger):
 
         if isinstance(error, RestException):
             return error.get_http_status_code() >= 500
-        # Where the server cannot be reached, MLflow raises its base class.
+        # A store on this machine refuses a value by the base class.
+        if isinstance(error, MlflowException) and error.error_code == "INVALID_PARAMETER_VALUE":
+            return False
+        # Where the server cannot be reached, MLflow raises its base class, too.
         return isinstance(error, OSError) or type(error) is MlflowException
 
     @rank_zero_only
@@ -148,8 +151,9 @@ class MlflowTracker(Logger):
         recorded = client.get_run(self.run_id).data.params
         fresh = []
         for key, value in params.items():
-            if key not in recorded:
-                fresh.append(Param(key, str(value)[:MAX_PARAMETER_CHARACTERS]))
+            name = REFUSED_CHARACTERS.sub("_", key)
+            if name not in recorded:
+                fresh.append(Param(name, str(value)[:MAX_PARAMETER_CHARACTERS]))
         for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
             client.log_batch(self.run_id, params=fresh[begin : begin + PARAMETERS_A_REQUEST])
 

@@ -165,7 +165,10 @@ def torch_settings_kept() -> Iterator[None]:
 
 @torch.no_grad()
 def matmul_ceiling(precision: str, device: torch.device, seconds: float | None = None) -> float:
-    """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`."""
+    """FLOP/s of a large matrix product on `device`: the best of those that fit in `seconds`.
+
+    0 for a device that answers before it has multiplied, and is not waited for here (mps, TPU).
+    """
     if seconds is None:
         seconds = CEILING_SECONDS
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
@@ -174,6 +177,8 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float | None =
     # The heads of a fresh model are drawn after this, by the same generator. It is asked for as
     # many numbers whatever the device, so that a seed means the same weights on all of them.
     drawn = [torch.randn(CPU_PRODUCT_SIZE, CPU_PRODUCT_SIZE) for _ in range(2)]
+    if device.type not in ("cpu", "cuda"):
+        return 0.0
     copies = size // CPU_PRODUCT_SIZE
     a, b = (matrix.to(device, dtype).repeat(copies, copies) for matrix in drawn)
     return 2.0 * size**3 / shortest_seconds(lambda: a @ b, device, seconds)

@@ -89,12 +89,14 @@ class MetricsCsv(Logger):
         """Drops what a resumed run will write again: lines of later steps, and a cut last one."""
         if not self.path.exists():
             return
-        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        *lines, _ = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         kept = [",".join(MetricRow._fields)]
         for line in lines:
             row = parse_row(line)
             if row is not None and row.step <= step:
                 kept.append(line)
+                self._tokens = row.tokens
+                self._seconds = row.seconds
         atomic_write_lines(self.path, kept)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from tokenizers import normalizers, pre_tokenizers
@@ -13,10 +15,24 @@ from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.steps.step import CorpusStep
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
-from clozelab.corpus.tokenizers import MAX_WORD_CHARACTERS, Tokenizer, WordPieceTokenizer
+from clozelab.corpus.tokenizers import (
+    MAX_WORD_CHARACTERS,
+    MpnetTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+)
+from clozelab.corpus.unigram import CharacterTokenizer, UnigramTokenizer
 
 log = logging.getLogger(__name__)
 
+MAX_CHANGED_WORDS = 0.01  # of all: names and foreign words are in any text
+# of which lower-casing strips accents, too
+STRIPPING_KINDS = (
+    WordPieceTokenizer.kind,
+    MpnetTokenizer.kind,
+    UnigramTokenizer.kind,
+    CharacterTokenizer.kind,
+)
 FIT_CHARACTERS = 200_000  # on which a given vocabulary is tried: some pages are enough
 MAX_MEAN_WORD_CHARACTERS = 30  # of the word that a character is in; English has 6, German 10
 
@@ -35,6 +51,8 @@ def check_beginning(
     sentences = beginning_of(files, steps, FIT_CHARACTERS)
     if settings.kind == WordPieceTokenizer.kind:
         check_spaces(sentences, settings.lowercase, max_unknown_share)
+    if _strips_accents(settings, given):
+        warn_of_lost_accents(sentences)
     if given is None:
         return
     ids, _ = given.encode_flat(sentences)
@@ -58,6 +76,34 @@ def beginning_of(
         if size >= num_characters:
             break
     return sentences
+
+
+def _strips_accents(settings: TokenizerSettings, given: Tokenizer | None) -> bool:
+    """Whether the tokenizer does; a given one is tried, since its rules may be of any kind."""
+    if given is None:
+        return settings.lowercase and settings.kind in STRIPPING_KINDS
+    with_accent, _ = given.encode_flat(["é"])
+    without, _ = given.encode_flat(["e"])
+    return given.lowercase and np.array_equal(with_accent, without)
+
+
+def warn_of_lost_accents(sentences: Sequence[str]) -> None:
+    """Say which share of the words a tokenizer changes that strips accents."""
+    strip = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]).normalize_str
+    num_words = 0
+    changed: list[str] = []
+    for word in chain.from_iterable(map(str.split, sentences)):
+        num_words += 1
+        if not word.isascii() and strip(word) != unicodedata.normalize("NFD", word):
+            changed.append(word)
+    if len(changed) > MAX_CHANGED_WORDS * num_words:
+        log.warning(
+            "tokenizer.lowercase=true strips accents and umlauts, and changes %.0f%% of the words"
+            " (%r to %r): tokenizer.lowercase=false keeps them, with a vocabulary that has them",
+            100 * len(changed) / num_words,
+            changed[0],
+            strip(changed[0]),
+        )
 
 
 def check_spaces(

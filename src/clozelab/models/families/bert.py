@@ -92,8 +92,9 @@ class Family:
     encoder_names: ClassVar[Mapping[str, str]] = {}  # the same outside of the layers
     # The same of heads; the longest beginning counts, then COMMON_HEADS.
     head_names: ClassVar[Mapping[str, str]] = {}
-    # The vocabulary projection, which is the word embeddings.
+    # The vocabulary projection, and whether it is the word embeddings.
     decoder: ClassVar[str] = "cls.predictions.decoder"
+    ties_vocabulary: ClassVar[bool] = True
     # Kinds of heads -> their class; the first fits.
     pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
@@ -201,6 +202,10 @@ class Family:
         if kind in self.dense_heads and input_size is None:
             return self.dense_head(config, num_labels, self.dense_heads[kind], generator)
         return heads.SequenceClassificationHead(config, num_labels, input_size, generator)
+
+    def lm_activation(self, config: EncoderConfig) -> str:
+        """What stands before the vocabulary."""
+        return config.hidden_act if self.lm_act is None else self.lm_act
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that holds these heads."""

@@ -3,7 +3,8 @@
 The pooler stands beside the encoder, in the classes alone that read it. Published folders call the
 masked-LM head `lm_predictions.lm_head`, and keep the positions of the enhanced mask decoder below
 the encoder, which does not add them; transformers' own (`legacy`) call it `cls.predictions`. Both
-are read. A head with the decoder is written as the published ones, any other as theirs.
+are read. A head with the decoder is written as the published ones where the encoder adds no
+positions, any other as theirs.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ PUBLISHED = {
 }
 # Only the enhanced mask decoder has it.
 DECODER_POSITIONS = "cls.predictions.position_embeddings.weight"
+# What a published file calls them. An encoder that adds positions has its own at this name.
+PUBLISHED_POSITIONS = "deberta.embeddings.position_embeddings.weight"
 
 
 class DebertaV2(Family):
@@ -120,7 +123,7 @@ class DebertaV2(Family):
         return {_renamed(name, PUBLISHED): value for name, value in tensors.items()}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if DECODER_POSITIONS not in tensors:
+        if DECODER_POSITIONS not in tensors or PUBLISHED_POSITIONS in tensors:
             return tensors
         names = {ours: theirs for theirs, ours in PUBLISHED.items()}
         return {_renamed(name, names): value for name, value in tensors.items()}

@@ -50,6 +50,7 @@ class Neobert(Family):
         "classification.out_proj": "classifier",
     }
     decoder = "decoder"
+    ties_vocabulary = False
     pretraining = ((frozenset({"lm"}), "LMHead"),)
     renamed = {
         "layer_norm_eps": "norm_eps",

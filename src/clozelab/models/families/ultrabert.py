@@ -22,6 +22,7 @@ from clozelab.models.families.modernbert import (
     attention_part,
     layer_fields,
     layer_keys,
+    layer_types,
 )
 from clozelab.models.layers import Linear
 from clozelab.text.plain import PlainDict
@@ -42,6 +43,7 @@ BLOCK = {
     "embedding_norm": False,
 }
 ATTENTION = {"_target_": LOCAL_ATTENTION, "window": 128, "global_every": 3, "first_global": 2}
+PATTERN = (3, 2)  # the same, as layer_types takes it
 
 
 class Ultrabert(Family):
@@ -70,6 +72,7 @@ class Ultrabert(Family):
         "lm.transform.2": "head.linear2",
     }
     decoder = "cls"
+    ties_vocabulary = False
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
     renamed = {
         "layer_norm_eps": "rms_norm_eps",
@@ -159,30 +162,32 @@ class Ultrabert(Family):
             )
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(BASES))
         fields["use_bias"] = values["attention_bias"]
-        fields["attention"] = attention_part(values, values["sliding_window"], (3, 2))
+        fields["attention"] = attention_part(values, values["sliding_window"], PATTERN)
         return fields
 
 
 def with_layer_types(values: ConfigJson) -> ConfigJson:
     """Older files list each layer's window (0: none) and base, instead of kinds of layers."""
     values = values.copy()
-    windows = values.get("attention_windows")
-    if windows is None:
-        return values
-    # Windows 128 128 0 are sliding, sliding, full.
-    types = [LOCAL if window else GLOBAL for window in windows]
-    bases = values.get("rope_theta") or []
-    used = {window for window in windows if window}
+    types = layer_types(values["num_hidden_layers"], *PATTERN)
+    used = set()
+    if "attention_windows" in values:
+        # Windows 128 128 0 are sliding, sliding, full.
+        types = [LOCAL if window else GLOBAL for window in values["attention_windows"]]
+        used = {window for window in values["attention_windows"] if window}
+    types = values.setdefault("layer_types", types)
+    values["sliding_window"] = max(used, default=values["sliding_window"])
+    # What newer files say of the bases counts.
+    bases = [] if "rope_parameters" in values else values.get("rope_theta", [])
+    if not isinstance(bases, list):
+        raise ValueError(f"rope_theta is {bases!r}; it is a list with a base for each layer")
     kinds = set(zip(types, bases, strict=False))
     if len(used) > 1 or len(kinds) > len(set(types)):
         raise ValueError(
             "attention_windows or rope_theta has several numbers for layers of one"
             " kind; only one can be read"
         )
-    rope: dict[str, PlainDict] = {kind: {"rope_theta": base} for kind, base in kinds}
-    values.setdefault("layer_types", types)
-    values.setdefault("rope_parameters", rope)
-    values["sliding_window"] = max(used, default=values["sliding_window"])
+    values.setdefault("rope_parameters", {kind: {"rope_theta": base} for kind, base in kinds})
     return values
 
 
