@@ -338,6 +338,7 @@ def pretraining_ticks(request: Question, hardware: Hardware) -> list[Tick]:
         **special_ids,
         vocab_size=config.vocab_size,
         pair_separators=1,
+        no_pairs="",
         has_token_types=True,
         undrawn_ids=(),
         encode_batch=None,
