@@ -604,7 +604,7 @@ def test_a_probe_of_one_class_is_refused() -> None:
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
-        ("stsb", "a probe classifies words, texts or pairs; this task has numbers, choices"),
+        ("stsb", "a probe classifies words, texts or pairs by one label each; this task"),
         ("ner_features_wnut17", "reads stored features; take the task of the words themselves"),
     ],
 )
