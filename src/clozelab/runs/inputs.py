@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,14 +17,16 @@ from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import public_name
 from clozelab.runs.identity import counting_leaves
-from clozelab.text.plain import ReadOnlyJson, read_json
+from clozelab.text.plain import ReadOnlyJson, flatten, read_json
 
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many or not to be found: only the run can say more."""
-FOLDER_KEYS = (".path", ".files", "vocab_file", ".teacher", ".adapter")
+FOLDER_KEYS = (".path", ".files", "vocab_file", ".adapter")
 """Ends of keys whose plain word may be a folder."""
+GIVEN_MODELS = re.compile(r"encoder|models(\.\d+)?|objective\.token\.teacher")
+"""Keys that name folders of weights, which a record knows by their checksums."""
 
 
 def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
@@ -138,13 +141,13 @@ def _named_files(config: Composed) -> Iterator[Path]:
     for source in corpus.get("sources") or ():
         yield from _files_of_source(source, data_dir)
 
-    # an encoder's folder may be called by a plain word
-    encoder = config.values.get("encoder")
-    if encoder:
-        folder = Path(str(encoder)).expanduser()
-        yield from _files_at(str(folder))
-        # More pre-training goes on with it as well.
-        yield from _files_at(str(folder.resolve().with_name("generator")))
+    # An encoder's folder may be called by a plain word, as may a teacher's and those of `models`.
+    for key, value in flatten(dict(config.values)).items():
+        if value and GIVEN_MODELS.fullmatch(key):
+            folder = Path(str(value)).expanduser()
+            yield from _files_at(str(folder))
+            # More pre-training goes on with it as well.
+            yield from _files_at(str(folder.resolve().with_name("generator")))
 
     # any other text
     for key, value in leaves.items():
