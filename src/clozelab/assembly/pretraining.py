@@ -415,7 +415,8 @@ def train(job: PretrainingJob, run: Run) -> None:
             summarise(loggers, facts)
             run.content.scores = published_scores(job.objectives, facts)
             kept = [f"encoders/step-{step}" for step in job.steps_to_keep]
-            run.complete({"scores": facts}, kept=kept, **facts)
+            at_words = cfg.keep_encoders_at_words
+            run.complete({"scores": facts}, kept=kept, kept_at_words=at_words, **facts)
 
 
 def warn_of_missed(job: PretrainingJob, run: Run) -> None:
