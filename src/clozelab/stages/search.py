@@ -19,6 +19,7 @@ from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
+from clozelab.modules.answers import Unanswered
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_folder, content_key
@@ -83,16 +84,21 @@ def main(args: ParsedArgs) -> int:
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
-    def write(target: Path) -> PlainDict:
-        answered = answering.answer_rows(
-            predictor, "embed", rows, options, roles=roles, errors=values.get("errors", "mark")
-        )
-        vectors = [vector for _, vector in answering.count_rows(answered, Counter())]
-        # A row of NaN for a line that cannot be read.
-        write_arrays(target / "vectors.npy", vectors)
-        return {}
+    errors = values.get("errors", "mark")
 
-    cached_folder(folder, write)
+    def write(target: Path) -> PlainDict:
+        answered = list(
+            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
+        )
+        # A row of NaN for a line that cannot be read.
+        write_arrays(target / "vectors.npy", [vector for _, vector in answered])
+        unread = {}
+        for index, (_, vector) in enumerate(answered):
+            if isinstance(vector, Unanswered):
+                unread[str(index)] = vector.error
+        return {"unread": unread}
+
+    refuse_unread(rows, cached_folder(folder, write)["unread"], errors)
     vectors = np.load(folder / "vectors.npy")
     # A line without text has a vector, and is like nothing.
     vectors[[answering.is_empty(row.record, roles) for row in rows]] = math.nan
@@ -110,6 +116,21 @@ def main(args: ParsedArgs) -> int:
         for row, cosine in hits:
             print_hit(row, roles, cosine, query=heading, is_json=is_json)
     return 0
+
+
+def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:
+    """Say which lines have no vector; ValueError for the first where `errors` wants that, or all.
+
+    `unread`: index of a row -> why.
+    """
+    answered: list[tuple[PlacedRow, object]] = [(row, None) for row in rows]
+    for index, reason in unread.items():
+        row = rows[int(index)]
+        if errors == "raise":
+            raise ValueError(f"{row.place} {reason}")
+        answered[int(index)] = (row, Unanswered(reason))
+    for _ in answering.count_rows(iter(answered), Counter()):
+        pass
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:
