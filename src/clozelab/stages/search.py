@@ -87,16 +87,10 @@ def main(args: ParsedArgs) -> int:
     errors = values.get("errors", "mark")
 
     def write(target: Path) -> PlainDict:
-        answered = list(
-            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
+        return write_vectors(
+            target,
+            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors),
         )
-        # A row of NaN for a line that cannot be read.
-        write_arrays(target / "vectors.npy", [vector for _, vector in answered])
-        unread = {}
-        for index, (_, vector) in enumerate(answered):
-            if isinstance(vector, Unanswered):
-                unread[str(index)] = vector.error
-        return {"unread": unread}
 
     refuse_unread(rows, cached_folder(folder, write)["unread"], errors)
     vectors = np.load(folder / "vectors.npy")
@@ -116,6 +110,18 @@ def main(args: ParsedArgs) -> int:
         for row, cosine in hits:
             print_hit(row, roles, cosine, query=heading, is_json=is_json)
     return 0
+
+
+def write_vectors(folder: Path, answered: answering.Answered) -> PlainDict:
+    """Write a vector a line, NaN for one that cannot be read; return the reasons of those."""
+    vectors = []
+    unread = {}
+    for index, (_, vector) in enumerate(answered):
+        vectors.append(vector)
+        if isinstance(vector, Unanswered):
+            unread[str(index)] = vector.error
+    write_arrays(folder / "vectors.npy", vectors)
+    return {"unread": unread}
 
 
 def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:
