@@ -172,6 +172,10 @@ def test_an_encoder_called_by_a_plain_word_is_watched(
     [
         {"measure": {"data": {"files": "mine"}}},
         {"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}},
+        {"measure": {"data": {"folder": "mine"}}},
+        {"task": {"data": {"train_file": "mine"}}},
+        {"task": {"data": {"extra_validation_files": {"other": "mine"}}}},
+        {"task": {"data": {"train_extra": ["mine"]}}},
         {"tokenizer": {"vocab_file": "mine"}},
         {"models": ["mine"]},
         {"models": "min*"},

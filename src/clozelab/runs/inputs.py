@@ -23,8 +23,9 @@ MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many or not to be found: only the run can say more."""
-FOLDER_KEYS = (".path", ".files", "vocab_file", ".adapter")
-"""Ends of keys whose plain word may be a folder."""
+# a.path, corpus.steps.1.decontaminate.files.0, task.data.extra_validation_files.mine
+FOLDER_KEYS = re.compile(r".*(\.(path|folder|files|adapter)|_file|_files\.\w+|_extra)(\.\d+)?")
+"""Keys whose plain word may be a folder."""
 GIVEN_MODELS = re.compile(r"encoder|models(\.\d+)?|objective\.token\.teacher")
 """Keys that name folders of weights, which a record knows by their checksums."""
 
@@ -173,7 +174,7 @@ def _files_of_source(source: ReadOnlyJson, data_dir: str) -> Iterator[Path]:
 def _files_named_by(key: str, text: str, data_dir: str) -> Iterator[Path]:
     """Yield the files that one text of the configuration names, if any."""
     # elsewhere a plain word is no folder
-    may_be_folder = "/" in text or "." in text or key.endswith(FOLDER_KEYS)
+    may_be_folder = "/" in text or "." in text or FOLDER_KEYS.fullmatch(key) is not None
     for base in ("",) if text.startswith("/") else ("", data_dir):
         # pathlib's raises for nobody's "~"
         name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111
