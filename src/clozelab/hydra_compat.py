@@ -539,23 +539,22 @@ def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
 
 
 def make_grid_sweeper(
-    max_batch_size: int | None,
     params: dict[str, str] | None,
     rename_jobs: Callable[[list[tuple[str, ...]]], Sequence[tuple[str, ...]]],
 ) -> Sweeper:
     """Return Hydra's basic sweeper, whose jobs pass through `rename_jobs`."""
     # Looked up now and not subclassed: Hydra's search for plugins runs that module's code anew, and
     # an older class of it no longer works.
-    sweeper: Any = basic_sweeper.BasicSweeper(max_batch_size, params)
+    sweeper: Any = basic_sweeper.BasicSweeper(None, params)
 
     # It composes every job of a batch to throw it away, ten seconds for the 120 jobs of a demo. Our
     # launchers check all jobs before the first.
     sweeper.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
 
     # It has no place between the making of its jobs and their launch, where ours get names.
-    def split_and_rename(overrides: list[Override], batch_size: int | None) -> list[object]:
-        jobs = rename_jobs(expand_grid(overrides))
-        return list(sweeper.split_overrides_to_chunks(jobs, batch_size or len(jobs)))
+    def split_and_rename(overrides: list[Override], batch_size: None) -> list[object]:
+        assert batch_size is None, "a sweep is one batch"
+        return [rename_jobs(expand_grid(overrides))]
 
     sweeper.split_arguments = split_and_rename
     return sweeper

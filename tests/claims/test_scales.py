@@ -38,6 +38,11 @@ def test_losses_stay_as_they_are(tmp_path: Path, column: str, unit: str) -> None
     assert scores.cells["a", column][1, 0] == 0.9
 
 
+def test_a_word_that_ends_like_a_loss_is_none(tmp_path: Path) -> None:
+    scores = read_scores(write_scores(tmp_path / "scores.csv", "gloss", {"a": 0.9, "b": 0.8}))
+    assert scores.fractions == ["gloss"] and scores.columns == []
+
+
 def test_a_negated_loss_is_better_where_it_is_larger(tmp_path: Path) -> None:
     path = write_scores(tmp_path / "scores.csv", "neg_log_loss", {"a": -0.4, "b": -0.5})
     scores = read_scores(path)

@@ -42,3 +42,9 @@ def test_its_settings_are_typed(wrong: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(text % wrong)
     with pytest.raises(ConfigCompositionException):
         sweep.compose("wrong", folder=tmp_path, sweep=True)
+
+
+def test_a_sweep_is_one_batch() -> None:
+    with pytest.raises(Exception, match="max_batch_size: a sweep is one batch here") as caught:
+        sweeper("hydra.sweeper.max_batch_size=2")
+    assert "jobs_at_once" in str(caught.value)

@@ -67,6 +67,12 @@ def test_columns_that_leave_no_doubt(
     assert (data["text_columns"], data["label_column"]) == (texts, label)
 
 
+def test_a_column_is_named_as_its_file_names_it(tmp_path: Path) -> None:
+    write(tmp_path, r"text,a\b", "1,2")
+    composed = sweep.compose("finetune", ["task=reviews.csv", r"label_column=a\b"])
+    assert composed.values["task"]["data"]["label_column"] == r"a\b"
+
+
 @pytest.mark.parametrize("rows", [160, 300, 1150])
 def test_the_epochs_make_100_steps_of_the_rows_that_are_not_held_out(
     tmp_path: Path, rows: int

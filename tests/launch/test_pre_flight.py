@@ -14,8 +14,6 @@ from tests.screens import refuses
 from clozelab.config import Composed
 from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, run_preflight
-from clozelab.launch.process_launcher import ProcessLauncher
-from clozelab.launch.progress import plan_file
 from clozelab.launch.sweep import compose
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
@@ -152,16 +150,3 @@ def test_which_ends_of_a_sweep_end_the_reproduction(
         Step("finetune", "sweep_finetune", None, ()),
     ]
     assert reproduction.run_steps(steps, Console(quiet=True)) == (status, not goes_on)
-
-
-def test_the_first_batch_alone_removes_an_older_plan(tmp_path: Path) -> None:
-    """With hydra.sweeper.max_batch_size a sweep is launched in several."""
-    pool = ProcessLauncher(jobs_at_once=1, grace_seconds=1.0, fork=False)
-    pool.sweep_dir = tmp_path
-    pool.verb = "pretrain"
-    plan = tmp_path / plan_file("pretrain")
-    plan.write_text("{}")
-    pool._preflight([], [], is_first=False)
-    assert plan.exists()
-    pool._preflight([], [], is_first=True)
-    assert not plan.exists()

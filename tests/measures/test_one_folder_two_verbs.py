@@ -108,8 +108,12 @@ def test_rows_that_a_model_was_trained_on_are_not_held_out(
     """A run of validation_file=null trains on all rows but those of its own draw."""
     folder = save("classification")
     draw = {"validation_fraction": 0.25, "validation_seed": 3}
-    change(folder, clozelab={"held_out": draw})
     words = [*LABELLED, "measure.task.data.validation_file=null"]
+    # Without a draw it had a validation file, and was trained on all rows of the other.
+    change(folder, clozelab={"task": "mine"})
+    with pytest.raises(ValueError, match="on all rows of its training file: name the file"):
+        evaluate(*words)
+    change(folder, clozelab={"task": "mine", "held_out": draw})
     same = [f"measure.task.data.{key}={value}" for key, value in draw.items()]
     refused = re.escape(" ".join(same)) + ", or name a file"
     for other in ("validation_seed=4", "validation_fraction=0.3", "validation_folds=4"):

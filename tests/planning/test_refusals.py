@@ -108,6 +108,12 @@ def test_a_text_that_prepare_refuses_is_not_planned(tmp_path: Path) -> None:
     assert plan([*words, f"text={tmp_path / 'later'}"]) == 0
 
 
+def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path) -> None:
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    words = ["scale=demo", "--no-measure", "pretrain.seed=1", "finetune.task=mrpc", *folders]
+    assert plan(["distillation_retention", *words]) == 0
+
+
 def test_a_budget_is_for_what_is_pre_trained() -> None:
     with pytest.raises(ValueError, match="mined_negatives pre-trains nothing here"):
         plan(["mined_negatives", "scale=demo", "budget=2h"])

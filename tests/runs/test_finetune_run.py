@@ -445,6 +445,17 @@ def test_a_model_that_was_not_kept_is_no_complete_run(finetune: Any) -> None:
         finetune("task=sst2", "epochs=1", "keep_model=true")
 
 
+def test_a_run_begun_without_best_weights_keeps_no_model_later(
+    finetune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(12))
+        with pytest.raises(TrainingInterruptedError):
+            finetune("keep_model=false")
+    with refuses("begun with keep_model=false, and its best weights so far are gone"):
+        finetune("keep_model=true")
+
+
 def test_questions(finetune: Any, world: Path) -> None:
     """Also those of a test file without answers; the validation file gives the very answers that
     were scored.

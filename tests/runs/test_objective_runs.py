@@ -15,10 +15,12 @@ import torch
 from hydra.errors import InstantiationException, MissingConfigException
 from safetensors.torch import load_file
 from tests import forked
+from tests.composing import composed
 from tests.runs.test_pretrain_run import (
     command,
     environment,
     figures,
+    overrides,
     rows,
     run_here,
     state,
@@ -32,6 +34,7 @@ from clozelab.modules.model import open_tokenizer
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.outcome import same_fraction
 from clozelab.runs.record import read_record
+from clozelab.runs.reuse import is_done
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 RTD = {"objective": "rtd", "model.num_attention_heads": 4}
@@ -186,7 +189,9 @@ def test_a_named_objective_is_known_by_its_settings(
     assert "LeftToRight" in record.predicts
     assert same_fraction(record) == 0
     assert record.config["objective"]["token"]["same_fraction"] > 0
-    # The file of that name says something else by now.
+    # What the file of that name says by now is seen by the run alone, not before it.
+    config = composed("pretrain", overrides(workplace, tmp_path / "run", **changes))
+    assert not is_done(tmp_path / "run", stage="pretrain", config=config)
     named = sweep._named_objective
 
     def edited(name: str, cfg: Any) -> Any:

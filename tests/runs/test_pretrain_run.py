@@ -465,6 +465,18 @@ def test_an_early_stop_tells_of_the_steps_that_were_trained(
     run_here(workplace, tmp_path / "run", **changes)  # complete
 
 
+def test_a_complete_run_kept_no_encoder_at_words_that_it_was_not_told_of(
+    workplace: Path, tmp_path: Path
+) -> None:
+    phases = "[{seq_length: 16, steps: 3, global_batch_size: 4, micro_batch_size: 4}]"
+    folder = tmp_path / "run"
+    run_here(workplace, folder, phases=phases, keep_encoders_at_words="[30]")
+    run_here(workplace, folder, phases=phases, keep_encoders_at_words="[30]")  # complete
+    run_here(workplace, folder, phases=phases)
+    with refuses("is complete, but has no encoders at [60] words"):
+        run_here(workplace, folder, phases=phases, keep_encoders_at_words="[60]")
+
+
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
     """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
     that are taken.

@@ -172,17 +172,25 @@ def test_an_encoder_called_by_a_plain_word_is_watched(
     [
         {"measure": {"data": {"files": "mine"}}},
         {"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}},
+        {"measure": {"data": {"folder": "mine"}}},
+        {"task": {"data": {"train_file": "mine"}}},
+        {"task": {"data": {"extra_validation_files": {"other": "mine"}}}},
+        {"task": {"data": {"train_extra": ["mine"]}}},
         {"tokenizer": {"vocab_file": "mine"}},
+        {"models": ["mine"]},
+        {"models": "min*"},
+        {"objective": {"token": {"teacher": "mine"}}},
     ],
 )
 def test_a_folder_called_by_a_plain_word_is_watched(
-    tmp_path: Path, changes: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """Where a folder may stand; its changed file is not settled."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/one.jsonl").write_text("a")
     cfg = config(tmp_path, **changes)
-    assert watched_files(cfg).keys() == {str(tmp_path / "mine/one.jsonl")}
+    assert {Path(path).resolve() for path in watched_files(cfg)} == {tmp_path / "mine/one.jsonl"}
     finish(tmp_path / "run", cfg)
     (tmp_path / "mine/one.jsonl").write_text("b")
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)

@@ -42,7 +42,7 @@ def read_log(folder: Path) -> list[InterimAnalysis]:
     if not path.is_file():
         return []
     analyses = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if not line:
             continue
         try:
@@ -55,9 +55,9 @@ def read_log(folder: Path) -> list[InterimAnalysis]:
 def append_to_log(folder: Path, analysis: InterimAnalysis) -> None:
     """Note an analysis. OSError: the folder cannot be written."""
     path = folder / ANALYSIS_LOG
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    content = path.read_bytes() if path.is_file() else b""
     # A line that was cut off by a full disk ends without a line break.
-    is_cut_off = bool(text) and not text.endswith("\n")
+    is_cut_off = bool(content) and not content.endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
         if is_cut_off:
             file.write("\n")

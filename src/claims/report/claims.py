@@ -332,7 +332,8 @@ def _difference_view(
     row, first = (table.spec.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
     notes = wording.contrast_notes(contrast)
-    if not contrast.context.cells:
+    cells = [table.cells[term.row, term.column.key] for term in contrast.terms]
+    if not any(cell.missing for cell in cells):
         notes += _seeds_left_out(contrast, table)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")

@@ -296,10 +296,15 @@ def check_reading(reads: PlainMapping, trained: PlainMapping, folder: Path) -> N
 
 
 def check_held_out(held_out: HeldOut | Fold | None, trained: Provenance, folder: Path) -> None:
-    """ValueError where rows are held out that a fine-tuning with another draw has trained on."""
+    """ValueError where rows are held out that a fine-tuning, with another draw, has trained on."""
     draw = trained.get("held_out")
-    if held_out is None or draw is None or held_out.draw == draw:
+    if held_out is None or held_out.draw == draw or "task" not in trained:
         return
+    if draw is None:
+        raise ValueError(
+            f"{folder} was fine-tuned with a validation file, so on all rows of its training file:"
+            " name the file to score, measure.task.data.validation_file=FILE"
+        )
     # Without folds it is a fraction.
     settings: PlainDict = {"validation_folds": "null", **draw}
     words = [f"measure.task.data.{key}={value}" for key, value in settings.items()]

@@ -33,8 +33,8 @@ def predict_task(
     if file:
         file = str(Path(file).resolve())
     record = require_finetuning(run)
-    if file and not Path(file).is_file():
-        raise ValueError(f"test={file}: there is no such file")
+    if file and not Path(file).exists():
+        raise ValueError(f"test={file}: there is no such file or folder")
     model_folder = (run / "model").resolve()
     scores_path = (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()

@@ -401,7 +401,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
-            warn_of_missed(job, run)
+            kept = find_kept(job, run)
             save()
             if cfg.adaptation is not None:
                 save_adapter(
@@ -414,16 +414,25 @@ def train(job: PretrainingJob, run: Run) -> None:
             facts = module.facts()
             summarise(loggers, facts)
             run.content.scores = published_scores(job.objectives, facts)
-            kept = [f"encoders/step-{step}" for step in job.steps_to_keep]
-            run.complete({"scores": facts}, kept=kept, **facts)
+            at_words = cfg.keep_encoders_at_words
+            run.complete({"scores": facts}, kept=kept, kept_at_words=at_words, **facts)
 
 
-def warn_of_missed(job: PretrainingJob, run: Run) -> None:
-    """Warn of encoders that are not kept: an early stop came first, or they were asked for late."""
+def find_kept(job: PretrainingJob, run: Run) -> list[str]:
+    """Where the run has its kept encoders; a warning for each that was not trained with that.
+
+    An early stop came first, or it was asked for late.
+    """
+    kept = []
     for step in job.steps_to_keep:
-        folder = run.dir / f"encoders/step-{step}"
-        if not folder.is_dir():
-            log.warning("%s is not there: that step was not trained with keep_encoders", folder)
+        place = f"encoders/step-{step}"
+        if (run.dir / place).is_dir():
+            kept.append(place)
+        else:
+            log.warning(
+                "%s is not there: that step was not trained with keep_encoders", run.dir / place
+            )
+    return kept
 
 
 def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:

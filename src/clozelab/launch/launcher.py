@@ -96,13 +96,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     def prepare(self) -> None:
         self.sweep_dir = Path(str(self.master.hydra_value("sweep.dir")))
         self.estimate = SweepEstimate()
-        # what its jobs' tracker shows of the sweep so far
-        self.rows: list[dict[str, object]] = []
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Run a sweep's jobs, or a batch of them; returns nothing that Hydra's sweeper would read.
+        """Run a sweep's jobs; returns nothing that Hydra's sweeper would read.
 
         Raises SystemExit where jobs have failed, or where the sweep was stopped.
         """
@@ -113,7 +111,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         composed, planned = self._compose_jobs(job_overrides, console)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_inputs(jobs, composed)
-        self._preflight(composed, planned, is_first=initial_job_idx == 0)
+        self._preflight(composed, planned)
         self.estimate = SweepEstimate.read(
             self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
         )
@@ -201,12 +199,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             is_resumed=plan.status in BEGUN,
         )
 
-    def _preflight(
-        self, composed: Sequence[Composed], planned: Sequence[PlannedJob], *, is_first: bool
-    ) -> None:
-        """Before the first batch of a sweep, note what is started and have it looked at."""
-        if not is_first:
-            return
+    def _preflight(self, composed: Sequence[Composed], planned: Sequence[PlannedJob]) -> None:
+        """Note what is started and have it looked at."""
         # An older sweep's plan; the pre-flight writes ours.
         (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)
         if not planned:
@@ -230,17 +224,18 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     def _track(
         self, config: Composed, jobs: Sequence[Job], scores: Mapping[str, float | None]
     ) -> None:
-        """Show the sweep so far to the jobs' tracker: a row a job."""
+        """Show the sweep to the jobs' tracker: a row a job."""
         track = getattr(self.task, "clozelab_track", None)
         if track is None:
             return
+        rows = []
         for job in jobs:
             # `~hub` takes a key out: it has no value.
             pairs = [word.partition("=") for word in job.overrides]
             choices = {key: choice for key, _, choice in pairs}
             value = scores.get(job.name)
-            self.rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
-        track(config, self.verb, self.sweep_dir, self.rows)
+            rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
+        track(config, self.verb, self.sweep_dir, rows)
 
     def _print_scores(self, records: Sequence[Record], console: Console) -> None:
         """Print the table of scores and the next command."""

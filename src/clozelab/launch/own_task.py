@@ -9,7 +9,6 @@ where the table leaves no doubt. `task@measure.task=FILE` is the same for an eva
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from clozelab.readers.records import Table, check_columns
 from clozelab.readers.tables import open_table, table_format
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject
+from clozelab.text.plain import JsonObject, hydra_literal, hydra_text
 
 COLUMN_WORDS = ("text_column", "label_column")
 PLACES = {"task": "task", "task@measure.task": "measure.task"}
@@ -224,7 +223,7 @@ def _sweep_words(settings: Sequence[JsonObject], place: str) -> list[str]:
     for key in ("name", "title"):
         common[key] = first[key].removesuffix(columns[0]) + f"${{{label_key}}}"
     words = [word for word in _as_words(common, place) if key_of(word) != label_key]
-    return [*words, f"{label_key}={','.join(map(json.dumps, columns))}"]
+    return [*words, f"{label_key}={','.join(map(hydra_text, columns))}"]
 
 
 def _is_table(choice: str, file: str) -> bool:
@@ -239,11 +238,11 @@ def _is_table(choice: str, file: str) -> bool:
 
 
 def _as_words(settings: JsonObject, place: str) -> list[str]:
-    """Settings as overrides; Hydra's grammar reads what JSON writes."""
+    """Settings as overrides."""
     overrides = []
     for key, value in settings.items():
         if isinstance(value, dict):
             overrides += _as_words(value, f"{place}.{key}")
         else:
-            overrides.append(f"{place}.{key}={json.dumps(value, ensure_ascii=False)}")
+            overrides.append(f"{place}.{key}={hydra_literal(value)}")
     return overrides

@@ -15,12 +15,17 @@ class GridSweeper(hydra_compat.SweepPlugin, Sweeper):
     """
 
     def __init__(self, max_batch_size: int | None, params: dict[str, str] | None) -> None:
-        self.max_batch_size = max_batch_size
+        if max_batch_size is not None:
+            raise ValueError(
+                "hydra.sweeper.max_batch_size: a sweep is one batch here, so leave it out; with"
+                " hydra.launcher=processes, hydra.launcher.jobs_at_once says how many jobs run at"
+                " once"
+            )
         self.params = params
 
     def prepare(self) -> None:
         self.grid = hydra_compat.make_grid_sweeper(
-            self.max_batch_size, self.params, lambda jobs: named_jobs(jobs, self.master)
+            self.params, lambda jobs: named_jobs(jobs, self.master)
         )
         self.grid.setup(
             hydra_context=self.context, task_function=self.task, config=self.master.node

@@ -298,6 +298,11 @@ class FineTuning(TrainingModule):
         self.best = None
         if record:
             self.best = Evaluation(**record, weights=saved["best_weights"])
+            if self.keep_best_weights and self.best.weights is None:
+                raise ValueError(
+                    "the run was begun with keep_model=false, and its best weights so far are gone:"
+                    " go on with that, or say reuse=never to train it anew"
+                )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)

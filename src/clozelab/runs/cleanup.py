@@ -64,10 +64,10 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path) -> 
 
 
 def _checkpoints(run: Record) -> Iterator[Garbage]:
-    """Yield the checkpoints of a complete pre-training."""
+    """Yield the checkpoints of a complete run; of a pre-training, where its encoder is there."""
     checkpoints = run.folder / "checkpoints"
-    has_encoder = (run.folder / "encoder" / "config.json").is_file()
-    if run.is_complete and checkpoints.is_dir() and has_encoder:
+    is_whole = run.stage != "pretrain" or (run.folder / "encoder/config.json").is_file()
+    if run.is_complete and checkpoints.is_dir() and is_whole:
         yield Garbage("checkpoints", checkpoints, "the run is complete", run.folder)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,14 +17,17 @@ from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import public_name
 from clozelab.runs.identity import counting_leaves
-from clozelab.text.plain import ReadOnlyJson, read_json
+from clozelab.text.plain import ReadOnlyJson, flatten, read_json
 
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many or not to be found: only the run can say more."""
-FOLDER_KEYS = (".path", ".files", "vocab_file", ".teacher", ".adapter")
-"""Ends of keys whose plain word may be a folder."""
+# a.path, corpus.steps.1.decontaminate.files.0, task.data.extra_validation_files.mine
+FOLDER_KEYS = re.compile(r".*(\.(path|folder|files|adapter)|_file|_files\.\w+|_extra)(\.\d+)?")
+"""Keys whose plain word may be a folder."""
+GIVEN_MODELS = re.compile(r"encoder|models(\.\d+)?|objective\.token\.teacher")
+"""Keys that name folders of weights, which a record knows by their checksums."""
 
 
 def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
@@ -138,13 +142,13 @@ def _named_files(config: Composed) -> Iterator[Path]:
     for source in corpus.get("sources") or ():
         yield from _files_of_source(source, data_dir)
 
-    # an encoder's folder may be called by a plain word
-    encoder = config.values.get("encoder")
-    if encoder:
-        folder = Path(str(encoder)).expanduser()
-        yield from _files_at(str(folder))
-        # More pre-training goes on with it as well.
-        yield from _files_at(str(folder.resolve().with_name("generator")))
+    # An encoder's folder may be called by a plain word, as may a teacher's and those of `models`.
+    for key, value in flatten(dict(config.values)).items():
+        if value and GIVEN_MODELS.fullmatch(key):
+            folder = Path(str(value)).expanduser()
+            yield from _files_at(str(folder))
+            # More pre-training goes on with it as well.
+            yield from _files_at(str(folder.resolve().with_name("generator")))
 
     # any other text
     for key, value in leaves.items():
@@ -170,7 +174,7 @@ def _files_of_source(source: ReadOnlyJson, data_dir: str) -> Iterator[Path]:
 def _files_named_by(key: str, text: str, data_dir: str) -> Iterator[Path]:
     """Yield the files that one text of the configuration names, if any."""
     # elsewhere a plain word is no folder
-    may_be_folder = "/" in text or "." in text or key.endswith(FOLDER_KEYS)
+    may_be_folder = "/" in text or "." in text or FOLDER_KEYS.fullmatch(key) is not None
     for base in ("",) if text.startswith("/") else ("", data_dir):
         # pathlib's raises for nobody's "~"
         name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111

@@ -44,6 +44,9 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
         record = read_record(folder)
         if record is None or config.get("reuse") == "never":
             return False
+        # A phase has the name of an objective alone: what its file says by now, the run compares.
+        if "phase_objectives" in record.inputs:
+            return False
         if not is_complete_run(record, stage=stage, recorded=config.recorded):
             return False
         if not are_untouched(config, record.watched) and not _has_traveled(record, config):
@@ -142,7 +145,11 @@ def never_kept(config: Composed, record: Record) -> list[str]:
     told = record.facts.get("kept")
     if told is None or record.shared is not None:
         return []
-    return missing_places(config, record.folder, told)
+    missing = missing_places(config, record.folder, told)
+    marks = config.get("keep_encoders_at_words")
+    if marks not in (None, record.facts.get("kept_at_words")):
+        missing.append(f"encoders at {marks} words")
+    return missing
 
 
 def require_kept(config: Composed, record: Record) -> None:

@@ -19,6 +19,7 @@ from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import write_arrays
+from clozelab.modules.answers import Unanswered
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_folder, content_key
@@ -83,16 +84,15 @@ def main(args: ParsedArgs) -> int:
     key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
-    def write(target: Path) -> PlainDict:
-        answered = answering.answer_rows(
-            predictor, "embed", rows, options, roles=roles, errors=values.get("errors", "mark")
-        )
-        vectors = [vector for _, vector in answering.count_rows(answered, Counter())]
-        # A row of NaN for a line that cannot be read.
-        write_arrays(target / "vectors.npy", vectors)
-        return {}
+    errors = values.get("errors", "mark")
 
-    cached_folder(folder, write)
+    def write(target: Path) -> PlainDict:
+        return write_vectors(
+            target,
+            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors),
+        )
+
+    refuse_unread(rows, cached_folder(folder, write)["unread"], errors)
     vectors = np.load(folder / "vectors.npy")
     # A line without text has a vector, and is like nothing.
     vectors[[answering.is_empty(row.record, roles) for row in rows]] = math.nan
@@ -110,6 +110,33 @@ def main(args: ParsedArgs) -> int:
         for row, cosine in hits:
             print_hit(row, roles, cosine, query=heading, is_json=is_json)
     return 0
+
+
+def write_vectors(folder: Path, answered: answering.Answered) -> PlainDict:
+    """Write a vector a line, NaN for one that cannot be read; return the reasons of those."""
+    vectors = []
+    unread = {}
+    for index, (_, vector) in enumerate(answered):
+        vectors.append(vector)
+        if isinstance(vector, Unanswered):
+            unread[str(index)] = vector.error
+    write_arrays(folder / "vectors.npy", vectors)
+    return {"unread": unread}
+
+
+def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:
+    """Say which lines have no vector; ValueError for the first where `errors` wants that, or all.
+
+    `unread`: index of a row -> why.
+    """
+    answered: list[tuple[PlacedRow, object]] = [(row, None) for row in rows]
+    for index, reason in unread.items():
+        row = rows[int(index)]
+        if errors == "raise":
+            raise ValueError(f"{row.place} {reason}")
+        answered[int(index)] = (row, Unanswered(reason))
+    for _ in answering.count_rows(iter(answered), Counter()):
+        pass
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:
