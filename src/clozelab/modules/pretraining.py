@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.metrics.metric import NO_UNIT, Metric
-from clozelab.models.cost import frozen_flops_per_token, parameter_count
+from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.heads import VocabularyHead
@@ -354,8 +354,9 @@ class PretrainingModule(TrainingModule):
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
         config = self.model.encoder.config
-        flops_per_token = objective.flops_per_token(config, max(lengths), fraction)
-        flops_per_token -= frozen_flops_per_token(config, max(lengths), self.frozen)
+        shape = (config, max(lengths), fraction)
+        flops_per_token = objective.flops_per_token(*shape)
+        flops_per_token -= objective.token.frozen_flops_per_token(*shape, self.frozen)
         self.throughput.add(tokens, tokens * flops_per_token)
 
     @cached_property
