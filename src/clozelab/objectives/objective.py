@@ -384,15 +384,20 @@ class TokenObjective(_Weighted):
         """
         return training_flops_per_token(config, seq_length, predicted_fraction)
 
+    def stream_length(self, seq_length: int, predicted_fraction: float) -> int:  # noqa: ARG002
+        """Slots that the encoder reads of a text of `seq_length` tokens."""
+        return seq_length
+
     def frozen_flops_per_token(
         self,
         config: EncoderConfig,
         seq_length: int,
-        predicted_fraction: float,  # noqa: ARG002
+        predicted_fraction: float,
         frozen: frozenset[str],
     ) -> float:
         """What of them is left out where the encoder's weights of these names are frozen."""
-        return frozen_flops_per_token(config, seq_length, frozen)
+        stream = self.stream_length(seq_length, predicted_fraction)
+        return stream / seq_length * frozen_flops_per_token(config, stream, frozen)
 
     def pair_flops_per_token(self, config: EncoderConfig, seq_length: int) -> float:  # noqa: ARG002
         """What a loss on pairs adds to them, where it is not below a thousandth."""

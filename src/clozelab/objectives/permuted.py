@@ -29,7 +29,7 @@ import numpy as np
 
 from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import frozen_flops_per_token, training_flops_per_token
+from clozelab.models.cost import training_flops_per_token
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Arrays, EncoderWithHeads, VisibilitySpec
 
@@ -128,22 +128,11 @@ class PermutedLanguageModel(MaskedLanguageModel):
     ) -> float:
         """Of the text's tokens; masks and queries are more work for each."""
         # A vocabulary projection for each prediction, as before, though of a longer stream.
-        stream = self._stream_length(seq_length, predicted_fraction)
+        stream = self.stream_length(seq_length, predicted_fraction)
         longer = stream / seq_length
         return longer * training_flops_per_token(config, stream, predicted_fraction / longer)
 
-    def frozen_flops_per_token(
-        self,
-        config: EncoderConfig,
-        seq_length: int,
-        predicted_fraction: float,
-        frozen: frozenset[str],
-    ) -> float:
-        stream = self._stream_length(seq_length, predicted_fraction)
-        return stream / seq_length * frozen_flops_per_token(config, stream, frozen)
-
-    def _stream_length(self, seq_length: int, predicted_fraction: float) -> int:
-        """Slots of an instance: its text, and those that are added for each prediction."""
+    def stream_length(self, seq_length: int, predicted_fraction: float) -> int:
         return seq_length + self._slots_per_prediction * round(predicted_fraction * seq_length)
 
 
