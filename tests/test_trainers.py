@@ -23,6 +23,7 @@ from tests.test_python import FINETUNE, PRETRAIN, TINY
 
 import clozelab
 from clozelab.models.embeddings import Embeddings
+from clozelab.modules.pretraining import PretrainingModule
 
 TASKS = {
     "sst2": "accuracy",
@@ -301,6 +302,12 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     said = (run.folder / "metrics.csv").read_text()
     for key in ("lr-AdamW/pg1", "gradient/grad_2.0_norm_total", "train/samples", "validation/loss"):
         assert f",{key}," in said, key
+    clocks: dict[str, set[str]] = {}
+    for line in said.splitlines():
+        step, tokens, _, key, _ = line.split(",")
+        if key in ("train/loss", "gradient/grad_2.0_norm_total"):
+            clocks.setdefault(step, set()).add(tokens)
+    assert [len(tokens) for tokens in clocks.values()] == [1, 1], "one step has one clock"
     assert "final/validation/loss" in (run.folder / "csv/metrics.csv").read_text()
     assert (
         yaml.safe_load((run.folder / "csv/hparams.yaml").read_text())["position_growth"] == "tile"
@@ -309,6 +316,19 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     first = [line.split(",")[-1] for line in said.splitlines() if ",validation/loss," in line]
     usual = (plain.folder / "metrics.csv").read_text()
     assert first[1] not in usual, "the averaged weights are validated"
+
+
+@pytest.mark.parametrize("stop", [4, 8])
+def test_a_resumed_fine_tuning_forgets_no_evaluation(places: dict[str, Any], stop: int) -> None:
+    """The second of four evaluations, of which none is better, ends it: after it, or after the one
+    before, it is stopped and goes on.
+    """
+    task: dict[str, Any] = places | FINETUNE | {"row": f"stop{stop}", "task": "sst2", "epochs": 4}
+    task["callbacks"] = {"early_stopping": {"patience": 1, "min_delta": 100.0}}
+    with pytest.raises(SystemExit):
+        clozelab.finetune("callbacks=early_stopping_score", **task, stop_after_step=stop)
+    run = clozelab.finetune("callbacks=early_stopping_score", **task)
+    assert (run.status, run.facts["steps"]) == ("complete", 8)
 
 
 def test_groups_and_their_refusals(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +422,7 @@ def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[
 
 @pytest.mark.parametrize("decay", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(
-    places: dict[str, Any], decay: float
+    places: dict[str, Any], decay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last
     one.
@@ -411,11 +431,19 @@ def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(
     common |= {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
     common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
     loose = {"early_stopping": {"patience": 4}, "ema": {"decay": decay}}
+
+    def killed(_module: object) -> None:
+        raise OSError("killed")
+
     of_arm: dict[str, Any] = common | {"callbacks": loose}
     words = ["callbacks=[early_stopping,ema]"]
     whole = clozelab.pretrain(*words, **of_arm, arm=f"whole{decay}")
     with pytest.raises(SystemExit):
         clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}", stop_after_step=2)
+    # Killed behind its last checkpoint, it has nothing left to train.
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(PretrainingModule, "on_train_end", killed)
+        clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
     parts = clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
     assert (whole.status, parts.status, parts.facts["steps"]) == ("complete", "complete", 4)
     for place in ("encoder", "encoders/step-3"):

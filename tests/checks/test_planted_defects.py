@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from tests.screens import shows
 
 from claims.text.phrases import format_count
+from clozelab.checks import doctor
 from clozelab.checks.arms import check_masks, check_pairs, sample_instances
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
@@ -195,6 +196,17 @@ def test_a_discriminator_that_reads_what_was_replaced(
     assert caught(sound) == {"own label"}
     (finding,) = [one for one in examine(sound) if one.level == ERROR]
     assert finding.what == "rtd, rtd: sees what it predicts"
+
+
+def test_a_check_that_cannot_read_a_file_is_a_finding(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_arm: Arm) -> Any:
+        raise IsADirectoryError(21, "Is a directory", "train.tsv")
+
+    monkeypatch.setattr(doctor, "check_masks", failing)
+    found = [one for one in examine(subject) if one.level == ERROR]
+    assert found and all("could not be run: [Errno 21]" in one.what for one in found)
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
 from tests.composing import composed
 from tests.modules.test_pretraining import TOTAL, Spikes, ToyRun, collate, global_batch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from clozelab.modules.graphs import DeferredNumber, StepGraphs, shapes_of
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
 from clozelab.training import guards, trainer
-from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.callbacks import GradientStatistics, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import choose_hardware
 
@@ -394,6 +395,16 @@ def test_graphs_are_for_what_a_gpu_has_shown(words: list[str], reason: str) -> N
     else:
         module.choose_graphs("on")
     assert module.cuda_graphs is not bool(reason)
+
+
+def test_graphs_leave_no_callback_silent() -> None:
+    module = build_module([])
+    module.choose_graphs("auto", [GradientStatistics()])
+    assert not module.cuda_graphs
+    with pytest.raises(ValueError, match="the callback GradientStatistics acts inside of a step"):
+        module.choose_graphs("on", [GradientStatistics()])
+    module.choose_graphs("on", [LearningRateMonitor()])
+    assert module.cuda_graphs
 
 
 def test_a_large_encoder_takes_graphs_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

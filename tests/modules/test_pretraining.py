@@ -82,6 +82,7 @@ class ToyObjective:
             name="mlm",
             build=self.build,
             num_predictions=lambda batch: self.counts(batch)["mlm"],
+            frozen_flops_per_token=lambda *_: 0.0,
             num_directions=1,
             moves_slots=False,
             hides_neighbours=False,

@@ -352,6 +352,14 @@ def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student
             "objective.token.teacher_layers is 'odd'; give a list of layers",
         ),
         ({"soft_weight": -1.0}, "objective.token.soft_weight is -1.0: give 0 or more"),
+        (
+            {"hidden_layers": [[1, 2]], "hidden_weight": -0.5},
+            "objective.token.hidden_weight is -0.5: give 0 or more",
+        ),
+        (
+            {"score_layers": [[1, 2]], "score_weight": -0.5},
+            "objective.token.score_weight is -0.5: give 0 or more",
+        ),
         ({"teacher_layers": [4]}, "teacher_layers names 1 layers, and the student has 2 with 2"),
         ({"teacher_layers": [0, 2]}, "teacher_layers is [0, 2]; its layers are 1 to 4"),
         ({"teacher_layers": [2, 5]}, "teacher_layers is [2, 5]; its layers are 1 to 4"),

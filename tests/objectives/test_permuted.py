@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import PackedInstances
+from clozelab.models.cost import weight_names
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.mpnet import POSITIONS
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -250,3 +251,8 @@ def test_its_work_is_counted(
     assert counted * 6 * WIDTH == pytest.approx(3 * counter.get_total_flops(), rel=1e-9)
     masked = MaskedLanguageModel(**MASKING).flops_per_token(encoder.config, WIDTH, share)
     assert counted > masked
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        models["encoder"].states(batch["input_ids"], batch)
+    frozen = frozenset(weight_names(encoder.config))
+    left_out = objective.token.frozen_flops_per_token(encoder.config, WIDTH, share, frozen)
+    assert left_out * 6 * WIDTH == pytest.approx(2 * counter.get_total_flops(), rel=1e-9)

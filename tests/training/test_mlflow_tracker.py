@@ -11,6 +11,7 @@ import pytest
 
 from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
+from clozelab.training.mlflow_tracker import accepted_name
 from clozelab.training.tracking import build_mlflow_logger
 
 
@@ -44,6 +45,17 @@ def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
     )
     second.close(0)
     assert second.client().get_run(second.run_id).info.status == "FINISHED"
+
+
+def test_names_that_mlflow_refuses_stay_apart(tmp_path: Path) -> None:
+    """Also without MLflow here: each refused character is its number."""
+    names = ["loss/a,b", "loss/a(b", "loss/a_b", "train/a-b. c:d"]
+    assert list(map(accepted_name, names)) == ["loss/a_2c_b", "loss/a_28_b", *names[2:]]
+    pytest.importorskip("mlflow")
+    tracker = build(tmp_path)
+    tracker.log_many([MetricCall(dict.fromkeys(names, 1.0), 1, 1.0)])
+    metrics = tracker.client().get_run(tracker.run_id).data.metrics
+    assert sorted(metrics) == sorted(map(accepted_name, names))
 
 
 def test_seeds_are_told_apart_by_tags_and_runs_have_our_names(tmp_path: Path) -> None:

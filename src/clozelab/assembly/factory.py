@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
@@ -235,8 +236,12 @@ def build_callbacks(
 
 def configured_callbacks(cfg: TrainingConfig) -> list[Callback]:
     """Build the callbacks that the group `callbacks` chooses; a null switches one off."""
-    callbacks = build("callbacks", cfg.callbacks or {}).values()
-    return [callback for callback in callbacks if callback]
+    callbacks = [one for one in build("callbacks", cfg.callbacks or {}).values() if one]
+    for callback in callbacks:
+        # Where an epoch ends, the checkpoint behind its evaluation has been written.
+        if isinstance(callback, EarlyStopping) and callback._check_on_train_epoch_end is None:
+            callback._check_on_train_epoch_end = False
+    return callbacks
 
 
 def make_trainer(

@@ -446,7 +446,7 @@ def training_objects(cfg: PretrainConfig) -> tuple[PretrainingModule, CorpusData
     """Module, data and Trainer, for a training from Python; no run folder is claimed."""
     job = prepare(cfg)
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
-    module.choose_graphs(job.hardware.cuda_graphs)
+    module.choose_graphs(job.hardware.cuda_graphs, factory.configured_callbacks(cfg))
     if job.hardware.compiles_pretraining:
         module.model.compile_parts(whole=job.hardware.compile == "whole")
     interval_steps = cfg.validation.interval_steps
@@ -555,7 +555,8 @@ def adapt_to_machine(job: PretrainingJob, run: Run, module: PretrainingModule) -
     if has_chosen:
         module.cuda_graphs = bool(run.facts.get("cuda_graphs"))
     else:
-        module.choose_graphs(job.hardware.cuda_graphs)
+        callbacks = factory.configured_callbacks(job.cfg)
+        module.choose_graphs(job.hardware.cuda_graphs, callbacks)
     # Another layout (devices, micro-batches) has dropped these facts: then they are chosen anew.
     sizes = run.facts.get("micro_batch_sizes") or _micro_batch_sizes(job, module)
     phases = zip(data.phases, sizes, strict=True)

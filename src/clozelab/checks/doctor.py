@@ -29,6 +29,7 @@ from clozelab.checks.tasks import (
 )
 from clozelab.checks.visibility import check_visibility
 from clozelab.planning.arms import Arm, Corpus
+from clozelab.planning.sweeps import USER_ERRORS
 from clozelab.processor import multiplies_bf16
 from clozelab.terminal import make_console, print_table
 from clozelab.training.runtime import (
@@ -39,6 +40,8 @@ from clozelab.training.runtime import (
     onednn_fp32_error,
 )
 
+# What a check meets in somebody's files and settings.
+CHECK_ERRORS: tuple[type[Exception], ...] = (*USER_ERRORS, OSError, IndexError, RuntimeError)
 # of each matrix product whose ceiling is measured
 MEASURE_SECONDS = 0.5
 
@@ -135,7 +138,7 @@ def _run_check(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> I
     """The findings of a check; an error of its name where it fails itself."""
     try:
         yield from run()
-    except (ValueError, IndexError, RuntimeError) as error:
+    except CHECK_ERRORS as error:
         # One short line, whatever a library wrote.
         reason = " ".join(str(error).split())[:200]
         yield Finding(

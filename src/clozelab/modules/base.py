@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -31,6 +32,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from clozelab.models.trained import freeze, log_trained
 from clozelab.optim.groups import frozen_by_groups, refuse_frozen_groups
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.callbacks import averaging
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
 from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
@@ -186,22 +188,32 @@ class TrainingModule(LightningModule):
         self.log_dict(exact, logger=not in_training, sync_dist=is_shared, batch_size=1)
         if not in_training:
             return
+        self.send(metrics, tokens_since_log)
+
+    def send(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:
+        """Gives numbers of the current step to every logger, with the tokens and seconds so far."""
         tokens = self.throughput.total_tokens + tokens_since_log
         work = self.throughput.state()
         seconds = work["total_seconds"] + work["seconds"]
         clock = {TOKENS_KEY: float(tokens), SECONDS_KEY: seconds}
         for logger in self.loggers:
-            logger.log_metrics({**metrics, **clock}, step)
+            logger.log_metrics({**metrics, **clock}, self.trainer.global_step)
 
     def on_train_start(self) -> None:
         self._compare_plans()
         self._align_loggers()
         self.throughput.start()
+        # Killed right behind the evaluation that ended it, a training has nothing left to do.
+        for callback in self.trainer.early_stopping_callbacks:
+            if callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+                self.trainer.should_stop = True
 
     def on_fit_end(self) -> None:
-        # Where no step was left to train, on_train_start was never called.
+        # Where no step was left to train, neither on_train_start nor on_train_end was called.
         if not self._are_loggers_aligned:
             self._align_loggers()
+            for callback in averaging(self.trainer):
+                callback._copy_average_to_current(self)
 
     def _align_loggers(self) -> None:
         """Has every logger hold what was logged until this step, and nothing of later steps."""

@@ -17,12 +17,15 @@ limit that the host gives (training/guards.py). A step beyond it is taken, and t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
@@ -39,6 +42,7 @@ Batch = dict[str, Any]
 WARM_UP = 3  # runs as written before a capture
 MAX_SHAPES = 16  # of micro-batches, each with a graph; further ones run as written
 CAPTURED_PARTS = (DEFAULT_MODULES["positions"].target, DEFAULT_MODULES["attention"].target)
+SILENCED_HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
 CAPTURED_OPTIMIZERS = (AdamW, UncorrectedAdamW, Muon)  # that take a learning rate on the device
 
 
@@ -291,12 +295,18 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
 
 
 def refusal(
-    optimizer: Optimizer, encoders: Sequence[Encoder], objectives: Sequence[Objective]
+    optimizer: Optimizer,
+    encoders: Sequence[Encoder],
+    objectives: Sequence[Objective],
+    callbacks: Iterable[Callback] = (),
 ) -> str:
     """Why a step is not captured; empty where it is.
 
     What is captured was shown to be right on a GPU. Other parts may read numbers on the host.
     """
+    for callback, hook in product(callbacks, SILENCED_HOOKS):
+        if is_overridden(hook, callback, Callback):
+            return f"the callback {type(callback).__name__} acts inside of a step ({hook})"
     if any(encoder.gradient_checkpointing for encoder in encoders):
         return "trainer.gradient_checkpointing reads the random generator on the host"
     optimizers = getattr(optimizer, "optimizers", (optimizer,))  # of one that combines several

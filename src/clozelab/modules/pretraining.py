@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.metrics.metric import NO_UNIT, Metric
-from clozelab.models.cost import frozen_flops_per_token, parameter_count
+from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.heads import VocabularyHead
@@ -207,6 +208,7 @@ class PretrainingModule(TrainingModule):
             self._update(updates=updates)
         else:
             count_step(self.trainer)
+            self._last_learning_rate = rate
             graphs.finish(updates=updates, limit=self._limit)
         schedule.step()
         if is_log_step:
@@ -277,8 +279,10 @@ class PretrainingModule(TrainingModule):
             )
         return self._graphs
 
-    def choose_graphs(self, requested: str) -> None:
+    def choose_graphs(self, requested: str, callbacks: Iterable[Callback] = ()) -> None:
         """Lets steps be graphs: auto (where they can be and help), on or off.
+
+        Those of `callbacks` that act inside of a step would be silent.
 
         ValueError: they cannot be.
         """
@@ -287,7 +291,7 @@ class PretrainingModule(TrainingModule):
         if requested == "off" or is_large:
             return
         optimizer = self.optimizer_factory(self.named_parameters())
-        reason = refusal(optimizer, self.model.encoders, self.model.objectives)
+        reason = refusal(optimizer, self.model.encoders, self.model.objectives, callbacks)
         if reason and requested == "on":
             raise ValueError(f"trainer.cuda_graphs=on does not work here: {reason}; choose auto")
         self.cuda_graphs = not reason
@@ -350,8 +354,9 @@ class PretrainingModule(TrainingModule):
         tokens = sum(lengths)
         fraction = objective.token.num_predictions(batch) / tokens
         config = self.model.encoder.config
-        flops_per_token = objective.flops_per_token(config, max(lengths), fraction)
-        flops_per_token -= frozen_flops_per_token(config, max(lengths), self.frozen)
+        shape = (config, max(lengths), fraction)
+        flops_per_token = objective.flops_per_token(*shape)
+        flops_per_token -= objective.token.frozen_flops_per_token(*shape, self.frozen)
         self.throughput.add(tokens, tokens * flops_per_token)
 
     @cached_property

@@ -164,10 +164,10 @@ class Distillation(MaskedLanguageModel):
             head = family.head("lm", Encoder(teacher))
         stored = folders.read_tensors(self.teacher)
         family.require_masks(folders.read_config_dict(self.teacher))
-        for name in ("soft", "cosine"):
-            weight = self.teacher_weights[name]
+        for name, weight in self.teacher_weights.items():
             if weight < 0.0:
-                raise ValueError(f"objective.token.{name}_weight is {weight}: give 0 or more")
+                key = f"objective.token.{name.removesuffix('s')}_weight"
+                raise ValueError(f"{key} is {weight}: give 0 or more")
         self._require(
             folders.has_head(family, "lm", head, stored),
             "the folder holds no lm head; pre-train it with a masked-LM objective",

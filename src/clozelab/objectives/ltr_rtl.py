@@ -78,15 +78,13 @@ class BothDirections(ObjectiveOfParts):
         arrays: Arrays,
     ) -> list[VisibilitySpec]:
         specs = []
-        # ltr: the state at i speaks of i + 1; rtl: of i - 1.
-        rules = (("ltr", sees_past, 1), ("rtl", sees_future, -1))
-        for direction, (name, sees, step) in enumerate(rules):
+        rules = (("ltr", sees_past), ("rtl", sees_future))
+        for direction, (name, sees) in enumerate(rules):
             numbers = arrays[f"{name}_numbers"]
             positions = arrays["prediction_positions"][numbers]
+            about = positions + self.parts[name].label_offset
             specs.append(
-                VisibilitySpec(
-                    name, "encoder", positions, positions + step, sees, 0.0, numbers, direction
-                )
+                VisibilitySpec(name, "encoder", positions, about, sees, 0.0, numbers, direction)
             )
         return specs
 

@@ -30,7 +30,7 @@ from clozelab.corpus.instances import DrawnInstances, InputFormat, Instances
 from clozelab.corpus.packing import I64, Epoch, PackedInstances
 from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import training_flops_per_token
+from clozelab.models.cost import frozen_flops_per_token, training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layers import DeltaEmbedding
@@ -383,6 +383,21 @@ class TokenObjective(_Weighted):
         `config` is that of the encoder that is kept.
         """
         return training_flops_per_token(config, seq_length, predicted_fraction)
+
+    def stream_length(self, seq_length: int, predicted_fraction: float) -> int:  # noqa: ARG002
+        """Slots that the encoder reads of a text of `seq_length` tokens."""
+        return seq_length
+
+    def frozen_flops_per_token(
+        self,
+        config: EncoderConfig,
+        seq_length: int,
+        predicted_fraction: float,
+        frozen: frozenset[str],
+    ) -> float:
+        """What of them is left out where the encoder's weights of these names are frozen."""
+        stream = self.stream_length(seq_length, predicted_fraction)
+        return stream / seq_length * frozen_flops_per_token(config, stream, frozen)
 
     def pair_flops_per_token(self, config: EncoderConfig, seq_length: int) -> float:  # noqa: ARG002
         """What a loss on pairs adds to them, where it is not below a thousandth."""

@@ -128,9 +128,12 @@ class PermutedLanguageModel(MaskedLanguageModel):
     ) -> float:
         """Of the text's tokens; masks and queries are more work for each."""
         # A vocabulary projection for each prediction, as before, though of a longer stream.
-        stream = seq_length + self._slots_per_prediction * round(predicted_fraction * seq_length)
+        stream = self.stream_length(seq_length, predicted_fraction)
         longer = stream / seq_length
         return longer * training_flops_per_token(config, stream, predicted_fraction / longer)
+
+    def stream_length(self, seq_length: int, predicted_fraction: float) -> int:
+        return seq_length + self._slots_per_prediction * round(predicted_fraction * seq_length)
 
 
 def _permuted(packed: PackedInstances, position: I64) -> I64:

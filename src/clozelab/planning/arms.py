@@ -292,9 +292,10 @@ class Arm(Shape):
         for phase, objective in zip(self.phases, self.of_phases, strict=True):
             seq_length = phase["seq_length"]
             share = objective.token.predicted_share(seq_length)
-            every = objective.flops_per_token(self.config, seq_length, share)
+            shape = (self.config, seq_length, share)
             frozen = frozen_weights(self.config, self.settings, "model.models.encoder.encoder.")
-            flops.append(every - cost.frozen_flops_per_token(self.config, seq_length, frozen))
+            left_out = objective.token.frozen_flops_per_token(*shape, frozen)
+            flops.append(objective.flops_per_token(*shape) - left_out)
         return flops
 
     @property

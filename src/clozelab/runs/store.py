@@ -72,8 +72,9 @@ OF_THE_TRAINING = SESSION_FIELDS | {
 """What a record that shares an equal run has from that run's."""
 # Facts that a run has found out for its devices, and finds out anew for others.
 CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled", "cuda_graphs")
-# for rank 0, which claims the folder while the others wait
-FOLLOWER_WAIT_SECONDS = 120.0
+# For rank 0, which reads every byte of a corpus before it claims the folder: as long as ranks wait
+# for one another in a training (torch's process groups).
+FOLLOWER_WAIT_SECONDS = 1800.0
 
 logger = logging.getLogger(__name__)
 

@@ -336,15 +336,24 @@ class GradientStatistics(Callback):
     In pre-training it is cut by then.
     """
 
+    def __init__(self) -> None:
+        self._norms: dict[str, float] = {}  # of the coming log point
+
     def on_before_optimizer_step(
         self, trainer: Any, pl_module: LightningModule, optimizer: object
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
             norms = grad_norm(pl_module, 2)
-            norms = {f"gradient/{key}": float(value) for key, value in norms.items()}
-            for logger in trainer.loggers:
-                logger.log_metrics(norms, step)
+            self._norms = {f"gradient/{key}": float(value) for key, value in norms.items()}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, *_: object, **__: object
+    ) -> None:
+        # Behind the step, whose tokens and seconds are counted by now.
+        if self._norms:
+            pl_module.send(self._norms, pl_module.throughput.tokens)
+            self._norms = {}
 
 
 def sequences_of(batch: Any) -> int:

@@ -44,6 +44,11 @@ ENVIRONMENT = {
 }
 
 
+def accepted_name(key: str) -> str:
+    """A name that MLflow takes, and another one for each key: "a, b" is a_2c_ b."""
+    return REFUSED_CHARACTERS.sub(lambda match: f"_{ord(match[0]):x}_", key)
+
+
 class MlflowTracker(Logger):
     """One MLflow run for a run folder.
 
@@ -133,7 +138,7 @@ class MlflowTracker(Logger):
             timestamp = int(1000 * call.time)
             step = call.step or 0
             for key, value in call.metrics.items():
-                name = REFUSED_CHARACTERS.sub("_", key)
+                name = accepted_name(key)
                 metrics.append(Metric(name, value, timestamp=timestamp, step=step))
         for begin in range(0, len(metrics), METRICS_A_REQUEST):
             client.log_batch(self.run_id, metrics=metrics[begin : begin + METRICS_A_REQUEST])
@@ -151,7 +156,7 @@ class MlflowTracker(Logger):
         recorded = client.get_run(self.run_id).data.params
         fresh = []
         for key, value in params.items():
-            name = REFUSED_CHARACTERS.sub("_", key)
+            name = accepted_name(key)
             if name not in recorded:
                 fresh.append(Param(name, str(value)[:MAX_PARAMETER_CHARACTERS]))
         for begin in range(0, len(fresh), PARAMETERS_A_REQUEST):
