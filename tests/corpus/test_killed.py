@@ -108,8 +108,14 @@ class Killed(Exception):
     """Stands for a kill between two files."""
 
 
+SURVEYS = (Clean(), RepeatedLines(max_count=3), RepeatedLines(max_count=2))
+
+
+@pytest.mark.parametrize("steps", [(Clean(),), SURVEYS], ids=["clean", "surveys"])
 @pytest.mark.parametrize("distance", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
+def test_a_kill_before_any_file(
+    tmp_path: Path, distance: int, steps: tuple[CorpusStep, ...]
+) -> None:
     """Ended before its n-th file, for every n in the long form; the same command goes on."""
     write_file = passes.write_file
     written: list[str] = []
@@ -126,16 +132,16 @@ def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
         patch.object(passes, "write_file", write_some),
     ):
         limit = 1000
-        whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
+        whole = files_of(prepare(CORPORA["several"], tmp_path / "whole", steps=steps))
         files = sorted(written)
         assert len(files) >= 6
         for number in range(1, len(files), distance):
             limit = number
             written.clear()
             with pytest.raises(Killed):
-                prepare(CORPORA["several"], tmp_path / str(number))
+                prepare(CORPORA["several"], tmp_path / str(number), steps=steps)
             limit = 1000
-            prepared = prepare(CORPORA["several"], tmp_path / str(number))
+            prepared = prepare(CORPORA["several"], tmp_path / str(number), steps=steps)
             assert files_of(prepared) == whole
             assert sorted(written) == files, "no finished shard is made again"
 
