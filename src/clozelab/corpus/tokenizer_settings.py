@@ -112,7 +112,7 @@ class TokenizerSettings:
         return tokenizer
 
     def identity(self, given: Tokenizer | None) -> PlainDict:
-        """What decides the ids, wherever the file lies."""
+        """What decides the ids and the token types, wherever the file lies."""
         size = self.vocab_size
         vocabulary = None
         if given:
@@ -122,10 +122,14 @@ class TokenizerSettings:
         # Folders of older versions are named without it.
         if given is None and self.sample_characters != SAMPLE_CHARACTERS:
             sample = {"sample_characters": self.sample_characters}
+        types = {}
+        if given and given.can_have_token_types and not given.has_token_types:
+            types = {"token_types": "one"}
         return {
             "kind": self.kind,
             "vocab_size": size,
             "vocabulary": vocabulary,
             **self._rules,
             **sample,
+            **types,
         }
