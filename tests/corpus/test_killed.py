@@ -20,6 +20,8 @@ from tests import forked
 from tests.corpus.test_prepare import files_of
 from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, facts, prepare
 
+from clozelab.corpus import prepare as prepare_module
+from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation import passes, running, texts
 from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.steps.clean import Clean
@@ -207,13 +209,31 @@ def test_a_worker_stays_below_600_megabytes(tmp_path: Path) -> None:
     assert max(peaks) < 600, peaks
 
 
-def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    def change(_: object) -> None:
+@pytest.mark.parametrize("moment", ["hashed", "read"])
+def test_a_text_that_changes_while_it_is_hashed_or_read_is_refused(
+    tmp_path: Path, moment: str
+) -> None:
+    read_texts = running.Preparation.read_texts
+    source_facts = prepare_module._source_facts
+
+    def change() -> None:
         path = tmp_path / "data" / "a.jsonl.zst"
         path.write_bytes(path.read_bytes() * 2)
 
+    def change_when_read(preparation: running.Preparation) -> CorpusCounts:
+        change()
+        return read_texts(preparation)
+
+    def change_when_hashed(*arguments: Any) -> Any:
+        facts = source_facts(*arguments)
+        change()
+        return facts
+
+    place: tuple[Any, str, Any] = (running.Preparation, "read_texts", change_when_read)
+    if moment == "hashed":
+        place = (prepare_module, "_source_facts", change_when_hashed)
     with (
-        patch.object(running.Preparation, "read_texts", change),
+        patch.object(*place),
         pytest.raises(ValueError, match="changed while it was read; run the prepare stage again"),
     ):
         prepare(CORPORA["jsonl_zst"], tmp_path)

@@ -179,7 +179,9 @@ def test_inputs_are_remembered_and_kept_apart() -> None:
 TEXTS = {"folder": "texts", "glob": "texts/*.txt", "file": "texts/a.txt", "link": "{given}/text"}
 
 
-@pytest.mark.parametrize("ways", [("folder", "glob"), ("glob", "folder"), ("file", "folder", "link")])
+@pytest.mark.parametrize(
+    "ways", [("folder", "glob"), ("glob", "folder"), ("file", "folder", "link")]
+)
 def test_inputs_said_in_another_way_leave_the_files_as_they_are(ways: tuple[str, ...]) -> None:
     given = Path("runs/mine/adapt/given")
     for way in ways:

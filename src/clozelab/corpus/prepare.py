@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 # raise it with every change of reading, splitting or tokenisation: it renames the folder
 PREPARATION_VERSION = 4
+# the same for changes of how several sources are split
+SPLIT_VERSION = 2
 LIBRARIES = ("tokenizers", "sentencex")  # whose versions may change a result
 
 
@@ -63,6 +65,7 @@ class CorpusPlan:
     folder: Path
     settings: PlainDict  # what the folder's name is a hash of
     files: list[Shard]
+    stamps: list[object]  # of the files, taken before their checksums
     source_names: Sequence[str]
     validation_fraction: float
     steps: Sequence[CorpusStep]
@@ -140,7 +143,8 @@ def plan_corpus(
     """Say what `prepare_corpus` would prepare, and where; nothing is written.
 
     Relative paths of sources start at data_dir. `validation_fraction` is of every source's text, in
-    stretches by hash. ValueError: no files, or wrong settings.
+    stretches by hash; what one source holds out, no other one trains on. ValueError: no files, or
+    wrong settings.
     """
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(
@@ -157,8 +161,9 @@ def plan_corpus(
     for file in files:
         if not file.is_remote:
             file.check()
+    stamps = [file.stamp() for file in files]
     given_tokenizer = tokenizer.given(data_dir)
-    settings = {
+    settings: PlainDict = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
         "sources": _source_facts(sources, files),
@@ -166,6 +171,8 @@ def plan_corpus(
         "tokenizer": tokenizer.identity(given_tokenizer),
         "validation_fraction": validation_fraction,
     }
+    if len(sources) > 1:
+        settings["split_version"] = SPLIT_VERSION
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
     # Of a prepared corpus no remote file is opened.
     if not folder.exists():
@@ -177,6 +184,7 @@ def plan_corpus(
         folder=folder,
         settings=settings,
         files=files,
+        stamps=stamps,
         source_names=names,
         validation_fraction=validation_fraction,
         steps=tuple(steps),
@@ -201,16 +209,16 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: 
     versions = {name: version(name) for name in LIBRARIES}
     key = {
         "settings": digest(plan.settings),
+        "split_version": SPLIT_VERSION,
         "shard_characters": texts.SHARD_CHARACTERS,
         "versions": {"clozelab": __version__, **versions},
     }
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
-    stamps = [file.stamp() for file in plan.files]
     with make_pool(work) as pool:
         preparation = Preparation(work, pool, plan.files)
         counts = preparation.read_texts()
-        if [file.stamp() for file in plan.files] != stamps:
+        if [file.stamp() for file in plan.files] != plan.stamps:
             raise ValueError(
                 f"the text of corpus {plan.name} changed while it was read; run the prepare stage"
                 " again"
