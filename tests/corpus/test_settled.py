@@ -164,7 +164,7 @@ def test_a_source_of_one_stretch_is_trained_on_unless_all_are(tmp_path: Path) ->
 def test_a_stretch_lies_on_one_side_in_all_sources(tmp_path: Path) -> None:
     book = make_book(0, 0, 400_000)
     articles = [make_book(1, 100 + n, 3_000) for n in range(100)]
-    excerpts = []
+    excerpts: list[Document] = []
     start = 0
     for end, _, _ in stretches(book.lines):
         excerpts.append(Document(0, len(excerpts), 1, book.lines[start:end]))

@@ -158,9 +158,7 @@ def plan_corpus(
     for index, source in enumerate(sources):
         files += source.shards(index, Path(data_dir))
     # A damaged file is named before the checksums of all are taken.
-    for file in files:
-        if not file.is_remote:
-            file.check()
+    _check_files(files, are_remote=False)
     stamps = [file.stamp() for file in files]
     given_tokenizer = tokenizer.given(data_dir)
     settings: PlainDict = {
@@ -176,9 +174,7 @@ def plan_corpus(
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
     # Of a prepared corpus no remote file is opened.
     if not folder.exists():
-        for file in files:
-            if file.is_remote:
-                file.check()
+        _check_files(files, are_remote=True)
     return CorpusPlan(
         name=name,
         folder=folder,
@@ -191,6 +187,12 @@ def plan_corpus(
         tokenizer=tokenizer,
         given_tokenizer=given_tokenizer,
     )
+
+
+def _check_files(files: Sequence[Shard], *, are_remote: bool) -> None:
+    for file in files:
+        if file.is_remote == are_remote:
+            file.check()
 
 
 def _source_facts(

@@ -118,18 +118,16 @@ class TokenizerSettings:
         if given:
             size = given.vocab_size
             vocabulary = given.fingerprint
-        sample = {}
-        # Folders of older versions are named without it.
+        # Folders of older versions are named without these.
+        further: PlainDict = {}
         if given is None and self.sample_characters != SAMPLE_CHARACTERS:
-            sample = {"sample_characters": self.sample_characters}
-        types = {}
+            further["sample_characters"] = self.sample_characters
         if given and given.can_have_token_types and not given.has_token_types:
-            types = {"token_types": "one"}
+            further["token_types"] = "one"
         return {
             "kind": self.kind,
             "vocab_size": size,
             "vocabulary": vocabulary,
             **self._rules,
-            **sample,
-            **types,
+            **further,
         }

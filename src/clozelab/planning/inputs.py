@@ -352,13 +352,11 @@ def _write_links(base: Path, given: Given) -> None:
     targets = {base / name: target.resolve() for name, target in given.links.items()}
     for key in {name.partition("/")[0] for name in given.links} - {TASK_LINKS}:
         # What is written into a folder that is a link would replace the person's own files.
-        if (base / key).is_symlink():
-            (base / key).unlink()
-        else:
-            shutil.rmtree(base / key, ignore_errors=True)
+        shutil.rmtree(base / key, ignore_errors=True)
+        (base / key).unlink(missing_ok=True)
     for link, target in targets.items():
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)  # of a task
         link.symlink_to(target)
 
 

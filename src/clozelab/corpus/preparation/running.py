@@ -166,9 +166,8 @@ class Preparation:
         """
         names = [*map(pass_name, range(len(self.work.passes))), TOKENS]
         finished = set[str]()
-        for finishing in names[names.index(name) :]:
-            folder = self.work.folder / finishing
-            finished.update(path.name for path in folder.glob("*.npz"))
+        for later in names[names.index(name) :]:
+            finished.update(path.name for path in (self.work.folder / later).glob("*.npz"))
         paths = self._shard_files(name)
         return [shard for shard, path in enumerate(paths) if path.name not in finished]
 

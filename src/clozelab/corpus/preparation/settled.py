@@ -70,7 +70,8 @@ class Settled:
         facts = read_facts(path)
         facts["limits"] = dict(facts["limits"])
         facts["tallies"] = add_tallies([facts["tallies"]])
-        return cls(**read_arrays(path, ARRAYS), **facts)
+        facts |= read_arrays(path, ARRAYS)
+        return cls(**facts)
 
 
 def settle(paths: Sequence[Path], validation_fraction: float, sample_characters: float) -> Settled:
@@ -172,13 +173,10 @@ def held_out_limits(stretches: Mapping[int, Units], validation_fraction: float) 
 
 def _held_out_anywhere(stretches: Mapping[int, Units], limits: Mapping[int, int]) -> np.ndarray:
     """The hashes of stretches that one source holds out and another one would train on."""
-    held_out = [np.empty(0, np.uint64)]
-    trained_on = [np.empty(0, np.uint64)]
-    for source, (hashes, _) in stretches.items():
-        is_held_out = hashes < limits[source]
-        held_out.append(hashes[is_held_out])
-        trained_on.append(hashes[~is_held_out])
-    return np.intersect1d(np.concatenate(held_out), np.concatenate(trained_on))
+    hashes = np.concatenate([np.empty(0, np.uint64), *(each for each, _ in stretches.values())])
+    below = [each < limits[source] for source, (each, _) in stretches.items()]
+    is_held_out = np.concatenate([np.empty(0, bool), *below])
+    return np.intersect1d(hashes[is_held_out], hashes[~is_held_out])
 
 
 def sample_limit(hashes: np.ndarray, characters: np.ndarray, max_characters: float) -> int:
