@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -452,6 +453,7 @@ class Composed:
     def __init__(self, stage: str, node: DictConfig, hydra: DictConfig | None = None) -> None:
         self.stage = stage
         self.node = node
+        self.composed_ns = time.time_ns()
         self._hydra = hydra
 
     @classmethod

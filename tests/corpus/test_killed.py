@@ -20,6 +20,8 @@ from tests import forked
 from tests.corpus.test_prepare import files_of
 from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, facts, prepare
 
+from clozelab.corpus import prepare as prepare_module
+from clozelab.corpus.files import CorpusCounts
 from clozelab.corpus.preparation import passes, running, texts
 from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.steps.clean import Clean
@@ -108,8 +110,14 @@ class Killed(Exception):
     """Stands for a kill between two files."""
 
 
+SURVEYS = (Clean(), RepeatedLines(max_count=3), RepeatedLines(max_count=2))
+
+
+@pytest.mark.parametrize("steps", [(Clean(),), SURVEYS], ids=["clean", "surveys"])
 @pytest.mark.parametrize("distance", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
+def test_a_kill_before_any_file(
+    tmp_path: Path, distance: int, steps: tuple[CorpusStep, ...]
+) -> None:
     """Ended before its n-th file, for every n in the long form; the same command goes on."""
     write_file = passes.write_file
     written: list[str] = []
@@ -126,16 +134,16 @@ def test_a_kill_before_any_file(tmp_path: Path, distance: int) -> None:
         patch.object(passes, "write_file", write_some),
     ):
         limit = 1000
-        whole = files_of(prepare(CORPORA["several"], tmp_path / "whole"))
+        whole = files_of(prepare(CORPORA["several"], tmp_path / "whole", steps=steps))
         files = sorted(written)
         assert len(files) >= 6
         for number in range(1, len(files), distance):
             limit = number
             written.clear()
             with pytest.raises(Killed):
-                prepare(CORPORA["several"], tmp_path / str(number))
+                prepare(CORPORA["several"], tmp_path / str(number), steps=steps)
             limit = 1000
-            prepared = prepare(CORPORA["several"], tmp_path / str(number))
+            prepared = prepare(CORPORA["several"], tmp_path / str(number), steps=steps)
             assert files_of(prepared) == whole
             assert sorted(written) == files, "no finished shard is made again"
 
@@ -201,13 +209,31 @@ def test_a_worker_stays_below_600_megabytes(tmp_path: Path) -> None:
     assert max(peaks) < 600, peaks
 
 
-def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    def change(_: object) -> None:
+@pytest.mark.parametrize("moment", ["hashed", "read"])
+def test_a_text_that_changes_while_it_is_hashed_or_read_is_refused(
+    tmp_path: Path, moment: str
+) -> None:
+    read_texts = running.Preparation.read_texts
+    source_facts = prepare_module._source_facts
+
+    def change() -> None:
         path = tmp_path / "data" / "a.jsonl.zst"
         path.write_bytes(path.read_bytes() * 2)
 
+    def change_when_read(preparation: running.Preparation) -> CorpusCounts:
+        change()
+        return read_texts(preparation)
+
+    def change_when_hashed(*arguments: Any) -> Any:
+        facts = source_facts(*arguments)
+        change()
+        return facts
+
+    place: tuple[Any, str, Any] = (running.Preparation, "read_texts", change_when_read)
+    if moment == "hashed":
+        place = (prepare_module, "_source_facts", change_when_hashed)
     with (
-        patch.object(running.Preparation, "read_texts", change),
+        patch.object(*place),
         pytest.raises(ValueError, match="changed while it was read; run the prepare stage again"),
     ):
         prepare(CORPORA["jsonl_zst"], tmp_path)

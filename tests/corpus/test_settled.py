@@ -161,6 +161,20 @@ def test_a_source_of_one_stretch_is_trained_on_unless_all_are(tmp_path: Path) ->
     assert sorted(sides_of(tmp_path, single, 0.3).values()) == [[False], [True]]
 
 
+def test_a_stretch_lies_on_one_side_in_all_sources(tmp_path: Path) -> None:
+    book = make_book(0, 0, 400_000)
+    articles = [make_book(1, 100 + n, 3_000) for n in range(100)]
+    excerpts: list[Document] = []
+    start = 0
+    for end, _, _ in stretches(book.lines):
+        excerpts.append(Document(0, len(excerpts), 1, book.lines[start:end]))
+        start = end
+    sides = sides_of(tmp_path, [book, *excerpts, *articles], 0.3)
+    of_excerpts = [sides[1, one.index] for one in excerpts]
+    assert sides[0, 0] == list(chain.from_iterable(of_excerpts))
+    assert len(set(sides[0, 0])) == 2
+
+
 @pytest.mark.parametrize("other", ["Alone.", "One more."])
 def test_a_text_that_repeats_itself_leaves_no_side_empty(tmp_path: Path, other: str) -> None:
     """Its stretches are all the same text, and lie on one side."""

@@ -276,6 +276,14 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
         pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv")
     data = pairs_of(tokenizer, tmp_path, is_causal=False, files="mine.tsv", columns=columns)
     assert list(data.pairs.group) == ["mine"] * len(PAIRS)
+    # Files of one name in two folders are two groups, each of equal weight.
+    for number, folder in enumerate(("a", "b"), 1):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "more.tsv").write_text("".join(["good\tbad\n", *rows[:number]]))
+    for files in ("*/*.tsv", str(tmp_path / "[ab]" / "*.tsv")):
+        data = pairs_of(tokenizer, tmp_path, is_causal=False, files=files, columns=columns)
+        assert list(data.pairs.group) == ["a_more.tsv", "b_more.tsv", "b_more.tsv"]
+        assert data.content[-2:] == data.group_names
 
 
 @pytest.mark.parametrize(

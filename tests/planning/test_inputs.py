@@ -176,6 +176,30 @@ def test_inputs_are_remembered_and_kept_apart() -> None:
     assert fill("report", ["mine", "experiment=mine_2"]) == second
 
 
+TEXTS = {"folder": "texts", "glob": "texts/*.txt", "file": "texts/a.txt", "link": "{given}/text"}
+
+
+@pytest.mark.parametrize(
+    "ways", [("folder", "glob"), ("glob", "folder"), ("file", "folder", "link")]
+)
+def test_inputs_said_in_another_way_leave_the_files_as_they_are(ways: tuple[str, ...]) -> None:
+    given = Path("runs/mine/adapt/given")
+    for way in ways:
+        fill("plan", ["mine", *GIVEN, f"inputs.text={TEXTS[way].format(given=given)}"])
+        assert not Path("texts/a.txt").is_symlink()
+        assert Path("texts/a.txt").read_text() == "one\ntwo\n"
+        assert (given / "text/a.txt").samefile("texts/a.txt")
+
+
+def test_a_text_is_what_was_said_last() -> None:
+    Path("texts/b.txt").write_text("four\n")
+    Path("texts/c.txt").write_text("five\n")
+    fill("plan", ["mine", *GIVEN, "inputs.text=texts/[ab].txt"])
+    fill("plan", ["mine", *GIVEN, "inputs.text=texts/[bc].txt"])
+    links = Path("runs/mine/adapt/given/text").iterdir()
+    assert sorted(link.name for link in links) == ["b.txt", "c.txt"]
+
+
 def test_records_name_inputs_without_their_place() -> None:
     config = {
         "runs_dir": "/home/me/runs",

@@ -166,6 +166,26 @@ def test_what_is_held_or_fresh_stays(
     }
 
 
+@pytest.mark.parametrize(
+    ("lock", "filled"),
+    [
+        ("corpora/.text-half.lock", ["corpora/.text-half.tmp", "corpora/.text-half.work"]),
+        (".tasks.lock", ["tasks/.mrpc-half-x1"]),
+    ],
+)
+def test_what_a_preparation_fills_stays_with_its_lock(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], lock: str, filled: list[str]
+) -> None:
+    work = world[1] / "corpora/.text-half.work"
+    work.mkdir()
+    age(work)
+    leftovers = {f"cache/{name}" for name in filled}
+    with (world[1] / lock).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert listed(world, capsys, "what=leftovers")[0].isdisjoint(leftovers)
+    assert listed(world, capsys, "what=leftovers")[0] >= leftovers
+
+
 def test_what_changed_within_the_hour_stays(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,21 @@ def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
     assert not is_done(folder, stage="pretrain", config=cfg)
 
 
+def test_a_file_that_changed_after_it_was_hashed_is_never_settled(tmp_path: Path) -> None:
+    """Else a run of the former content would be complete whatever is there now."""
+    (tmp_path / "text.txt").write_text("one")
+    cfg = config(tmp_path, source="text*.txt")
+    time.sleep(0.02)  # a clock of files ticks slowly
+    (tmp_path / "text.txt").write_text("two")
+    folder = tmp_path / "run"
+    finish(folder, cfg)
+    assert not is_done(folder, stage="pretrain", config=cfg)
+    # The next run compares what the file holds, and may watch it again.
+    later = config(tmp_path, source="text*.txt")
+    finish(folder, later)
+    assert is_done(folder, stage="pretrain", config=later)
+
+
 def test_more_files_than_can_be_watched_are_never_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,10 +216,12 @@ def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     look.
     """
     (tmp_path / "text.txt").write_text("one.")
-    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
+    sources = {"sources": [{"name": "mine", "path": "text.txt"}]}
+    cfg = config(tmp_path, corpus=sources)
     finish(tmp_path / "run", cfg)
     os.utime(tmp_path / "text.txt", (1, 1))
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
+    cfg = config(tmp_path, corpus=sources)  # as of the next command
     with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
         assert run.is_complete
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)

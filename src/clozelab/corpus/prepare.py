@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 # raise it with every change of reading, splitting or tokenisation: it renames the folder
 PREPARATION_VERSION = 4
+# the same for changes of how several sources are split
+SPLIT_VERSION = 2
 LIBRARIES = ("tokenizers", "sentencex")  # whose versions may change a result
 
 
@@ -63,6 +65,7 @@ class CorpusPlan:
     folder: Path
     settings: PlainDict  # what the folder's name is a hash of
     files: list[Shard]
+    stamps: list[object]  # of the files, taken before their checksums
     source_names: Sequence[str]
     validation_fraction: float
     steps: Sequence[CorpusStep]
@@ -97,6 +100,7 @@ def prepare_corpus(
         if folder.exists():
             try:
                 corpus = PreparedCorpus.open(folder)
+                _require_token_types(corpus, plan.given_tokenizer)
                 # of a run that was killed when all was done
                 shutil.rmtree(work_folder, ignore_errors=True)
                 return corpus
@@ -121,6 +125,12 @@ def prepare_corpus(
         return PreparedCorpus.open(folder)
 
 
+def _require_token_types(corpus: PreparedCorpus, given: Tokenizer | None) -> None:
+    """ValueError for a folder of an older version, which any number of token types shared."""
+    if given is not None and given.has_token_types != corpus.tokenizer.has_token_types:
+        raise ValueError(f"{corpus.folder} has a tokenizer of other token types")
+
+
 def plan_corpus(
     name: str,
     sources: Sequence[CorpusSource | DatasetSource],
@@ -133,7 +143,8 @@ def plan_corpus(
     """Say what `prepare_corpus` would prepare, and where; nothing is written.
 
     Relative paths of sources start at data_dir. `validation_fraction` is of every source's text, in
-    stretches by hash. ValueError: no files, or wrong settings.
+    stretches by hash; what one source holds out, no other one trains on. ValueError: no files, or
+    wrong settings.
     """
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(
@@ -147,11 +158,10 @@ def plan_corpus(
     for index, source in enumerate(sources):
         files += source.shards(index, Path(data_dir))
     # A damaged file is named before the checksums of all are taken.
-    for file in files:
-        if not file.is_remote:
-            file.check()
+    _check_files(files, are_remote=False)
+    stamps = [file.stamp() for file in files]
     given_tokenizer = tokenizer.given(data_dir)
-    settings = {
+    settings: PlainDict = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
         "sources": _source_facts(sources, files),
@@ -159,23 +169,30 @@ def plan_corpus(
         "tokenizer": tokenizer.identity(given_tokenizer),
         "validation_fraction": validation_fraction,
     }
+    if len(sources) > 1:
+        settings["split_version"] = SPLIT_VERSION
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
     # Of a prepared corpus no remote file is opened.
     if not folder.exists():
-        for file in files:
-            if file.is_remote:
-                file.check()
+        _check_files(files, are_remote=True)
     return CorpusPlan(
         name=name,
         folder=folder,
         settings=settings,
         files=files,
+        stamps=stamps,
         source_names=names,
         validation_fraction=validation_fraction,
         steps=tuple(steps),
         tokenizer=tokenizer,
         given_tokenizer=given_tokenizer,
     )
+
+
+def _check_files(files: Sequence[Shard], *, are_remote: bool) -> None:
+    for file in files:
+        if file.is_remote == are_remote:
+            file.check()
 
 
 def _source_facts(
@@ -194,16 +211,16 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: 
     versions = {name: version(name) for name in LIBRARIES}
     key = {
         "settings": digest(plan.settings),
+        "split_version": SPLIT_VERSION,
         "shard_characters": texts.SHARD_CHARACTERS,
         "versions": {"clozelab": __version__, **versions},
     }
     begin_work(work_folder, key)
     work = Work(work_folder, plan.steps, learns=plan.given_tokenizer is None)
-    stamps = [file.stamp() for file in plan.files]
     with make_pool(work) as pool:
         preparation = Preparation(work, pool, plan.files)
         counts = preparation.read_texts()
-        if [file.stamp() for file in plan.files] != stamps:
+        if [file.stamp() for file in plan.files] != plan.stamps:
             raise ValueError(
                 f"the text of corpus {plan.name} changed while it was read; run the prepare stage"
                 " again"

@@ -112,20 +112,22 @@ class TokenizerSettings:
         return tokenizer
 
     def identity(self, given: Tokenizer | None) -> PlainDict:
-        """What decides the ids, wherever the file lies."""
+        """What decides the ids and the token types, wherever the file lies."""
         size = self.vocab_size
         vocabulary = None
         if given:
             size = given.vocab_size
             vocabulary = given.fingerprint
-        sample = {}
-        # Folders of older versions are named without it.
+        # Folders of older versions are named without these.
+        further: PlainDict = {}
         if given is None and self.sample_characters != SAMPLE_CHARACTERS:
-            sample = {"sample_characters": self.sample_characters}
+            further["sample_characters"] = self.sample_characters
+        if given and given.can_have_token_types and not given.has_token_types:
+            further["token_types"] = "one"
         return {
             "kind": self.kind,
             "vocab_size": size,
             "vocabulary": vocabulary,
             **self._rules,
-            **sample,
+            **further,
         }

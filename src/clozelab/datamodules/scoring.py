@@ -20,9 +20,11 @@ Letters: N questions, B questions of a batch, P tokens that are asked for.
 from __future__ import annotations
 
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -87,6 +89,19 @@ class Questions(Sequences):
             "prediction_labels": self.ids[numbers],
             "prediction_index": numbers,
         }
+
+
+def _names_of(paths: Sequence[Path]) -> list[str]:
+    """The files' names without their suffixes; where two are the same, with their folders."""
+    stems = _stems_of(paths)
+    if len(set(stems)) == len(stems):
+        return stems
+    common = os.path.commonpath([path.parent for path in paths])
+    return ["_".join(path.relative_to(common).parts) for path in paths]
+
+
+def _stems_of(paths: Sequence[Path]) -> list[str]:
+    return [path.stem for path in paths]
 
 
 def token_ranges(starts: Ints, lengths: Ints) -> Tokens:
@@ -269,7 +284,12 @@ class MinimalPairs(ScoringDataModule):
                 " (data_dir, or measure.data.files, is wrong)\n  how to get them:"
                 f" {' '.join(how_to_get.split())}"
             )
-        self.content = [file_sha256(path) for path in self.paths]
+        self.group_names = _names_of(self.paths)
+        content = [file_sha256(path) for path in self.paths]
+        # Older runs took files of one name for one group.
+        if not self.has_groups and self.group_names != _stems_of(self.paths):
+            content += self.group_names
+        self.content = content
         self.synthetic = generator_of(self.inputs.data_dir, self.paths)
 
     def make_questions(self) -> Questions:
@@ -307,7 +327,7 @@ class MinimalPairs(ScoringDataModule):
                 f"{error}; measure.data.columns names the columns to read, null the others"
             ) from error
         self.facts["bad_rows"] = sum(table.num_bad_rows for table in tables)
-        for path, table in zip(self.paths, tables, strict=True):
+        for path, name, table in zip(self.paths, self.group_names, tables, strict=True):
             if table.num_bad_rows:  # a score is over the others
                 log.warning(
                     "%s: %d damaged row(s) of %s left out",
@@ -316,7 +336,7 @@ class MinimalPairs(ScoringDataModule):
                     path,
                 )
             rows += table.texts
-            groups += table.labels or [path.stem] * len(table)
+            groups += table.labels or [name] * len(table)
         return rows, groups
 
     def _pair_table(

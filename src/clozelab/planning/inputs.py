@@ -48,6 +48,7 @@ OF_A_FORM = ("inputs", "longer_vocabularies", "scale")
 TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
 FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
+TASK_LINKS = "tasks"  # its name
 
 
 @dataclass
@@ -246,7 +247,7 @@ def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> N
             given.tasks.append(task)
             given.checksums[task.name] = digest([task.node, checksums])
             for name, path in task.files.items():
-                given.links[f"tasks/{task.name}/{name}"] = path
+                given.links[f"{TASK_LINKS}/{task.name}/{name}"] = path
 
 
 def _tasks_of(word: str, settings: Mapping[str, str], key: str) -> list[GivenTask]:
@@ -323,12 +324,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
     if _given_before(filled) != given.checksums:
         for key in form.longer_vocabularies:
             shutil.rmtree(base / key, ignore_errors=True)
-    for name, target in given.links.items():
-        link = base / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.resolve())
-
+    _write_links(base, given)
     given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
     filling = _Filling(_replacements(form, given, given_folder), given.tasks)
     paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
@@ -341,13 +337,27 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: f"{given_folder}/tasks"})
+            node = _replace(task.node, {FILES: f"{given_folder}/{TASK_LINKS}"})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():
             _lengthen(
                 base / key, base / spec.of, base / given.values[spec.text], given.values[spec.add]
             )
+
+
+def _write_links(base: Path, given: Given) -> None:
+    """Link to what is given; links of an earlier call go, but those of other tasks."""
+    # Resolved before any link goes: somebody may have named one.
+    targets = {base / name: target.resolve() for name, target in given.links.items()}
+    for key in {name.partition("/")[0] for name in given.links} - {TASK_LINKS}:
+        # What is written into a folder that is a link would replace the person's own files.
+        shutil.rmtree(base / key, ignore_errors=True)
+        (base / key).unlink(missing_ok=True)
+    for link, target in targets.items():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)  # of a task
+        link.symlink_to(target)
 
 
 def _replacements(form: Experiment, given: Given, place: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ KINDS = {
 }
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings", "mined")
+PREPARATION_ENDINGS = (".tmp", ".work")  # of the hidden folders of a corpus
 
 
 @dataclass
@@ -109,8 +110,11 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
 
 def _cut_off_preparation(path: Path) -> Iterator[Garbage]:
     """Yield the hidden folder of a preparation, unless that still fills it."""
-    # .wiki-0a1b.tmp is filled by whoever holds the lock .wiki-0a1b.lock
-    lock = path.with_name(path.name.removesuffix(".tmp") + ".lock")
+    # .wiki-0a1b.tmp and .wiki-0a1b.work are filled by whoever holds the lock .wiki-0a1b.lock;
+    # .mrpc-0a1b-x1y2, which has no such ending, by whoever holds that of its room: .tasks.lock
+    lock = path.parent.with_name(f".{path.parent.name}.lock")
+    if path.suffix in PREPARATION_ENDINGS:
+        lock = path.with_suffix(".lock")
     if not is_held(lock):
         yield Garbage("leftovers", path, "a killed process left it", lock)
 

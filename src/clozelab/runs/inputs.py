@@ -7,6 +7,7 @@ quickly whether a complete run's inputs are surely untouched.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from clozelab.text.plain import ReadOnlyJson, flatten, read_json
 MOST_NAMED = 4
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
-"""Stands for files too many or not to be found: only the run can say more."""
+"""Stands for files too many, not to be found or just changed: only the run can say more."""
 # a.path, corpus.steps.1.decontaminate.files.0, task.data.extra_validation_files.mine
 FOLDER_KEYS = re.compile(r".*(\.(path|folder|files|adapter)|_file|_files\.\w+|_extra)(\.\d+)?")
 """Keys whose plain word may be a folder."""
@@ -95,12 +96,16 @@ def _module_folders(folder: Path) -> list[Path]:
         raise ValueError(f"{modules} is damaged: it lists no modules with a path each") from None
 
 
-def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
+def watched_files(config: Composed, *, since_composed: bool = False) -> dict[str, tuple[int, ...]]:
     """Return every file that the configuration names -> what tells whether it was touched.
 
     That is its size, its inode, and the times (ns) of its content and of any change; the last one
-    cannot be set.
+    cannot be set. With `since_composed` it is UNWATCHED where a file changed since then: a run may
+    have read what it was before. A corpus that is generated meanwhile does not change again.
     """
+    latest = math.inf
+    if since_composed and not config.get("corpus.generator"):
+        latest = config.composed_ns
     watched = {}
     try:
         for path in _named_files(config):
@@ -113,7 +118,7 @@ def watched_files(config: Composed) -> dict[str, tuple[int, ...]]:
                 status.st_mtime_ns,
                 status.st_ctime_ns,
             )
-            if len(watched) > MAX_WATCHED_FILES:
+            if status.st_ctime_ns > latest or len(watched) > MAX_WATCHED_FILES:
                 return {UNWATCHED: (-1,)}
     except (OSError, RuntimeError, ValueError):
         # no such source, nobody's "~", no pattern, a file that just went

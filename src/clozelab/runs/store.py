@@ -504,7 +504,7 @@ def new_record(
         "code": digest(code),
         "modules": modules,
         "home": _home_of(folder, config),
-        "watched": watched_files(config),
+        "watched": watched_files(config, since_composed=True),
         "process": Process(pid=os.getpid(), host=platform.node()),
     }
     origin |= {**provenance_of(config.origin), **host_facts()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Callable
@@ -51,6 +52,26 @@ def write_rows_called_json(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def write_race(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    article = EXAMPLE.replace("Mr. Abel's", "Mr.\nAbel's")
+    content = {"answers": ["A"], "options": [["a", "b", "c", "d"]], "article": article}
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def write_packed_json(path: Path) -> None:
+    path.write_bytes(gzip.compress(json.dumps({"data": [EXAMPLE]}, indent=1).encode()))
+
+
+def write_rows_called_text(path: Path) -> None:
+    rows = [{"text": "short"}, {"text": EXAMPLE.replace("council ", "council\n")}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_lists_of_words(path: Path) -> None:
+    path.write_text(json.dumps({"tokens": EXAMPLE.split(), "tags": [0] * 19}), encoding="utf-8")
+
+
 def write_parquet(path: Path) -> None:
     parquet.write_table(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]}), path)
 
@@ -78,6 +99,10 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "train.jsonl": write_jsonl,
     "train-v2.0.json": write_squad,
     "rows.json": write_rows_called_json,
+    "RACE": lambda path: write_race(path / "high" / "1.txt"),
+    "train.json.gz": write_packed_json,
+    "rows.txt": write_rows_called_text,
+    "words.jsonl": write_lists_of_words,
     "train.parquet": write_parquet,
     "lines.txt": write_lines,
     "train.txt": write_words_and_tags,

@@ -160,9 +160,16 @@ class Preparation:
         return [self.work.shard_file(name, shard) for shard in range(self.num_shards)]
 
     def _unfinished(self, name: str) -> list[int]:
-        """The shards that a pass has not finished."""
+        """The shards that a pass has not finished.
+
+        A later pass deletes what it came from, so its file says that all before it is finished.
+        """
+        names = [*map(pass_name, range(len(self.work.passes))), TOKENS]
+        finished = set[str]()
+        for later in names[names.index(name) :]:
+            finished.update(path.name for path in (self.work.folder / later).glob("*.npz"))
         paths = self._shard_files(name)
-        return [shard for shard, path in enumerate(paths) if not path.exists()]
+        return [shard for shard, path in enumerate(paths) if path.name not in finished]
 
     @contextmanager
     def _progress(self, description: str) -> Iterator[Callable[[int], None]]:

@@ -22,6 +22,7 @@ from clozelab.corpus.steps.step import Arrays
 ALL_HASHES = 2**64
 # of all characters: lines that have more of them are counted
 COUNTED_SHARE = 0.004
+ARRAYS = ("is_kept", "starts", "held_out_anywhere")  # of what is settled
 Units = tuple[np.ndarray, np.ndarray]  # hashes uint64 [N] and characters int64 [N]
 
 
@@ -32,6 +33,7 @@ class Settled:
     is_kept: np.ndarray  # bool [D], in the order of the shards: not the copy of an earlier document
     starts: np.ndarray  # int64 [shards + 1], of each shard's documents
     limits: Mapping[int, int]  # by source: stretches of lower hashes are held out
+    held_out_anywhere: np.ndarray  # uint64: of stretches that one source holds out, others not
     sample_limit: int  # blocks of lower hashes are what a vocabulary is learnt from
     lines: Sequence[str]  # that may be frequent
     num_sentences: int
@@ -49,7 +51,7 @@ class Settled:
 
     def is_held_out(self, sources: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         """Whether each stretch is held out, bool [T]; `sources` and `hashes` are [T]."""
-        is_held_out = np.zeros(len(hashes), dtype=bool)
+        is_held_out = np.isin(hashes, self.held_out_anywhere)
         for source, limit in self.limits.items():
             is_held_out |= (sources == source) & (hashes < limit)
         return is_held_out
@@ -57,7 +59,7 @@ class Settled:
     def write(self, path: Path) -> None:
         """Write it as a file."""
         facts = dict(vars(self))
-        arrays = {name: facts.pop(name) for name in ("is_kept", "starts")}
+        arrays = {name: facts.pop(name) for name in ARRAYS}
         facts["limits"] = list(self.limits.items())
         facts["tallies"] = [tally.facts() for tally in self.tallies]
         write_file(path, arrays, facts)
@@ -68,8 +70,8 @@ class Settled:
         facts = read_facts(path)
         facts["limits"] = dict(facts["limits"])
         facts["tallies"] = add_tallies([facts["tallies"]])
-        arrays = read_arrays(path, ["is_kept", "starts"])
-        return cls(is_kept=arrays["is_kept"], starts=arrays["starts"], **facts)
+        facts |= read_arrays(path, ARRAYS)
+        return cls(**facts)
 
 
 def settle(paths: Sequence[Path], validation_fraction: float, sample_characters: float) -> Settled:
@@ -92,12 +94,14 @@ def settle(paths: Sequence[Path], validation_fraction: float, sample_characters:
     hashes, characters = _units_of(columns, "block", is_kept)
     block_limit = sample_limit(hashes, characters, sample_characters)
     lines = _frequent_lines(paths, COUNTED_SHARE * copies.characters.total())
+    limits = held_out_limits(stretches, validation_fraction)
     num_sentences = columns["document_sentences"][is_kept].sum()
     num_stretches = sum(len(np.unique(each)) for each, _ in stretches.values())
     return Settled(
         is_kept=is_kept,
         starts=starts,
-        limits=held_out_limits(stretches, validation_fraction),
+        limits=limits,
+        held_out_anywhere=_held_out_anywhere(stretches, limits),
         sample_limit=block_limit,
         lines=lines,
         num_sentences=int(num_sentences),
@@ -165,6 +169,14 @@ def held_out_limits(stretches: Mapping[int, Units], validation_fraction: float) 
     if limits and all_single:
         limits[min(limits, key=limits.__getitem__)] = ALL_HASHES
     return limits
+
+
+def _held_out_anywhere(stretches: Mapping[int, Units], limits: Mapping[int, int]) -> np.ndarray:
+    """The hashes of stretches that one source holds out and another one would train on."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(each for each, _ in stretches.values())])
+    below = [each < limits[source] for source, (each, _) in stretches.items()]
+    is_held_out = np.concatenate([np.empty(0, bool), *below])
+    return np.intersect1d(hashes[is_held_out], hashes[~is_held_out])
 
 
 def sample_limit(hashes: np.ndarray, characters: np.ndarray, max_characters: float) -> int:

@@ -37,10 +37,11 @@ class Decontaminate(TableStep):
     texts in them count. A text of fewer words than the run is not looked for. `remove: lines` drops
     only the lines that the run stands in, and `lines_around` of them on either side.
 
-    The table has 10 bytes for each different run of the examples; each process reads it.
+    The table has 12 bytes for each different run of the examples; each process reads it.
     """
 
     name = "decontaminate"
+    version = 2  # of lists the words count together, and JSON whatever its file is called
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Decontaminate(TableStep):
             if not len(distinct):
                 log.warning("decontaminate: no text in %s has %d words", name, self.ngram)
             hashes.append(distinct)
-            files.append(np.full(len(distinct), number, dtype=np.uint16))
+            files.append(np.full(len(distinct), number, dtype=np.uint32))
         # Of several files with the same run the first one counts.
         ngrams, first = np.unique(np.concatenate(hashes), return_index=True)
         if not len(ngrams):

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from pathlib import Path
 
-from clozelab.readers.lines import file_suffix, parse_json, text_lines
-from clozelab.readers.records import DamagedRow
+from clozelab.readers.lines import (
+    beginning_of,
+    decoded_lines,
+    file_suffix,
+    parse_json,
+    text_lines,
+)
+from clozelab.readers.objects import begins_as_json, rows_of_objects
+from clozelab.readers.records import DamagedRow, Rows
 from clozelab.readers.tables import open_table, table_format
 
 WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
@@ -17,17 +24,23 @@ def texts_of_file(path: Path) -> Iterator[str]:
     """Every text of a table, of JSON, or of a file of lines; ValueError for a damaged file.
 
     Of a table these are its cells, the first line's included, as it may be no header. Of JSON these
-    are the values. Of other files these are the blocks between blank lines: as they are, and the
-    words of either of their first columns (CoNLL, conllu).
+    are the values, also in a file of another name (RACE's are called .txt). Of other files these
+    are the blocks between blank lines: as they are, and the words of either of their first columns
+    (CoNLL, conllu).
     """
-    is_json = file_suffix(path) == ".json"
+    is_table = table_format(path) is not None
     content = None
-    if is_json:
+    is_json = not is_table and begins_as_json(beginning_of(path))
+    if is_json or file_suffix(path) == ".json":
         content = _whole_json(path)
     if content is not None:
         yield from _texts_in(content)
-    elif is_json or table_format(path) is not None:
-        yield from _texts_of_table(path)
+    elif is_table or file_suffix(path) == ".json":
+        table = open_table(path)
+        yield from table.columns
+        yield from _texts_of_rows(table.rows())
+    elif is_json:
+        yield from _texts_of_rows(rows_of_objects(text_lines(path)))
     else:
         yield from _texts_of_lines(path)
 
@@ -35,7 +48,7 @@ def texts_of_file(path: Path) -> Iterator[str]:
 def _whole_json(path: Path) -> object:
     """The content of a file that is a single value of JSON; None for an object a line."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_json("\n".join(line for _, line in decoded_lines(path)))
     except ValueError:
         return None
 
@@ -47,12 +60,12 @@ def _texts_in(value: object) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts_in, value.values()))
     elif isinstance(value, list):
         yield from chain.from_iterable(map(_texts_in, value))
+        # They may be the words of a text.
+        yield " ".join(part for part in value if isinstance(part, str))
 
 
-def _texts_of_table(path: Path) -> Iterator[str]:
-    table = open_table(path)
-    yield from table.columns
-    for _, record in table.rows():
+def _texts_of_rows(rows: Rows) -> Iterator[str]:
+    for _, record in rows:
         # what can be read of a damaged row still counts
         cells = record.cells if isinstance(record, DamagedRow) else record
         yield from _texts_in(cells)
