@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from claims.analysis.statistics import Estimate
 
 PLUS_MINUS = "\u00b1"
+# of an interval: a smaller one is rounding error
+SMALLEST_END = 1e-5
 
 
 def percent(estimate: Estimate | None, decimals: int = 1) -> str:
@@ -46,6 +48,10 @@ def interval(estimate: Estimate | None, decimals: int = 1) -> str:
         return ""
     if estimate.has_no_spread:
         return "no spread"
+    # [0.0, +1.2] would not say on which side of zero its lower end is.
+    ends = [abs(end) for end in (estimate.low, estimate.high) if abs(end) > SMALLEST_END]
+    while ends and float(f"{min(ends):.{decimals}f}") == 0.0:
+        decimals += 1
     return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
 
 
