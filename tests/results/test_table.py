@@ -168,6 +168,23 @@ def test_a_real_score_is_no_generated_one() -> None:
     assert table_of("table1_glue", real, unsaid).cells["given", "rte"].scores
 
 
+def test_one_run_on_generated_files_leaves_the_real_ones_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nrows: [{row: a, arm: a}, {row: b, arm: a}]\ncolumns:\n"
+        "  [{name: RTE, task: rte}, {name: LM, from: pretrain, metric: validation/loss}]\n"
+    )
+    scores = {"validation/accuracy": 60.0}
+    real = [run("a", "rte", "validation/accuracy", scores, seed=seed) for seed in (1, 2)]
+    world = run("b", "rte", "validation/accuracy", scores, synthetic="microworld")
+    trained = real[0].model_copy(update={"stage": "pretrain", "config": {"arm": "a", "seed": 1}})
+    trained.facts = {"validation/loss": 2.0}
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, world, *real]))
+    assert len(table.cells["a", "rte"].scores) == 2 and not table.cells["b", "rte"].scores
+    assert table.excluded[0].startswith("rte: 1 run(s) of b are on files of microworld")
+    assert not any(column.is_synthetic for column in table.columns)
+    assert table.generator is None and not table.runs_on("b", "rte")
+
+
 GLUE_SCORES = {
     "cola": ["matthews"],
     "sst2": ["accuracy"],

@@ -178,8 +178,6 @@ def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
         about["counts"] = run.folder in counted
         lines = _task_lines(run, table)
         if run.stage == "pretrain":
-            # Encoders of one table are of one world, or all of real text.
-            about["synthetic"] = table.runs.synthetic
             lines = _pretraining_lines(run, table)
         for line in lines:
             yield {key: spreadsheet_text(value) for key, value in (about | line).items()}
