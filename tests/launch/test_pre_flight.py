@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.composing import given
 from tests.screens import refuses
 
 from clozelab.config import Composed
@@ -19,6 +20,7 @@ from clozelab.launch.progress import plan_file
 from clozelab.launch.sweep import compose
 from clozelab.planning import reproduction
 from clozelab.planning.steps import Step
+from clozelab.runs.progress import read_launches
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 
@@ -161,7 +163,19 @@ def test_the_first_batch_alone_removes_an_older_plan(tmp_path: Path) -> None:
     pool.verb = "pretrain"
     plan = tmp_path / plan_file("pretrain")
     plan.write_text("{}")
-    pool._preflight([], [], is_first=False)
+    pool._preflight([], is_first=False)
     assert plan.exists()
-    pool._preflight([], [], is_first=True)
+    pool._preflight([], is_first=True)
     assert not plan.exists()
+
+
+def test_the_jobs_of_every_batch_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(SKIP_DOCTOR, raising=False)
+    pool = ProcessLauncher(jobs_at_once=1, grace_seconds=1.0, fork=False)
+    pool.sweep_dir = tmp_path / "launcher"
+    pool.verb = "pretrain"
+    pool.names = []
+    for seeds in ((1, 2), (3,)):
+        pool._note_jobs([given("pretrain", {"arm": "mlm", "seed": seed}) for seed in seeds])
+    jobs = read_launches(tmp_path)["pretrain"].jobs
+    assert [job.seeds for job in jobs] == ["1", "2", "3"]

@@ -34,7 +34,7 @@ from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_fil
 from clozelab.launch.sweep import refuse_repeated
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
-from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
+from clozelab.runs.record import DAMAGED, KILLED, JobName, Record, read_record
 from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
@@ -98,6 +98,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         self.estimate = SweepEstimate()
         # what its jobs' tracker shows of the sweep so far
         self.rows: list[dict[str, object]] = []
+        self.names: list[JobName] = []  # of the jobs of all batches so far
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -113,7 +114,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         composed, planned = self._compose_jobs(job_overrides, console)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_inputs(jobs, composed)
-        self._preflight(composed, planned, is_first=initial_job_idx == 0)
+        self._note_jobs(composed)
+        self._preflight(planned, is_first=initial_job_idx == 0)
         self.estimate = SweepEstimate.read(
             self.sweep_dir, self.verb, is_part=_is_part_of_reproduction()
         )
@@ -201,20 +203,24 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             is_resumed=plan.status in BEGUN,
         )
 
-    def _preflight(
-        self, composed: Sequence[Composed], planned: Sequence[PlannedJob], *, is_first: bool
-    ) -> None:
-        """Before the first batch of a sweep, note what is started and have it looked at."""
+    def _note_jobs(self, composed: Sequence[Composed]) -> None:
+        """Note what is started for `clozelab status`: the jobs of this batch and of those before.
+
+        It then knows how many jobs there are to be.
+        """
+        if self.verb in TRAININGS and composed and not _is_part_of_reproduction():
+            self.names += names_of(composed)
+            words = [self.verb, *sys.argv[1:]]
+            write_launch(self.sweep_dir.parent, words, {self.verb: self.names})
+
+    def _preflight(self, planned: Sequence[PlannedJob], *, is_first: bool) -> None:
+        """Before the first batch of a sweep, have it looked at."""
         if not is_first:
             return
         # An older sweep's plan; the pre-flight writes ours.
         (self.sweep_dir / plan_file(self.verb)).unlink(missing_ok=True)
         if not planned:
             return
-        # For `clozelab status`, which then knows how many jobs there are to be.
-        if self.verb in TRAININGS and not _is_part_of_reproduction():
-            names = names_of(composed)
-            write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
