@@ -91,12 +91,13 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     assert job.flops < 10 * 300 * job.lengths.tokens * 3 * per_token + training
 
 
-def test_the_unit_is_that_of_the_main_score(jobs: list[TaskJob]) -> None:
+def test_a_task_knows_the_units_of_its_scores(jobs: list[TaskJob]) -> None:
     job = jobs[0]
     target = {"_target_": "clozelab.tasks.token_numbers.TokenNumberTarget"}
     task = replace(job.settings.task, target=target, metric="validation/mae")
     in_points = replace(job, settings=replace(job.settings, task=task))
-    assert (job.unit, in_points.unit) == ("percent", "points")
+    assert (job.units[""], in_points.units[""]) == ("percent", "points")
+    assert in_points.units["mae"] == "points" and "mae" not in job.units
 
 
 def test_frozen_layers_are_not_counted_as_trained(jobs: list[TaskJob]) -> None:
