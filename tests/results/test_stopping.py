@@ -53,7 +53,11 @@ def test_a_night_between_two_sessions_is_no_work(sessions: int) -> None:
     runs = []
     for hour, day in ((10, 2), (11, 3 - sessions)):
         (run, *_) = simulation.records(DIFFERENCES, 1)
-        times = {"seconds": 3600.0, "started": f"2026-01-0{day}T{hour}:00:00+00:00"}
+        times = {
+            "seconds": 3600.0,
+            "sessions": sessions,
+            "started": f"2026-01-0{day}T{hour}:00:00+00:00",
+        }
         times["finished"] = f"2026-01-02T{hour + 1}:00:00+00:00"
         runs.append(run.model_copy(update=times))
     assert seconds_of_work([(runs, 2)]) == 7200.0

@@ -30,10 +30,11 @@ def _parallelism(runs: Iterable[Record]) -> float:
     stretches = []
     for run in runs:
         if run.finished:
-            end = datetime.fromisoformat(run.finished)
-            # Of several sessions their time is known, and not what lay between them.
-            begin = end - timedelta(seconds=run.seconds)
-            stretches.append((max(begin, datetime.fromisoformat(run.started)), end))
+            begin, end = map(datetime.fromisoformat, (run.started, run.finished))
+            # A night may lie between two sessions; `seconds` counts the sessions alone.
+            if run.sessions > 1:
+                begin = end - timedelta(seconds=run.seconds)
+            stretches.append((begin, end))
     busy = 0.0
     wall = 0.0
     latest = datetime.min.replace(tzinfo=UTC)
