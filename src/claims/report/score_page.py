@@ -111,6 +111,11 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
             for column in content.columns
             if column.name not in declared and not column.higher_is_better
         ],
+        "higher is better": [
+            column.name
+            for column in content.columns
+            if column.name not in declared and column.higher_is_better
+        ],
     }
     return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
 
