@@ -143,3 +143,19 @@ def test_a_claim_about_all_columns_is_in_the_unit_of_the_weakest(tmp_path: Path)
     claims.write_text("claims: [{text: a errs less, compare: [a, b, all], direction: lower}]")
     (claim,) = judge_files(path, claims, None).judged.claims
     assert "weakest: x_mae, −0.05 mae [" in claim.sentence
+
+
+@pytest.mark.parametrize(
+    ("said", "is_refused"),
+    [("direction: increasing", True), ("direction: within, points: 99", False)],
+)
+def test_no_direction_is_claimed_of_losses_and_scores_at_once(
+    tmp_path: Path, said: str, is_refused: bool
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,mae,f1\na,1,.51,71\na,2,.52,72\nb,1,.95,95\nb,2,.98,98\n")
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(f"claims: [{{text: t, rows: [a, b], column: all, {said}}}]")
+    (claim,) = judge_files(path, claims, None).judged.claims
+    reason = "lower is better in mae, higher in f1: claim a direction of each column by itself"
+    assert (claim.verdict == "not_comparable") == (claim.note == reason) == is_refused
