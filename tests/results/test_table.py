@@ -185,6 +185,28 @@ def test_one_run_on_generated_files_leaves_the_real_ones_their_columns(tmp_path:
     assert table.generator is None and not table.runs_on("b", "rte")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "baseline", "trained_on"),
+    [((100, 100), ("bag of words", 65.0), (100, 1000)), ((100, 500), None, None)],
+)
+def test_sizes_of_training_share_no_baseline(
+    sizes: tuple[int, int],
+    baseline: tuple[str, float] | None,
+    trained_on: tuple[int, int] | None,
+) -> None:
+    """A simple method learns from as many examples as the run that it stands beside."""
+    runs = []
+    for row, size in zip(("mlm_nsp", "given"), sizes, strict=True):
+        data = {"train_examples": size, "train_examples_available": 1000}
+        one = run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+        one.facts["data"] = data
+        one.scores["validation/accuracy"].baselines = {"bag of words": 60.0 + size / 20}
+        one.scores["validation/accuracy"].majority = 50.0
+        runs.append(one)
+    (column,) = table_of("table1_glue", *runs).with_results
+    assert (column.baseline, column.trained_on, column.majority) == (baseline, trained_on, 50.0)
+
+
 GLUE_SCORES = {
     "cola": ["matthews"],
     "sst2": ["accuracy"],
