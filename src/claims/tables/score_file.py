@@ -230,20 +230,21 @@ def _known_columns(
 ) -> list[Column]:
     """Those that fall, or whose rows have another unit than percent."""
     columns = []
-    for task, of_task in metrics.items():
-        for metric in sorted(of_task):
-            words = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
-            name_of_loss = FALLING.search(words)
-            is_loss = name_of_loss is not None or (task, metric) in content.falling
-            unit = units[task, metric]
-            if not is_loss and unit in ("", PERCENT):
-                continue
-            name = _column_name(task, metric, metrics)
-            if not unit:
-                # Its name is its unit: it is not drawn on the axis of another measure.
-                unit = name_of_loss[1] if name_of_loss else re.split("[ /]", words)[-1]
-            rises = not is_loss or NEGATED.search(words) is not None
-            columns.append(Column(name=name, task=name, unit=unit, higher_is_better=rises))
+    for (task, metric), unit in units.items():
+        full_name = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
+        name_of_loss = FALLING.search(full_name)
+        is_loss = name_of_loss is not None or (task, metric) in content.falling
+        if not is_loss and unit in ("", PERCENT):
+            continue
+        # Its name is its unit: it is not drawn on the axis of another measure.
+        own_unit = re.split("[ /]", full_name)[-1]
+        if name_of_loss is not None:
+            own_unit = name_of_loss[1]
+        rises = not is_loss or NEGATED.search(full_name) is not None
+        name = _column_name(task, metric, metrics)
+        columns.append(
+            Column(name=name, task=name, unit=unit if unit else own_unit, higher_is_better=rises)
+        )
     return columns
 
 

@@ -49,7 +49,13 @@ from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
-from clozelab.schema import EncoderStageConfig, EvaluateConfig, FinetuneConfig, TaskConfig
+from clozelab.schema import (
+    Component,
+    EncoderStageConfig,
+    EvaluateConfig,
+    FinetuneConfig,
+    TaskConfig,
+)
 from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
 
@@ -413,7 +419,7 @@ def lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleL
     return ExampleLengths(length + further * (longest - stride), 1.0 + further)
 
 
-def _window_stride(data: Mapping[str, Any], longest: int) -> int | None:
+def _window_stride(data: Component, longest: int) -> int | None:
     """Tokens between the windows that a task cuts long texts into; None where it cuts none."""
     if "doc_stride" in data:
         return min(int(data["doc_stride"]), longest // 2)

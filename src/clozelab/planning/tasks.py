@@ -135,8 +135,10 @@ class TaskJob(Shape):
         task = self.settings.task
         _, target = build_parts(vars(task))
         metrics = metrics_of(target, task.data.get("extra_validation_files") or ())
-        units = {metric.name: metric.unit for metric in metrics}
-        return units | {"": metric_of(task.metric, metrics).unit}
+        units: dict[str, str] = {"": metric_of(task.metric, metrics).unit}
+        for metric in metrics:
+            units[metric.name] = metric.unit
+        return units
 
     @property
     def words_per_example(self) -> float:

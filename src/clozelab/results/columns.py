@@ -134,12 +134,12 @@ def _data_column(
     shares = {_training_share(other) for other in having}
     if score and len(classes) <= 1:
         positive_label = score.positive_label
+        baseline = score.best_baseline
         majority = score.majority
-    trained_on = None
-    if len(shares) <= 1:
-        trained_on = _training_share(run)
-        if score and len(classes) <= 1:
-            baseline = score.best_baseline
+    trained_on = _training_share(run)
+    if len(shares) > 1:
+        baseline = None
+        trained_on = None
     # The task's title is about its headline score; another one goes by its column's name.
     name = ""
     if column is not None and headline and (metric != headline or column.is_measured):

@@ -118,7 +118,7 @@ def kept_places(stage: str, settings: ReadOnlyJson) -> list[str]:
 
 
 def missing_places(
-    stage: str, settings: ReadOnlyJson, folder: Path, told: Sequence[str] = ()
+    stage: str, settings: PlainMapping, folder: Path, told: Sequence[str] = ()
 ) -> list[str]:
     """Return what these settings keep and a run's folder lacks; `told` may be missing."""
     missing = []
@@ -135,7 +135,7 @@ def missing_encoders(config: Composed, folder: Path) -> list[str]:
     return missing_places(config.stage, config.values, folder)
 
 
-def never_kept(settings: ReadOnlyJson, record: Record) -> list[str]:
+def never_kept(settings: PlainMapping, record: Record) -> list[str]:
     """Return what these settings keep, and a complete run was not told to.
 
     What was kept may be gone since: a run travels without its weights.
