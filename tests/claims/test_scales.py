@@ -88,6 +88,33 @@ def test_truth_values_in_columns_of_their_own(tmp_path: Path) -> None:
     assert read_scores(path).cells["a", "qnli"] == {(1, 0): 50.0}
 
 
+LONG = """arm,seed,task,score,unit
+a,1,lm,1.1,bits
+a,2,lm,1.2,bits
+b,1,lm,1.4,bits
+b,2,lm,1.6,UNIT
+a,1,err,12.0,%
+b,1,err,14.0,percent
+"""
+
+
+def test_a_column_of_units_says_what_its_scores_are_in(tmp_path: Path) -> None:
+    scores = tmp_path / "scores.csv"
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: a codes shorter, compare: [a, b, lm], direction: lower}]")
+    scores.write_text(LONG.replace("UNIT", "bits"))
+    page = judge_files(scores, claims, tmp_path / "report")
+    assert "−0.350 bits [" in page.judged.claims[0].sentence
+    assumed = ["percent, where higher is better: err", "higher is better: lm"]
+    assert page.problems["Assumed"] == assumed
+    assert "a,1,0,lm,bits,1.1" in (tmp_path / "report/results.csv").read_text()
+    scores.write_text(LONG.replace("UNIT", "nats"))
+    with pytest.raises(
+        ValueError, match="line 5: the unit of lm is 'nats', and 'bits' before: give"
+    ):
+        judge_files(scores, claims, None)
+
+
 REPORT = "stage,row,task,pretrain_seed,seed,metric,unit,score,is_headline,column,counts,collapsed"
 
 
@@ -121,3 +148,19 @@ def test_a_claim_about_all_columns_is_in_the_unit_of_the_weakest(tmp_path: Path)
     claims.write_text("claims: [{text: a errs less, compare: [a, b, all], direction: lower}]")
     (claim,) = judge_files(path, claims, None).judged.claims
     assert "weakest: x_mae, −0.05 mae [" in claim.sentence
+
+
+@pytest.mark.parametrize(
+    ("said", "is_refused"),
+    [("direction: increasing", True), ("direction: within, points: 99", False)],
+)
+def test_no_direction_is_claimed_of_losses_and_scores_at_once(
+    tmp_path: Path, said: str, is_refused: bool
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,mae,f1\na,1,.51,71\na,2,.52,72\nb,1,.95,95\nb,2,.98,98\n")
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(f"claims: [{{text: t, rows: [a, b], column: all, {said}}}]")
+    (claim,) = judge_files(path, claims, None).judged.claims
+    reason = "lower is better in mae, higher in f1: claim a direction of each column by itself"
+    assert (claim.verdict == "not_comparable") == (claim.note == reason) == is_refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from lightning.pytorch import LightningModule, Trainer
 from tests.screens import shows
 from torch import nn
 
+from clozelab.assembly.passes import passes
+from clozelab.assembly.pretraining import log_passes
 from clozelab.corpus.instances import DrawnInstances, FullSentences, SegmentPairs
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -516,7 +519,10 @@ def test_weights_that_cannot_be_kept_are_refused_before_training(
 
 @pytest.mark.parametrize("weights", [(), WEIGHTS])
 def test_words_are_counted_as_they_are_read(
-    make: Callable[..., CorpusDataModule], corpus: Any, weights: Any
+    make: Callable[..., CorpusDataModule],
+    corpus: Any,
+    weights: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # Twice as many words as tokens in wiki, half as many in books.
     manifest = {"words": {"wiki": {"words": 60, "tokens": 30}, "books": {"words": 9, "tokens": 18}}}
@@ -526,16 +532,21 @@ def test_words_are_counted_as_they_are_read(
     by_step = data.words_by_step()
     # Plainly: every instance of every step, its tokens between the special ones.
     words = 0.0
+    tokens = 0
     for bound in data.bound_phases():
         size = bound.phase.global_batch_size
         for place in range(bound.phase.steps * size):
             epoch, index = bound.places(np.array([place]))
             packed = bound.instances.pack(bound.seed, epoch, index)
             of_source = {0: 2.0, 1: 0.5}[int(packed.source[0])]
+            tokens += int((~packed.special).sum())
             words += of_source * int((~packed.special).sum())
     assert len(by_step) == 8
     assert by_step[-1] == pytest.approx(words, rel=1e-3)
     assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
+    with caplog.at_level(logging.INFO):
+        log_passes(data, corpus)
+    assert passes(tokens, corpus.train.num_tokens)[0] in caplog.text
 
 
 def test_a_corpus_that_counts_no_words_says_so(

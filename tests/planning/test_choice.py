@@ -18,6 +18,7 @@ from tests.screens import refuses, shows
 from tests.simulation import benchmark
 
 from claims.analysis.power import simulate_decided
+from claims.analysis.schema import Column
 from claims.analysis.verdict_codes import Verdict
 from clozelab.planning.choice import (
     Allocation,
@@ -25,6 +26,7 @@ from clozelab.planning.choice import (
     PowerQuestion,
     StdDevs,
     _effect_of,
+    _planned_task,
     allocations,
     power_study,
     std_devs_of,
@@ -60,7 +62,7 @@ def test_power_is_as_planned(
         tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {})
     )
     analyses = (rule["first"], rule["most"]) if rule else None
-    planned = power_study(experiment, {"task": "percent"}, difference).power(
+    planned = power_study(experiment, {"task": {"": "percent"}}, difference).power(
         {"task": spread}, seeds, 2, analyses
     )
     draw, found = np.random.default_rng(7), list[float]()
@@ -82,7 +84,8 @@ def test_power_is_as_planned(
 
 
 def test_differences_are_counted_as_the_judge_counts_them() -> None:
-    found = power_study(TABLE_5, dict.fromkeys(["snli_95k", "squad_v1"], "percent"), 2.0)
+    in_percent = {"": "percent"}
+    found = power_study(TABLE_5, {"snli_95k": in_percent, "squad_v1": in_percent}, 2.0)
     assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 2
     assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
     assert found.families == [
@@ -90,10 +93,19 @@ def test_differences_are_counted_as_the_judge_counts_them() -> None:
         [1],
         [2, 3, 4, 5],
     ], "each difference once: primary claims alone, the rest together"
-    crossing = power_study(
-        load_experiment(find_experiment("figure5_training_steps")), {"snli_95k": "percent"}, 2.0
-    )
+    figure5 = load_experiment(find_experiment("figure5_training_steps"))
+    crossing = power_study(figure5, {"snli_95k": in_percent}, 2.0)
     assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("metric", "task"),
+    [("", "mrpc"), ("validation/new_f1", "mrpc"), ("validation/mae", None), ("validation/x", None)],
+)
+def test_a_task_of_the_plan_knows_the_units_of_its_scores(metric: str, task: str | None) -> None:
+    column = Column(name="MRPC", task="mrpc", metric=metric)
+    units = {"": "percent", "new_f1": "percent", "mae": "points"}
+    assert _planned_task(column, {"mrpc": units}) == task
 
 
 def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clozelab.models.cost import training_flops_per_token
+from clozelab.planning.cost import lengths_of
 from clozelab.planning.shapes import FORWARD_SHARE, Request, Speed
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse
-from clozelab.planning.tasks import TaskJob
+from clozelab.planning.tasks import CHARACTERS_A_TOKEN, Sample, TaskJob
 from clozelab.results.experiment import find_experiment
 
 
@@ -89,12 +91,13 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     assert job.flops < 10 * 300 * job.lengths.tokens * 3 * per_token + training
 
 
-def test_the_unit_is_that_of_the_main_score(jobs: list[TaskJob]) -> None:
+def test_a_task_knows_the_units_of_its_scores(jobs: list[TaskJob]) -> None:
     job = jobs[0]
     target = {"_target_": "clozelab.tasks.token_numbers.TokenNumberTarget"}
     task = replace(job.settings.task, target=target, metric="validation/mae")
     in_points = replace(job, settings=replace(job.settings, task=task))
-    assert (job.unit, in_points.unit) == ("percent", "points")
+    assert (job.units[""], in_points.units[""]) == ("percent", "points")
+    assert in_points.units["mae"] == "points" and "mae" not in job.units
 
 
 def test_frozen_layers_are_not_counted_as_trained(jobs: list[TaskJob]) -> None:
@@ -123,6 +126,25 @@ def test_seconds_of_a_whole_encoder_by_hand(jobs: list[TaskJob]) -> None:
     tokens = job.lengths.tokens
     training = job.trained_examples * tokens / 1000.0
     assert job.seconds == pytest.approx(2.0 + training + job.validations * 100 * tokens / 5000.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "tokens", "inputs"),
+    # 500 tokens: windows of 384 begin at 0 and 128, and the second has what is left.
+    [
+        ({"doc_stride": 128}, 500, 384 + (500 - 128), 2),
+        ({"doc_stride": 128}, 4800, 35 * 384 + (4800 - 35 * 128), 36),
+        ({"long_documents": "windows", "window_stride": 64}, 500, 2 * 384 + (500 - 2 * 64), 3),
+        ({"long_documents": "truncate", "window_stride": 64}, 500, 384, 1),
+        ({"doc_stride": 128}, 300, 300, 1),
+    ],
+)
+def test_every_window_of_a_long_text_is_read(
+    jobs: list[TaskJob], data: dict[str, Any], length: int, tokens: int, inputs: int
+) -> None:
+    task = replace(jobs[0].settings.task, data=data)
+    sample = Sample(10, 1.0, (length - 2) * CHARACTERS_A_TOKEN, 1.0)
+    assert lengths_of(task, sample, 384) == pytest.approx((tokens, inputs))
 
 
 def request_of(job: TaskJob) -> Request:

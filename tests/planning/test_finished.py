@@ -108,6 +108,18 @@ def test_a_run_of_other_settings_is_not_done(steps: dict[str, Step], tmp_path: P
     assert plan(steps, tmp_path).left("finetune") == 4
 
 
+def test_a_run_that_kept_less_than_is_asked_is_not_done(
+    steps: dict[str, Step], tmp_path: Path
+) -> None:
+    (words, *_) = jobs(steps["finetune"])
+    finish(steps["finetune"], words)
+    record_file = Path(steps["finetune"].sweep.settings(words)["run_dir"]) / "run.json"
+    state = json.loads(record_file.read_text())
+    for kept, done in (["model"], {words}), ([], set()):
+        record_file.write_text(json.dumps(state | {"facts": {"kept": kept}}))
+        assert done_jobs(steps["finetune"], find(tmp_path / FOLDER.name / "demo")) == done
+
+
 def test_jobs_that_differ_in_seeds_are_composed_once(
     steps: dict[str, Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

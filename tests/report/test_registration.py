@@ -20,6 +20,7 @@ from clozelab.report.registration import (
     read_registration,
     registration_summary,
 )
+from clozelab.report.render import write_sweep_report
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS
@@ -154,6 +155,17 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
     assert text.startswith("registered on 2026-11-22"), "the one that came before counts"
     assert " before its first run; " in text and "claim new added" in text
     assert text.endswith("; registered again on 2026-11-24")
+
+
+def test_the_report_of_a_folder_knows_no_declaration(mine: Path, tmp_path: Path) -> None:
+    """Its rows are what differs between runs: that is no change of what was registered."""
+    finish(mine, "2026-11-23T00:00:00+00:00")
+    (entry,) = read_registration(root(mine))
+    page = write_sweep_report(root(mine), tmp_path / "report").page
+    assert page.overview.registered == (
+        f"registered on 2026-11-22 ({entry.hash[:12]}) before its first run; what was changed"
+        " since is in the report of the experiment"
+    )
 
 
 def test_other_settings_than_the_registered_ones(mine: Path) -> None:

@@ -135,7 +135,7 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
             facts |= {"validation/nsp_accuracy/wiki": 0.9}  # that no record declares
             writers.pretrain(tmp_path, arm, seed, known=facts, generator="microworld")
             writers.scored(tmp_path, arm, "mrpc", (seed, 1), 60.0 + index + seed, synthetic="text")
-    writers.pretrain(tmp_path, "base", 3, status="running")
+    writers.pretrain(tmp_path, "base", 3, status="running", generator="microworld")
     table, lines = written(tmp_path, "table6_model_size")
     assert set(check_every_cell(table, lines)) == {"text LM perplexity", "text MRPC"}
     assert {one["synthetic"] for one in lines} == {"text"}

@@ -21,7 +21,7 @@ from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from claims.report import claims, verdict_styles, wording
-from claims.report.estimates import probability
+from claims.report.estimates import interval, probability
 from claims.report.page import templates
 from claims.tables.score_file import Scores, make_score_table
 
@@ -54,6 +54,21 @@ def judgement(*contrasts: Contrast, **changes: Any) -> Judgement:
         forecast=None,
     )
     return replace(judged, **changes)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.04, 1.2, "[+0.04, +1.20]"),
+        (-1.2, -0.004, "[−1.200, −0.004]"),
+        (0.0, 1.2, "[0.0, +1.2]"),
+        (-0.04, 1.2, "[0.0, +1.2]"),
+    ],
+)
+def test_an_interval_without_zero_is_written_without_it(
+    low: float, high: float, expected: str
+) -> None:
+    assert interval(replace(ESTIMATE, low=low, high=high)) == expected
 
 
 def test_a_forecast_says_what_more_seeds_take() -> None:

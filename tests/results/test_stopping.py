@@ -19,6 +19,7 @@ from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
+from clozelab.results.timing import seconds_of_work
 from clozelab.runs.find import Runs
 
 simulation = benchmark("looks")
@@ -44,6 +45,22 @@ def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) ->
     table = build_table(experiment, Runs(root, records))
     (found,) = run_interim_analysis(table, root).judgements
     return found
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_night_between_two_sessions_is_no_work(sessions: int) -> None:
+    """Two runs of an hour, one after the other; one of them may have begun on the day before."""
+    runs = []
+    for hour, day in ((10, 2), (11, 3 - sessions)):
+        (run, *_) = simulation.records(DIFFERENCES, 1)
+        times = {
+            "seconds": 3600.0,
+            "sessions": sessions,
+            "started": f"2026-01-0{day}T{hour}:00:00+00:00",
+        }
+        times["finished"] = f"2026-01-02T{hour + 1}:00:00+00:00"
+        runs.append(run.model_copy(update=times))
+    assert seconds_of_work([(runs, 2)]) == 7200.0
 
 
 def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> None:

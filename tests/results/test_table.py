@@ -168,6 +168,45 @@ def test_a_real_score_is_no_generated_one() -> None:
     assert table_of("table1_glue", real, unsaid).cells["given", "rte"].scores
 
 
+def test_one_run_on_generated_files_leaves_the_real_ones_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nrows: [{row: a, arm: a}, {row: b, arm: a}]\ncolumns:\n"
+        "  [{name: RTE, task: rte}, {name: LM, from: pretrain, metric: validation/loss}]\n"
+    )
+    scores = {"validation/accuracy": 60.0}
+    real = [run("a", "rte", "validation/accuracy", scores, seed=seed) for seed in (1, 2)]
+    world = run("b", "rte", "validation/accuracy", scores, synthetic="microworld")
+    trained = real[0].model_copy(update={"stage": "pretrain", "config": {"arm": "a", "seed": 1}})
+    trained.facts = {"validation/loss": 2.0}
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, world, *real]))
+    assert len(table.cells["a", "rte"].scores) == 2 and not table.cells["b", "rte"].scores
+    assert table.excluded[0].startswith("rte: 1 run(s) of b are on files of microworld")
+    assert not any(column.is_synthetic for column in table.columns)
+    assert table.generator is None and not table.runs_on("b", "rte")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "baseline", "trained_on"),
+    [((100, 100), ("bag of words", 65.0), (100, 1000)), ((100, 500), None, None)],
+)
+def test_sizes_of_training_share_no_baseline(
+    sizes: tuple[int, int],
+    baseline: tuple[str, float] | None,
+    trained_on: tuple[int, int] | None,
+) -> None:
+    """A simple method learns from as many examples as the run that it stands beside."""
+    runs = []
+    for row, size in zip(("mlm_nsp", "given"), sizes, strict=True):
+        data = {"train_examples": size, "train_examples_available": 1000}
+        one = run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+        one.facts["data"] = data
+        one.scores["validation/accuracy"].baselines = {"bag of words": 60.0 + size / 20}
+        one.scores["validation/accuracy"].majority = 50.0
+        runs.append(one)
+    (column,) = table_of("table1_glue", *runs).with_results
+    assert (column.baseline, column.trained_on, column.majority) == (baseline, trained_on, 50.0)
+
+
 GLUE_SCORES = {
     "cola": ["matthews"],
     "sst2": ["accuracy"],

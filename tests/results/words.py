@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ from claims.report.wording import (
     judgement_note,
     verdict_label,
 )
+from claims.text.phrases import signed
 from clozelab.results.table import ResultTable
 
 __all__ = [
+    "as_frozen",
     "cell_note",
     "crossover_interval",
     "crossover_place",
@@ -36,6 +39,19 @@ __all__ = [
     "why_barred",
     "why_not",
 ]
+
+
+def as_frozen(interval: str, frozen: str) -> str:
+    """An interval with the digits of a frozen one, which hid on which side of zero it lies."""
+    end_at_zero = re.search(r"[\[ ]0\.(0+)[,\]]", frozen)
+    if end_at_zero is None:
+        return interval
+    decimals = len(end_at_zero[1])
+
+    def shortened(end: re.Match[str]) -> str:
+        return signed(float(end[0].replace("−", "-")), decimals)
+
+    return re.sub(r"[+−]?\d+\.\d+", shortened, interval)
 
 
 NOTHING = Exclusion("", "")

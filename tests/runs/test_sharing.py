@@ -215,6 +215,7 @@ def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) ->
         assert is_done(asking.run_dir, stage="pretrain", config=asking)
     asking = configuration(tmp_path, "first", keep_encoders=[0.3, 0.9])
     assert not is_done(asking.run_dir, stage="pretrain", config=asking)
+    assert job_status(asking, asking.run_dir)[0] == "conflict"
     with refuses("is complete, but has no encoders/step-9: it was trained without"):
         require_kept(asking, complete_record(asking))
     # Of a run from before this was recorded, nobody knows.

@@ -89,18 +89,36 @@ def _on_all_columns(claim: BaseClaim, table: ScoreTable) -> ResolvedClaim:
     contrasts: list[Contrast] = []
     without_data = []
     comparable_datasets = set()
+    judged: list[DataColumn] = []
     for column in table.spec.all_columns:
         datasets = datasets_for_column(column.name, table.with_results)
         if not datasets:
             without_data.append(column.name)
             continue
+        judged.append(datasets[0])
         added = _row_contrasts(claim, datasets[0], table, datasets[0].heading)
         contrasts += added
         if any(contrast.exclusions.is_comparable for contrast in added):
             comparable_datasets.add(datasets[0].key)
+    missing = _mixed_directions(claim, judged)
+    if missing:
+        return ResolvedClaim(claim, None, NOTHING, missing=missing)
     judged_on = f"{len(comparable_datasets)} of {len(table.spec.all_columns)} columns"
     return ResolvedClaim(
         claim, None, judged_on, tuple(contrasts), columns_without_data=tuple(without_data)
+    )
+
+
+def _mixed_directions(claim: BaseClaim, datasets: Iterable[DataColumn]) -> Exclusion | None:
+    """Why a claim has no one meaning: its direction is an advance on some columns alone."""
+    falling = [dataset.heading for dataset in datasets if dataset.falls]
+    rising = [dataset.heading for dataset in datasets if dataset.scale.higher_is_better]
+    if claim.direction == "within" or not falling or not rising:
+        return None
+    return Exclusion(
+        "mixed directions",
+        f"lower is better in {', '.join(falling)}, higher in {', '.join(rising)}: claim a direction"
+        " of each column by itself",
     )
 
 

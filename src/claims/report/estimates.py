@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from claims.analysis.statistics import Estimate
 
 PLUS_MINUS = "\u00b1"
+SMALLEST_END = 1e-5  # of an interval: no more digits are written for a smaller one
 
 
 def percent(estimate: Estimate | None, decimals: int = 1) -> str:
@@ -46,6 +47,11 @@ def interval(estimate: Estimate | None, decimals: int = 1) -> str:
         return ""
     if estimate.has_no_spread:
         return "no spread"
+    # [0.0, +1.2] would not say that zero is outside.
+    if estimate.low * estimate.high > 0.0:
+        nearest_end = max(SMALLEST_END, min(abs(estimate.low), abs(estimate.high)))
+        while float(f"{nearest_end:.{decimals}f}") == 0.0:
+            decimals += 1
     return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
 
 

@@ -101,17 +101,15 @@ def build_score_page(
 def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[str]:
     """Name the columns of which neither file gives a unit and a direction."""
     declared = {column.name for column in file.columns}
+    known = [column for column in content.columns if column.name not in declared]
     names = {
         "percent, where higher is better": [
             column.name for column in table.spec.columns if not column.unit
         ],
         "fractions, shown as percent": content.fractions,
-        "lower is better": [
-            column.name
-            for column in content.columns
-            if column.name not in declared and not column.higher_is_better
-        ],
     }
+    names["lower is better"] = [column.name for column in known if not column.higher_is_better]
+    names["higher is better"] = [column.name for column in known if column.higher_is_better]
     return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
 
 

@@ -140,6 +140,8 @@ def _stored_label(text: str) -> str:
 def _notes_on_all_columns(judgement: Judgement) -> list[str]:
     """Of a claim about all columns: the verdict on each."""
     resolved = judgement.resolved
+    if resolved.missing:
+        return [resolved.missing.text]
     notes = []
     columns = []
     for contrast, verdict in zip(resolved.contrasts, judgement.verdicts, strict=True):

@@ -43,7 +43,8 @@ DEFAULT_LAYOUT = ScoreLayout()
 class ScoreRows:
     """Scores in long form: a row a score.
 
-    A row has the cells arm, seed, task and score, and may have finetuning_seed, metric and example.
+    A row has the cells arm, seed, task and score, and may have finetuning_seed, metric, unit and
+    example.
     """
 
     # (where it stands, its cells)

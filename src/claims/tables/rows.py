@@ -63,8 +63,9 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
         return ScoreRows(list(_long_rows(finished, names, tasks)), notes=notes)
     for name, column in (("task", layout.task), ("score", layout.score)):
         names[name] = _column(path, column, columns)
-    if "metric" in columns:
-        names["metric"] = "metric"
+    for name in ("metric", "unit"):
+        if name in columns:
+            names[name] = name
     named = [_named(row, names) for row in finished]
     return ScoreRows(named, notes=notes, has_units="unit" in columns)
 

@@ -64,6 +64,8 @@ class ScoreRow(Entry):
     """the name of a task"""
     metric: str = ""
     """the name of a metric"""
+    unit: str = ""
+    """the unit of the score; without it, percent"""
     example: str = ""
     """the name of an example"""
     score: FiniteFloat
@@ -77,7 +79,7 @@ class Scores:
     # (arm, column) -> seeds -> score. A column is a task, and its metric where the file has several
     # of one task: "qnli accuracy".
     cells: dict[tuple[str, str], dict[Seeds, float]]
-    # those whose smaller scores are better, by their names or the files' own word
+    # those whose unit or direction is known, by their names or the files' own word
     columns: list[Column] = field(default_factory=list)
     # names of those that were fractions and are percent now
     fractions: list[str] = field(default_factory=list)
@@ -108,15 +110,14 @@ def read_scores(
         rows.append((where, row))
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
-    falling = _falling_columns(content, metrics)
-    units = {column.name: column.unit for column in (*falling, *declared)}
+    columns = _known_columns(content, metrics, _units_of_rows(path, rows))
+    units = {column.name: column.unit for column in (*columns, *declared)}
 
     # A score of a whole run is an array of one; only those of single examples are kept as arrays.
     runs: ExampleScores = {}
     examples: ExampleScores = {}
     fractions = []
-    columns = group_by(by_example, lambda key: key[1])
-    for column, keys in columns.items():
+    for column, keys in group_by(by_example, lambda key: key[1]).items():
         of_column = {key: by_example[key] for key in keys}
         names = _example_names(path, of_column)
         arrays = _example_arrays(of_column, names)
@@ -129,7 +130,7 @@ def read_scores(
     cells = {}
     for key in by_example:
         cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
-    return Scores(cells, falling, fractions, content.notes, examples)
+    return Scores(cells, columns, fractions, content.notes, examples)
 
 
 def _become_percent(arrays: ExampleScores) -> None:
@@ -210,21 +211,40 @@ def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str
     return f"{task} {metric}".strip()
 
 
-def _falling_columns(content: ScoreRows, metrics: Mapping[str, set[str]]) -> list[Column]:
+def _units_of_rows(path: Path, rows: Iterable[tuple[str, ScoreRow]]) -> dict[tuple[str, str], str]:
+    """(task, metric) -> the unit of its rows, or "". ValueError: they do not all have the same."""
+    units: dict[tuple[str, str], str] = {}
+    for where, row in rows:
+        unit = PERCENT if row.unit == "%" else row.unit
+        first = units.setdefault((row.task, row.metric), unit)
+        if unit != first:
+            raise ValueError(
+                f"{path}, {where}: the unit of {row.task} is {unit!r}, and {first!r} before: give"
+                " each unit a task or a metric of its own"
+            )
+    return units
+
+
+def _known_columns(
+    content: ScoreRows, metrics: Mapping[str, set[str]], units: Mapping[tuple[str, str], str]
+) -> list[Column]:
+    """Those that fall, or whose rows have another unit than percent."""
     columns = []
-    for task, of_task in metrics.items():
-        for metric in sorted(of_task):
-            words = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
-            name_of_loss = FALLING.search(words)
-            if name_of_loss is None and (task, metric) not in content.falling:
-                continue
-            name = _column_name(task, metric, metrics)
-            # Its name is its unit: it is not drawn on the axis of another measure.
-            unit = re.split("[ /]", words)[-1]
-            if name_of_loss is not None:
-                unit = name_of_loss[1]
-            is_negated = NEGATED.search(words) is not None
-            columns.append(Column(name=name, task=name, unit=unit, higher_is_better=is_negated))
+    for (task, metric), unit in units.items():
+        full_name = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
+        name_of_loss = FALLING.search(full_name)
+        is_loss = name_of_loss is not None or (task, metric) in content.falling
+        if not is_loss and unit in ("", PERCENT):
+            continue
+        # Its name is its unit: it is not drawn on the axis of another measure.
+        own_unit = re.split("[ /]", full_name)[-1]
+        if name_of_loss is not None:
+            own_unit = name_of_loss[1]
+        rises = not is_loss or NEGATED.search(full_name) is not None
+        name = _column_name(task, metric, metrics)
+        columns.append(
+            Column(name=name, task=name, unit=unit if unit else own_unit, higher_is_better=rises)
+        )
     return columns
 
 

@@ -335,9 +335,7 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
     """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
-    phase_tokens = []
-    for phase in data.phases:
-        phase_tokens.append(phase.steps * phase.global_batch_size * phase.seq_length)
+    phase_tokens = data.tokens_by_phase()
     sentences = [passes(sum(phase_tokens), corpus.train.num_tokens)]
     if any(data.source_weights):
         sizes = corpus.train.tokens_by_source()

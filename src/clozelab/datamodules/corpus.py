@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import BoundPairs, DrawnInstances, Instances
 from clozelab.corpus.mixing import Mixture, check_weights
-from clozelab.corpus.packing import I64, SpecialIds
+from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
@@ -35,6 +35,7 @@ VALIDATION_SEED = 20181011
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
+SAMPLED_FOR_TOKENS = 512  # how often a text is read, to within two per cent
 # found in one go, for several steps: few cost nearly as much
 INSTANCES_AHEAD = 4096
 # predictions are padded to it there: few shapes, and tiles that are full
@@ -72,6 +73,13 @@ class BoundPhase:
         if self.mixture is None:
             return instance_indices(self.seed, len(self.instances), position)
         return self.mixture.places(position)
+
+    def sample(self, most: int) -> tuple[PackedInstances, NDArray[np.int64]]:
+        """The first instances that are read, and the tokens of text of each."""
+        number = min(most, self.phase.steps * self.phase.global_batch_size)
+        epoch, index = self.places(np.arange(number))
+        packed = self.instances.pack(self.seed, epoch, index)
+        return packed, (~packed.special).reshape(-1, packed.width).sum(axis=1)
 
 
 def phase_at(phases: Sequence[BoundPhase], step: int) -> BoundPhase:
@@ -377,14 +385,19 @@ class CorpusDataModule(LightningDataModule):
         per_token = self.corpus.words_per_token()
         of_steps = []
         for bound in self.bound_phases():
-            size = bound.phase.global_batch_size
-            sample = np.arange(min(SAMPLED_FOR_WORDS, bound.phase.steps * size))
-            epoch, index = bound.places(sample)
-            packed = bound.instances.pack(bound.seed, epoch, index)
-            tokens = (~packed.special).reshape(-1, packed.width).sum(axis=1)
-            words = (tokens * per_token[packed.source]).mean()
-            of_steps.append(np.full(bound.phase.steps, size * words))
+            packed, tokens = bound.sample(SAMPLED_FOR_WORDS)
+            words = bound.phase.global_batch_size * (tokens * per_token[packed.source]).mean()
+            of_steps.append(np.full(bound.phase.steps, words))
         return np.cumsum(np.concatenate(of_steps))
+
+    def tokens_by_phase(self) -> list[float]:
+        """Tokens of text that each phase reads: its instances may be short, and are not padded."""
+        of_phases = []
+        for bound in self.bound_phases():
+            _, tokens = bound.sample(SAMPLED_FOR_TOKENS)
+            num_instances = bound.phase.steps * bound.phase.global_batch_size
+            of_phases.append(num_instances * float(tokens.mean()))
+        return of_phases
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""

@@ -13,7 +13,7 @@ from clozelab.launch.overrides import check_overrides
 from clozelab.launch.sweep import Sweep
 from clozelab.runs.inputs import are_untouched
 from clozelab.runs.record import DAMAGED, JobName, read_record
-from clozelab.runs.reuse import find_equal_run, is_done, is_record_of
+from clozelab.runs.reuse import find_equal_run, is_done, is_record_of, never_kept
 
 LIKELY_SHARED = "shared?"
 
@@ -27,7 +27,7 @@ class PlannedJob(NamedTuple):
     """How its folder stands:
 
     new
-    conflict      a run of other settings is there, and the job will be refused
+    conflict      a run of other settings, or that kept less, is there: the job will be refused
     shared        new, and an equal run of another experiment will be taken
     shared?       will be, if the files it read are still the same
     complete      nothing it was made from can have changed
@@ -98,6 +98,8 @@ def job_status(job: Composed, run_dir: str) -> tuple[str, str]:
         return "complete", source
     with suppress(ValueError):  # a value is missing: the job itself says which
         if not is_record_of(record, stage=job.stage, recorded=job.recorded):
+            return "conflict", source
+        if record.is_complete and never_kept(job.values, record):
             return "conflict", source
     # Complete, and yet not done: something that it was made from may have changed.
     if record.is_complete:

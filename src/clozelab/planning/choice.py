@@ -21,6 +21,7 @@ import pandas
 from claims.analysis.power import POWER, simulate_decided
 from claims.analysis.schema import ALL_COLUMNS, PERCENT, BaseClaim, Column
 from claims.text.phrases import duration
+from clozelab.metrics.metric import base_name
 from clozelab.planning.cost import NO_SPEED, Costing
 from clozelab.results.experiment import Experiment, read_yaml
 from clozelab.results.table import ResultTable
@@ -131,13 +132,13 @@ class PowerQuestion:
 
 
 def power_study(
-    experiment: Experiment, units_of_tasks: Mapping[str, str], difference: float
+    experiment: Experiment, units_of_tasks: Mapping[str, Mapping[str, str]], difference: float
 ) -> PowerQuestion:
     """What an experiment's claims will rest on.
 
     Args:
         experiment: with the claims.
-        units_of_tasks: what is fine-tuned or measured -> the unit of its main score.
+        units_of_tasks: what is fine-tuned or measured -> name of a score -> its unit.
         difference: the true one of every test against zero, in points.
     """
     index_of_effect = {}
@@ -164,7 +165,7 @@ def power_study(
 
 
 def _hypotheses(
-    claim: BaseClaim, experiment: Experiment, units_of_tasks: Mapping[str, str]
+    claim: BaseClaim, experiment: Experiment, units_of_tasks: Mapping[str, Mapping[str, str]]
 ) -> Iterator[tuple[Hashable, str]]:
     """What a claim tests on columns of planned tasks: each hypothesis with its task."""
     columns = [column for column in experiment.columns if column.name == claim.column]
@@ -177,7 +178,7 @@ def _hypotheses(
                 yield hypothesis, task
 
 
-def _planned_task(column: Column, units_of_tasks: Mapping[str, str]) -> str | None:
+def _planned_task(column: Column, units_of_tasks: Mapping[str, Mapping[str, str]]) -> str | None:
     """The planned task that speaks for a column, itself or as a stand-in.
 
     It is None for a column in another unit, since deviations are in points.
@@ -185,9 +186,9 @@ def _planned_task(column: Column, units_of_tasks: Mapping[str, str]) -> str | No
     for task in column.tasks:
         if task not in units_of_tasks:
             continue
-        # A column that names no score has the task's main one.
-        unit = units_of_tasks[task]
-        if column.metric or column.scale is not None:
+        # A column that names no score has the task's main one; a measure declares none.
+        unit = units_of_tasks[task].get(base_name(column.metric))
+        if unit is None or column.scale is not None:
             unit = scale_without_runs(column).unit
         return task if unit == PERCENT else None
     return None

@@ -6,6 +6,7 @@ Asked for time, it says None where a speed is not known; it never guesses one si
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +49,13 @@ from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left
-from clozelab.schema import EncoderStageConfig, EvaluateConfig, FinetuneConfig, TaskConfig
+from clozelab.schema import (
+    Component,
+    EncoderStageConfig,
+    EvaluateConfig,
+    FinetuneConfig,
+    TaskConfig,
+)
 from clozelab.tasks.preview import TaskPreview
 from clozelab.text.did_you_mean import values_of
 
@@ -375,7 +382,7 @@ def _task_job(
     """The fine-tunings that cost the same as the first of them, whose settings these are."""
     task = settings.task
     longest = min(int(task.data["max_seq_length"]), trained_length)
-    lengths = _lengths_of(task, samples.train, longest)
+    lengths = lengths_of(task, samples.train, longest)
     return TaskJob(
         task=task.name,
         head=settings.head,
@@ -389,7 +396,7 @@ def _task_job(
     )
 
 
-def _lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleLengths:
+def lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleLengths:
     """By the training file; guesses where it is not there.
 
     Args:
@@ -404,13 +411,21 @@ def _lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> Example
         length = train.characters / CHARACTERS_A_TOKEN + 2
     if task.data.get("document_context"):
         length = longest  # neighbouring sentences fill the input
-    if length > longest and "doc_stride" in task.data:
-        # A passage is cut into windows that overlap.
-        stride = min(int(task.data["doc_stride"]), longest // 2)
-        inputs = 1.0 + -(-(length - longest) // stride)
-    else:
-        length *= inputs
-    return ExampleLengths(max(4.0, min(length, inputs * longest)), inputs)
+    stride = _window_stride(task.data, longest)
+    if stride is None or length <= longest:
+        return ExampleLengths(max(4.0, inputs * min(length, longest)), inputs)
+    # Every further window reads again what it shares with the one before.
+    further = math.ceil((length - longest) / stride)
+    return ExampleLengths(length + further * (longest - stride), 1.0 + further)
+
+
+def _window_stride(data: Component, longest: int) -> int | None:
+    """Tokens between the windows that a task cuts long texts into; None where it cuts none."""
+    if "doc_stride" in data:
+        return min(int(data["doc_stride"]), longest // 2)
+    if data.get("long_documents") == "windows":
+        return min(int(data["window_stride"]), longest - 2)
+    return None
 
 
 def _encoders_read(group: JobGroup[FinetuneConfig]) -> Iterator[Words]:

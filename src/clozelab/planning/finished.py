@@ -17,7 +17,7 @@ from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import counting_leaves
 from clozelab.runs.record import Record
-from clozelab.runs.reuse import is_complete_run, trained_by
+from clozelab.runs.reuse import is_complete_run, never_kept, trained_by
 
 # of a planned job; `check`: complete, most likely of the same inputs
 DONE = ("complete", "check", "shared", "shared?")
@@ -45,8 +45,9 @@ def _is_done(
     recorded = counting_leaves(settings)
     # Where the launch looks, too: a run of this name in another folder is no run of it.
     folder = Path(settings["run_dir"])
-    if is_complete_run(records.get(folder), stage=step.verb, recorded=recorded):
-        return True
+    record = records.get(folder)
+    if record and is_complete_run(record, stage=step.verb, recorded=recorded):
+        return not never_kept(settings, record)
     may_be_done = (folder / RUN_FILE).is_file()
     if elsewhere and not may_be_done:
         may_be_done = digest(trained_by(recorded)) in elsewhere

@@ -155,7 +155,8 @@ def _allocate(plan: Plan, budget: float) -> None:
     measures = [job.measure for job in costing.measures]
     tasks = list(dict.fromkeys([*(job.task for job in costing.tasks), *measures]))
     # A column of a measure names its score.
-    units = dict.fromkeys(measures, "") | {job.task: job.unit for job in costing.tasks}
+    units: dict[str, dict[str, str]] = {measure: {} for measure in measures}
+    units |= {job.task: job.units for job in costing.tasks}
     question = choice.power_study(plan.experiment, units, plan.difference)
     if not question.claims:
         say(
@@ -218,7 +219,7 @@ def _print_allocations(
     )
     if question.unknown:
         say(
-            "not counted, since no task of this plan speaks for them:"
+            "not counted, since no task of this plan is known to speak for them in percent:"
             f" {'; '.join(question.unknown)}",
         )
     words = _describe_allocation(plan, best, is_tuned=bool(finetune_seeds))

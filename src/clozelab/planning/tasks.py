@@ -130,12 +130,15 @@ class TaskJob(Shape):
     pass_share: float = 0.0
 
     @cached_property
-    def unit(self) -> str:
-        """Of the task's main score."""
+    def units(self) -> dict[str, str]:
+        """Name of each of the task's scores -> its unit; of "" the main one's."""
         task = self.settings.task
         _, target = build_parts(vars(task))
         metrics = metrics_of(target, task.data.get("extra_validation_files") or ())
-        return metric_of(task.metric, metrics).unit
+        units: dict[str, str] = {"": metric_of(task.metric, metrics).unit}
+        for metric in metrics:
+            units[metric.name] = metric.unit
+        return units
 
     @property
     def words_per_example(self) -> float:

@@ -124,7 +124,7 @@ def build_page(
         source=experiment.source,
         has_paper=experiment.has_paper,
         scale=scale,
-        synthetic=table.runs.synthetic,
+        synthetic=table.generator,
         question=question,
         answer=answer(experiment, analysed.judgements, unlearnt),
     )

@@ -179,8 +179,11 @@ def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registrati
 # -- what a report says of it ----------------------------------------------------------------------
 
 
-def registration_summary(experiment: Experiment, runs: Runs) -> str:
-    """What a report says of the registration of these runs; empty where there is none."""
+def registration_summary(experiment: Experiment | None, runs: Runs) -> str:
+    """What a report says of the registration of these runs; empty where there is none.
+
+    Without an experiment nothing is known of what is declared now.
+    """
     try:
         entries = read_registration(runs.root)
     except ValueError as error:
@@ -192,10 +195,11 @@ def registration_summary(experiment: Experiment, runs: Runs) -> str:
     # What counts is the last one before the first run, or the first one where runs came before it.
     before = [entry for entry in entries if not started or entry.date <= started[0]]
     entry = before[-1] if before else entries[0]
-    phrases = [
-        _when_registered(entry, started),
-        *_differences_from_registration(entry, experiment, runs),
-    ]
+    phrases = [_when_registered(entry, started)]
+    if experiment is None:
+        phrases.append("what was changed since is in the report of the experiment")
+    else:
+        phrases += _differences_from_registration(entry, experiment, runs)
     later = [known.date[:10] for known in entries if known.date > entry.date]
     if later:
         phrases.append(f"registered again on {join_list(later)}")

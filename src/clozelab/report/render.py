@@ -121,7 +121,8 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
             f"no run below {root}; `clozelab reproduce {relpath(experiment.folder)} scale={scale}`"
             " makes them"
         )
-    return write_table(build_table(experiment, runs), folder, scale=scale)
+    registered = registration_summary(experiment, runs)
+    return write_table(build_table(experiment, runs), folder, scale=scale, registered=registered)
 
 
 def write_sweep_report(root: Path, folder: Path, fixed_rows: Sequence[str] = ()) -> Report:
@@ -131,12 +132,15 @@ def write_sweep_report(root: Path, folder: Path, fixed_rows: Sequence[str] = ())
     """
     table = infer_table(find(root), fixed_rows)
     scales = {run.scale for run in table.runs.runs if run.scale}
-    return write_table(table, folder, scale=", ".join(sorted(scales)))
+    registered = registration_summary(None, table.runs)
+    return write_table(table, folder, scale=", ".join(sorted(scales)), registered=registered)
 
 
-def write_table(table: ResultTable, folder: Path, *, scale: str) -> Report:
-    """Judge a table and write its page, plots, results.csv and claims.csv."""
-    registered = registration_summary(table.experiment, table.runs)
+def write_table(table: ResultTable, folder: Path, *, scale: str, registered: str = "") -> Report:
+    """Judge a table and write its page, plots, results.csv and claims.csv.
+
+    `registered` is what registration.py says of its runs.
+    """
     paper_labels = {row.name: row.label for row in table.experiment.rows}
     table = with_own_sizes(table)
     analysed = run_interim_analysis(table, table.runs.root)
@@ -178,8 +182,6 @@ def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
         about["counts"] = run.folder in counted
         lines = _task_lines(run, table)
         if run.stage == "pretrain":
-            # Encoders of one table are of one world, or all of real text.
-            about["synthetic"] = table.runs.synthetic
             lines = _pretraining_lines(run, table)
         for line in lines:
             yield {key: spreadsheet_text(value) for key, value in (about | line).items()}

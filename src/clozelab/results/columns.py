@@ -119,7 +119,8 @@ def _data_column(
 ) -> DataColumn:
     """A task's runs as a data set. Generated data is never the paper's, whatever its name.
 
-    Of `runs`, those of the task may be scored on several classes: no floor is that of all.
+    Of `runs`, those of the task may be scored on several classes, or trained on several numbers of
+    examples: no floor is that of all, and no simple method that learnt from the examples.
     """
     origin = _origin(run, column, generator)
     headline = _headline(run)
@@ -128,15 +129,17 @@ def _data_column(
     majority = None
     positive_label = None
     score = run.scores.get(metric)
-    classes = {
-        class_of(other, metric)
-        for other in runs
-        if other.task == run.task and metric in other.values
-    }
+    having = [other for other in runs if other.task == run.task and metric in other.values]
+    classes = {class_of(other, metric) for other in having}
+    shares = {_training_share(other) for other in having}
     if score and len(classes) <= 1:
         positive_label = score.positive_label
         baseline = score.best_baseline
         majority = score.majority
+    trained_on = _training_share(run)
+    if len(shares) > 1:
+        baseline = None
+        trained_on = None
     # The task's title is about its headline score; another one goes by its column's name.
     name = ""
     if column is not None and headline and (metric != headline or column.is_measured):
@@ -166,7 +169,7 @@ def _data_column(
         baseline=baseline,
         num_examples=num_examples,
         num_entities=num_entities,
-        trained_on=_training_share(run),
+        trained_on=trained_on,
         positive_label=positive_label,
         held_out=held_out.get("fraction"),
         folds=held_out.get("folds"),

@@ -72,6 +72,7 @@ class ResultTable(ScoreTable):
     excluded: tuple[str, ...] = ()
     # folders of runs in no cell, since newer ones are beside them -> why
     outdated: Mapping[Path, str] = field(default_factory=dict)
+    foreign: Collection[Path] = ()  # folders of the runs that `excluded` is about
 
     @property
     def experiment(self) -> Experiment:
@@ -79,7 +80,8 @@ class ResultTable(ScoreTable):
 
     @property
     def generator(self) -> str | None:
-        return self.runs.synthetic
+        """Of the text or of the files that any run of the table is on."""
+        return next(filter(None, (run.synthetic for run in self.current.runs)), None)
 
     @property
     def is_finetuned(self) -> bool:
@@ -87,8 +89,8 @@ class ResultTable(ScoreTable):
 
     @cached_property
     def current(self) -> Runs:
-        """The runs that may be compared: all but those that are outdated."""
-        return without_outdated(self.runs, self.outdated)
+        """The runs that may be compared: neither outdated nor on another data set."""
+        return _without(self.runs, {*self.outdated, *self.foreign})
 
     @cached_property
     def _complete(self) -> dict[tuple[str, str], list[Record]]:
@@ -273,15 +275,15 @@ def _outdated(
 # -- arranging runs ------------------------------------------------------------------------------
 
 
-def without_outdated(runs: Runs, outdated: Collection[Path]) -> Runs:
-    return replace(runs, records=[run for run in runs.records if run.folder not in outdated])
+def _without(runs: Runs, folders: Collection[Path]) -> Runs:
+    return replace(runs, records=[run for run in runs.records if run.folder not in folders])
 
 
 def build_table(experiment: Experiment, runs: Runs) -> ResultTable:
     """Arrange the runs of the experiment's rows; each column is of one results version."""
     # A run of an older results version is counted and noted in its cell, and left out.
     outdated = find_outdated(runs.runs, experiment.free_keys)
-    table = _TableBuilder(experiment, without_outdated(runs, outdated)).table()
+    table = _TableBuilder(experiment, _without(runs, outdated)).table()
     left_out = []
     for run in runs.runs:
         if run.folder in outdated:
@@ -309,13 +311,17 @@ class _TableBuilder:
         evaluated = [run for run in runs.evaluate if run.task in measures]
         self.task_runs = [*runs.finetune, *evaluated]
         row_runs = [run for run in self.task_runs if run.name in self.rows]
+        # of the encoders' text; None: real text
+        self.generator = _most_common([run.synthetic for run in runs.pretrain])
         # task -> the generator of its data; None: real data
-        self.generators = _generators(row_runs, runs.synthetic)
+        self.generators = _generators(row_runs, self.generator)
         # A scored run on other data than those that count for its task is left out.
         by_world = group_by(
             row_runs, lambda run: is_scored(run) and run.synthetic != self.generators[run.task]
         )
-        self.excluded = tuple(_excluded(by_world.get(True, []), self.generators))
+        foreign = by_world.get(True, [])
+        self.foreign = {run.folder for run in foreign}
+        self.excluded = tuple(_excluded(foreign, self.generators))
         self.own_runs = by_world.get(False, [])
         # Every row should have these seeds.
         pretrain_seeds = {run.pretrain_seed for run in self.own_runs}
@@ -356,6 +362,7 @@ class _TableBuilder:
             cells=empty | self.cells,
             runs=self.runs,
             excluded=self.excluded,
+            foreign=self.foreign,
         )
 
     def _has_scores(self, column: DataColumn) -> bool:
@@ -384,8 +391,8 @@ class _TableBuilder:
         """
         heading = column.name
         origin = Origin.HELD_OUT_TEXT
-        if self.runs.synthetic:
-            heading = f"{self.runs.synthetic} {column.name}"
+        if self.generator:
+            heading = f"{self.generator} {column.name}"
             origin = Origin.SYNTHETIC
         ours = DataColumn(
             heading,
@@ -453,19 +460,21 @@ class _TableBuilder:
 # -- which runs are of one data set ----------------------------------------------------------------
 
 
-def _generators(runs: Iterable[Record], synthetic: str | None) -> dict[str, str | None]:
-    """Task -> the generator whose data count: that of the encoders' text, where some run is on it.
+def _generators(runs: Iterable[Record], of_text: str | None) -> dict[str, str | None]:
+    """Task -> the generator whose data count: that of most scored runs; None for real data.
 
-    Until a run is scored no record says what it reads.
+    Until a run is scored no record says what it reads: that of the encoders' text is assumed.
     """
     generators = {}
     for task, task_runs in group_by(runs, lambda run: run.task).items():
-        # The world of the encoders' text counts where a scored run is on it; else the first run's.
         of_scored = [run.synthetic for run in task_runs if is_scored(run)]
-        generators[task] = synthetic
-        if of_scored and synthetic not in of_scored:
-            generators[task] = of_scored[0]
+        generators[task] = _most_common(of_scored) if of_scored else of_text
     return generators
+
+
+def _most_common(generators: Sequence[str | None]) -> str | None:
+    """The first of those that most runs have."""
+    return max(generators, key=generators.count, default=None)
 
 
 def _excluded(

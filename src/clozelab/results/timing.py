@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from statistics import fmean
 
@@ -27,14 +27,18 @@ def seconds_of_work(work: Sequence[tuple[Sequence[Record], int]]) -> float | Non
 
 def _parallelism(runs: Iterable[Record]) -> float:
     """How many of some runs went on at once, on average while any did."""
-    sessions = []
+    stretches = []
     for run in runs:
         if run.finished:
-            sessions.append(tuple(map(datetime.fromisoformat, (run.started, run.finished))))
+            begin, end = map(datetime.fromisoformat, (run.started, run.finished))
+            # A night may lie between two sessions; `seconds` counts the sessions alone.
+            if run.sessions > 1:
+                begin = end - timedelta(seconds=run.seconds)
+            stretches.append((begin, end))
     busy = 0.0
     wall = 0.0
     latest = datetime.min.replace(tzinfo=UTC)
-    for start, end in sorted(sessions):
+    for start, end in sorted(stretches):
         busy += (end - start).total_seconds()
         # Only what lies behind the end of all earlier ones is new on the clock.
         wall += max(0.0, (end - max(start, latest)).total_seconds())

@@ -98,11 +98,6 @@ class Runs:
                 )
         return lines
 
-    @property
-    def synthetic(self) -> str | None:
-        """Name of the generated world that any encoder or any task's files came from."""
-        return next(filter(None, (run.synthetic for run in self.runs)), None)
-
 
 def cell_of(run: Record) -> tuple[Hashable, ...]:
     """Return what a run is called in a table, which takes the best of several learning rates."""

@@ -12,7 +12,7 @@ from clozelab.runs.code import code_hash
 from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import Git, Record, read_record
-from clozelab.text.plain import PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 from clozelab.training.host import host_facts
 
 NAMES = frozenset({"experiment", "arm"})
@@ -54,7 +54,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     except ValueError:
         return False
     # what others take from it
-    if never_kept(config, record):
+    if never_kept(config.values, record):
         return False
     if stage != "pretrain":
         return (folder / "scores.json").is_file()
@@ -112,19 +112,20 @@ def kept_steps(fractions: Sequence[float], num_steps: int) -> list[int]:
         raise ValueError(f"keep_encoders: {error}") from None
 
 
-def kept_places(config: Composed) -> list[str]:
-    """Return where a run's folder has what this configuration keeps beside the last encoder."""
-    if config.stage != "pretrain":
-        return ["model"] if config.get("keep_model") else []
-    num_steps = total_steps(config.values["phases"])
-    steps = kept_steps(config.values["keep_encoders"], num_steps)
+def kept_places(stage: str, settings: ReadOnlyJson) -> list[str]:
+    """Return where a run's folder has what these settings keep beside the last encoder."""
+    if stage != "pretrain":
+        return ["model"] if settings.get("keep_model") else []
+    steps = kept_steps(settings["keep_encoders"], total_steps(settings["phases"]))
     return [f"encoders/step-{step}" for step in steps]
 
 
-def missing_places(config: Composed, folder: Path, told: Sequence[str] = ()) -> list[str]:
-    """Return what this configuration keeps and a run's folder lacks; `told` may be missing."""
+def missing_places(
+    stage: str, settings: PlainMapping, folder: Path, told: Sequence[str] = ()
+) -> list[str]:
+    """Return what these settings keep and a run's folder lacks; `told` may be missing."""
     missing = []
-    for place in kept_places(config):
+    for place in kept_places(stage, settings):
         if place not in told and not (folder / place / "config.json").is_file():
             missing.append(place)
     return missing
@@ -134,19 +135,19 @@ def missing_encoders(config: Composed, folder: Path) -> list[str]:
     """Return the kept encoders that a run's folder lacks and this configuration needs."""
     if not config.get("needs_kept_encoders"):
         return []
-    return missing_places(config, folder)
+    return missing_places(config.stage, config.values, folder)
 
 
-def never_kept(config: Composed, record: Record) -> list[str]:
-    """Return what this configuration keeps, and a complete run was not told to.
+def never_kept(settings: PlainMapping, record: Record) -> list[str]:
+    """Return what these settings keep, and a complete run was not told to.
 
     What was kept may be gone since: a run travels without its weights.
     """
     told = record.facts.get("kept")
     if told is None or record.shared is not None:
         return []
-    missing = missing_places(config, record.folder, told)
-    marks = config.get("keep_encoders_at_words")
+    missing = missing_places(record.stage, settings, record.folder, told)
+    marks = settings.get("keep_encoders_at_words")
     if marks not in (None, record.facts.get("kept_at_words")):
         missing.append(f"encoders at {marks} words")
     return missing
@@ -156,7 +157,7 @@ def require_kept(config: Composed, record: Record) -> None:
     """ValueError for a complete run that was made without what is kept or needed here."""
     missing = missing_encoders(config, record.folder)
     if not missing:
-        missing = never_kept(config, record)
+        missing = never_kept(config.values, record)
     if missing:
         raise ValueError(
             f"{record.folder} is complete, but has no {', '.join(missing)}: it was trained without"
