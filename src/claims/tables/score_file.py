@@ -41,7 +41,8 @@ from claims.text.phrases import FORMULA
 ExampleScores = dict[tuple[str, str], dict[Seeds, NDArray[np.float64]]]
 # the last words of what is better where it is smaller
 FALLING = re.compile(
-    r"(?:^|[^a-z])((?:log|val|train|eval|test|dev)?loss|nll|cross_entropy|(?:[a-z]+_)?perplexity|ppl|bpc|bits_per_[a-z]+"
+    r"(?:^|[^a-z])((?:log|val|train|eval|test|dev)?loss|nll|cross_entropy"
+    r"|(?:[a-z]+_)?perplexity|ppl|bpc|bits_per_[a-z]+"
     r"|error|error_rate|ece|brier_score|mae|mse|rmse|wer|cer|ter)$"
 )
 # what is negated is better where it is larger, such as scikit-learn's neg_log_loss

@@ -423,12 +423,12 @@ def find_kept(job: PretrainingJob, run: Run) -> list[str]:
     """
     kept = []
     for step in job.steps_to_keep:
-        place = f"encoders/step-{step}"
-        if (run.dir / place).is_dir():
-            kept.append(place)
+        name = f"encoders/step-{step}"
+        if (run.dir / name).is_dir():
+            kept.append(name)
         else:
             log.warning(
-                "%s is not there: that step was not trained with keep_encoders", run.dir / place
+                "%s is not there: that step was not trained with keep_encoders", run.dir / name
             )
     return kept
 

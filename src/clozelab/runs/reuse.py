@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import RUN_FILE
@@ -12,7 +13,7 @@ from clozelab.runs.code import code_hash
 from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import Git, Record, read_record
-from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.text.plain import PlainDict, PlainMapping
 from clozelab.training.host import host_facts
 
 NAMES = frozenset({"experiment", "arm"})
@@ -112,11 +113,13 @@ def kept_steps(fractions: Sequence[float], num_steps: int) -> list[int]:
         raise ValueError(f"keep_encoders: {error}") from None
 
 
-def kept_places(stage: str, settings: ReadOnlyJson) -> list[str]:
+def kept_places(stage: str, settings: PlainMapping) -> list[str]:
     """Return where a run's folder has what these settings keep beside the last encoder."""
     if stage != "pretrain":
         return ["model"] if settings.get("keep_model") else []
-    steps = kept_steps(settings["keep_encoders"], total_steps(settings["phases"]))
+    fractions: Any = settings["keep_encoders"]
+    phases: Any = settings["phases"]
+    steps = kept_steps(fractions, total_steps(phases))
     return [f"encoders/step-{step}" for step in steps]
 
 
