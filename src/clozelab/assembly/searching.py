@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ import numpy as np
 from clozelab.datamodules.columns import trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
+from clozelab.modules.answer_files import write_arrays
+from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import decoded_lines, file_suffix
-from clozelab.readers.records import Table
+from clozelab.readers.records import PlacedRow, Table
 from clozelab.readers.rows import open_rows
 from clozelab.readers.tables import table_format
 from clozelab.text.plain import PlainDict, PlainMapping
@@ -124,3 +127,30 @@ def content_of(
     if prompt:
         content["prompt"] = prompt
     return content
+
+
+def write_vectors(folder: Path, answered: answering.Answered) -> PlainDict:
+    """Write a vector a line, NaN for one that cannot be read; return the reasons of those."""
+    vectors = []
+    unread = {}
+    for index, (_, vector) in enumerate(answered):
+        vectors.append(vector)
+        if isinstance(vector, Unanswered):
+            unread[str(index)] = vector.error
+    write_arrays(folder / "vectors.npy", vectors)
+    return {"unread": unread}
+
+
+def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:
+    """Say which lines have no vector; ValueError for the first where `errors` wants that, or all.
+
+    `unread`: index of a row -> why.
+    """
+    answered: list[tuple[PlacedRow, object]] = [(row, None) for row in rows]
+    for index, reason in unread.items():
+        row = rows[int(index)]
+        if errors == "raise":
+            raise ValueError(f"{row.place} {reason}")
+        answered[int(index)] = (row, Unanswered(reason))
+    for _ in answering.count_rows(iter(answered), Counter()):
+        pass

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from clozelab.assembly.searching import content_of, cosine_similarities, most_similar, queries_of
+from clozelab.assembly.searching import (
+    content_of,
+    cosine_similarities,
+    most_similar,
+    queries_of,
+    refuse_unread,
+    write_vectors,
+)
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
-from clozelab.modules.answer_files import write_arrays
-from clozelab.modules.answers import Unanswered
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_folder, content_key
@@ -110,33 +114,6 @@ def main(args: ParsedArgs) -> int:
         for row, cosine in hits:
             print_hit(row, roles, cosine, query=heading, is_json=is_json)
     return 0
-
-
-def write_vectors(folder: Path, answered: answering.Answered) -> PlainDict:
-    """Write a vector a line, NaN for one that cannot be read; return the reasons of those."""
-    vectors = []
-    unread = {}
-    for index, (_, vector) in enumerate(answered):
-        vectors.append(vector)
-        if isinstance(vector, Unanswered):
-            unread[str(index)] = vector.error
-    write_arrays(folder / "vectors.npy", vectors)
-    return {"unread": unread}
-
-
-def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:
-    """Say which lines have no vector; ValueError for the first where `errors` wants that, or all.
-
-    `unread`: index of a row -> why.
-    """
-    answered: list[tuple[PlacedRow, object]] = [(row, None) for row in rows]
-    for index, reason in unread.items():
-        row = rows[int(index)]
-        if errors == "raise":
-            raise ValueError(f"{row.place} {reason}")
-        answered[int(index)] = (row, Unanswered(reason))
-    for _ in answering.count_rows(iter(answered), Counter()):
-        pass
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:
