@@ -38,6 +38,7 @@ from clozelab.datamodules.corpus import VALIDATION_SEED
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer, read_model
+from clozelab.modules.pretraining import PretrainingModule
 from clozelab.stages import pretrain
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
@@ -716,6 +717,27 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
     assert not (tmp_path / "other").exists()
     shows(capsys.readouterr().err, "was trained on another corpus than is here now")
+
+
+def test_a_checkpoint_reads_as_it_was_trained(
+    workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A given encoder that read both sides is causal in every folder that is made of it."""
+    changes = {"objective": "ltr", "objective/input": "full_sentences"}
+    changes["encoder"] = str(whole_run / "encoder")
+    run = tmp_path / "run"
+
+    def is_killed(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PretrainingModule, "save_encoder", is_killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run_here(workplace, run, **changes)
+    assert main(["export", str(run), f"to={tmp_path / 'exported'}", "checkpoint=true"]) == 0
+    run_here(workplace, run, **changes)
+    for folder in (tmp_path / "exported", run / "encoder"):
+        assert json.loads((folder / "config.json").read_text())["is_decoder"], folder
 
 
 def test_a_release_has_half_the_size(whole_run: Path, tmp_path: Path) -> None:

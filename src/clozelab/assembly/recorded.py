@@ -38,6 +38,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
         module = encoders.build_module(cfg, hardware, corpus, objectives, total_steps=1)
         tokenizer = encoders.encoder_tokenizer(cfg, corpus, objectives)
     module.load_state_dict(checkpoint["state_dict"])
+    module.restore_readings(checkpoint)
     step = int(checkpoint["global_step"])
     folder = run / "encoders" / f"step-{step}"
     if to is not None:

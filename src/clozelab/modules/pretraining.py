@@ -580,13 +580,28 @@ class PretrainingModule(TrainingModule):
         checkpoint |= {
             "since_log_point": {"sums": sums, "work": work},
             "spikes": self.spikes.state(),
+            "readings": self._readings(),
         }
+
+    def _readings(self) -> dict[str, list[bool]]:
+        """How each model reads by now: whether it sees the past only, and predicts the next."""
+        readings = {}
+        for name, model in self.model.named_models.items():
+            config = model.encoder.config
+            readings[name] = [config.is_causal, config.predicts_next]
+        return readings
+
+    def restore_readings(self, checkpoint: Checkpoint) -> None:
+        """Lets each model read as in the phase that a checkpoint was written in."""
+        for name, reading in checkpoint.get("readings", {}).items():
+            self.model.named_models[name].set_reading(*reading)
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
         super().on_load_checkpoint(checkpoint)
         # Another state of the optimizer lies elsewhere in memory.
         self._end_graphs()
         self.spikes.load(checkpoint["spikes"])
+        self.restore_readings(checkpoint)
         if self._trainer is not None and int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end`
             # will not be called.
