@@ -29,7 +29,8 @@ def phase(seq_length: int, steps: int) -> dict[str, int]:
         ([128, 32, 128, 256], 0, {30: (128, 256)}),
         # nor is what given weights have trained
         ([32, 64, 128], 100, {20: (100, 128)}),
-        ([64, 128], 32, {10: (64, 128)}),
+        # a first phase, too, may be longer than these
+        ([64, 128], 32, {0: (32, 64), 10: (64, 128)}),
     ],
 )
 def test_growth_steps(lengths: list[int], given: int, expected: dict[int, tuple[int, int]]) -> None:
@@ -92,5 +93,7 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
 def test_growth_that_cannot_be_is_refused(embeddings: Embeddings) -> None:
     with pytest.raises(ValueError, match="fsdp"):
         check_position_growth("tile", [phase(32, 10), phase(64, 10)], "fsdp")
+    with pytest.raises(ValueError, match="fsdp"):
+        check_position_growth("tile", [phase(64, 10)], "fsdp", given=32)
     with pytest.raises(ValueError, match="the model has 12"):
         embeddings.tile_positions(4, 13)

@@ -207,7 +207,8 @@ def check_pretraining(
         folders.refuse_untied(cfg.encoder)
     phases = [vars(phase) for phase in cfg.phases]
     check_lengths(phases, vars(cfg.validation), positions, hardware.world_size)
-    check_position_growth(cfg.position_growth, phases, hardware.strategy)
+    given = max(given_lengths(cfg, objectives), default=0)
+    check_position_growth(cfg.position_growth, phases, hardware.strategy, given)
     source_weights(cfg)  # refuses wrong ones
     # The constructor refuses sizes and parts that do not fit together.
     EncoderConfig(**vars(cfg.model), **vars(cfg.architecture), vocab_size=1)

@@ -382,7 +382,7 @@ def in_one_line(metrics: Any) -> str:
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]], given: int = 0) -> dict[int, tuple[int, int]]:
-    """The steps at which a phase begins that is longer than all before it.
+    """The steps at which a phase begins that is longer than what was trained before it.
 
     First step of the phase -> (positions trained so far, positions that it needs). `given`: how
     many the weights that training begins with have trained.
@@ -392,7 +392,8 @@ def growth_steps(phases: Sequence[Mapping[str, int]], given: int = 0) -> dict[in
     longest = given
     for phase in phases:
         length = phase["seq_length"]
-        if first_step and length > longest:
+        # Fresh weights have trained nothing that could be copied.
+        if longest and length > longest:
             growth[first_step] = (longest, length)
         longest = max(longest, length)
         first_step += phase["steps"]
@@ -400,10 +401,10 @@ def growth_steps(phases: Sequence[Mapping[str, int]], given: int = 0) -> dict[in
 
 
 def check_position_growth(
-    position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str
+    position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str, given: int = 0
 ) -> None:
-    """ValueError for a growth that the strategy cannot do."""
-    if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases):
+    """ValueError for a growth that the strategy cannot do; `given` as for `growth_steps`."""
+    if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases, given):
         raise ValueError(
             "position_growth=tile copies lines of a whole matrix, and trainer=fsdp splits it:"
             " choose none"
