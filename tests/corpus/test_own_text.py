@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.screens import refuses
 
 from clozelab.assembly.passes import passes
-from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks, text_marks
+from clozelab.corpus.preparation.forecast import forecast_source
+from clozelab.corpus.preparation.texts import cut_shards
 from clozelab.launch.sweep import compose
 
 
@@ -25,6 +29,41 @@ def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.path.resolve() == tmp_path / "here" / "texts" / "a.txt"
     (found,) = CorpusSource("mine", "both").shards(0, tmp_path / "data")
     assert found.name == "b.txt", "data_dir comes first"
+
+
+def test_a_few_bad_lines_of_a_book_are_skipped(tmp_path: Path) -> None:
+    """They are held against its lines, though it is one document."""
+    lines = [b"A line of it."] * 500
+    lines[9] = lines[99] = b"caf\xe9"
+    (tmp_path / "novel.txt").write_bytes(b"\n".join(lines))
+    files = CorpusSource("mine", "novel.txt", format="book").shards(0, tmp_path)
+    files[0].check()
+    counts = CorpusCounts()
+    assert len(list(cut_shards(files, counts))) == 1
+    assert counts.bad.total() == 2
+
+
+def test_a_forecast_holds_bad_lines_against_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"A line of it.\n" * 20_000)
+    (tmp_path / "z.txt").write_bytes(b"A line.\n" * 50 + b"caf\xe9\n" * 2)
+    files = CorpusSource("mine", ".").shards(0, tmp_path)
+    assert forecast_source(files, [], None, seconds=1.0).files == 2
+    with pytest.raises(ValueError, match="2 of 52 rows cannot be read"):
+        forecast_source(files[1:], [], None, seconds=1.0)
+
+
+def test_a_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")).write_text("one sentence\n")
+    with pytest.raises(ValueError, match=r"caf\\udce9\.txt': the name of this file is not UTF-8"):
+        CorpusSource("mine", ".").shards(0, tmp_path)
+
+
+def test_two_columns_or_a_book_are_another_text() -> None:
+    file = {"sha256": "0a", "format": "jsonl"}
+    book = {"sha256": "0a", "format": "book"}
+    sources: Any = [{"files": [file]}, {"files": [file], "text_field": "title"}, {"files": [book]}]
+    assert text_marks(sources) == ["0a", "0a title", "0a as a book"]
+    assert content_marks(sources) == ["0a", "0a", "0a"]
 
 
 def test_passes_over_the_text() -> None:

@@ -267,6 +267,9 @@ def test_json_under_a_name_that_says_text(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(json.dumps([{"text": text} for text in TEXTS]))
     with pytest.raises(ValueError, match=r"b\.jsonl:1 begins a JSON array"):
         read(tmp_path, "b.jsonl")
+    # exports are called .json, and hold a list or an object a line
+    (tmp_path / "b.jsonl").rename(tmp_path / "b.json")
+    assert read(tmp_path, "b.json")[0] == read(tmp_path, "a.txt", format="jsonl")[0]
     (tmp_path / "c.txt").write_text('"{" opens a block.\n[1] A footnote.\n{curly} words\n')
     assert read(tmp_path, "c.txt")[0]
 

@@ -29,7 +29,7 @@ from clozelab.assembly.encoders import (
 from clozelab.assembly.passes import passes, passes_by_source, source_passes
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
-from clozelab.corpus.files import content_marks
+from clozelab.corpus.files import text_marks
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
@@ -469,8 +469,10 @@ def save_encoder(
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     """Digest of a corpus's text."""
     settings = corpus.manifest["settings"]
-    checksums = content_marks(settings["sources"])
-    identity = [sorted(checksums), cfg.corpus.validation_fraction]
+    identity: list[object] = [sorted(text_marks(settings["sources"]))]
+    identity.append(cfg.corpus.validation_fraction)
+    if "split_version" in settings:
+        identity.append(settings["split_version"])
     return digest(identity + further_steps(settings))
 
 

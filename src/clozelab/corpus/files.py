@@ -13,6 +13,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,8 +23,22 @@ from clozelab.corpus.manifest import SourceFacts
 from clozelab.corpus.paths import corpus_files, path_list, place_of
 from clozelab.corpus.text_column import DEFAULT_TEXT_COLUMN, find_text_column
 from clozelab.files.digests import file_facts
-from clozelab.readers.lines import NUL_REMOVED, Advance, beginning_of, ignore, text_lines
-from clozelab.readers.objects import begins_as_json, refuse_list, rows_of_objects
+from clozelab.readers.lines import (
+    NUL_REMOVED,
+    Advance,
+    beginning_of,
+    file_suffix,
+    ignore,
+    is_decoded,
+    text_lines,
+)
+from clozelab.readers.objects import (
+    begins_as_json,
+    is_list,
+    open_objects,
+    refuse_list,
+    rows_of_objects,
+)
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Record
 from clozelab.readers.records import Rows as Records
 from clozelab.readers.remote import FilePath, RemotePath, file_size
@@ -78,6 +93,21 @@ def content_marks(sources: Iterable[SourceFacts]) -> list[str]:
     marks = []
     for source in sources:
         marks += [file.get("sha256", file.get("version", "")) for file in source["files"]]
+    return marks
+
+
+def text_marks(sources: Iterable[SourceFacts]) -> list[str]:
+    """The same, with how a file is read where that is not usual: two columns are two texts."""
+    marks = []
+    for source in sources:
+        for file, mark in zip(source["files"], content_marks([source]), strict=True):
+            format_name = file.get("format", "")
+            column = file.get("column", source.get("text_field", DEFAULT_TEXT_COLUMN))
+            if format_name == "book":
+                mark += " as a book"
+            elif format_name != "text" and column != DEFAULT_TEXT_COLUMN:
+                mark += f" {column}"
+            marks.append(mark)
     return marks
 
 
@@ -153,6 +183,8 @@ class Shard(ABC):
         head = islice(self.rows(counts, ignore), HEAD_ROWS)
         num_usable = sum(bool(text) for text in self._usable(head, counts))
         num_bad = counts.bad.total()
+        if self.format == "book":
+            num_usable = counts.rows - num_bad
         num_rows = num_bad + num_usable
         if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
             return
@@ -235,6 +267,7 @@ class BookFile(TextFile):
             if isinstance(line, BadRow):
                 yield number, line
             elif line:
+                counts.rows += 1  # of the lines, as bad ones are
                 paragraphs[-1].append(line)
             else:
                 paragraphs.append([])
@@ -263,6 +296,8 @@ class JsonLinesFile(TableFile):
         return CorpusFile.identity(self)
 
     def _records(self, counts: CorpusCounts, advance: Advance) -> Records:
+        if is_list(self.path):
+            return open_objects(self.path).rows(None, advance, counts.removed)
         return rows_of_objects(text_lines(self.path, advance, removed=counts.removed))
 
 
@@ -324,6 +359,10 @@ class CorpusSource:
                 # Files of one name are told apart by the number of their path.
                 if name in names:
                     name = f"{number}/{name}"
+                if not is_decoded(name):
+                    raise ValueError(
+                        f"{str(file)!a}: the name of this file is not UTF-8: rename it"
+                    )
                 names.add(name)
                 shards.append(self._shard(index, name, file))
         return shards
@@ -354,14 +393,15 @@ class CorpusSource:
         if file_format == "auto":
             # by the suffix; what has none that is known is text
             file_format = table_format(path) or "text"
-            if file_format == "text":
-                _refuse_json(path, index)
+            if file_format == "text" and _holds_json(path):
+                file_format = _format_of_json(path, index)
         shard_class: type[CorpusFile] = TableFile
         column = self.text_field
         if file_format in TEXT_KINDS:
             shard_class = TEXT_KINDS[file_format]
         elif file_format == "jsonl":
-            refuse_list(path)
+            if file_suffix(path) != ".json":
+                refuse_list(path)
             shard_class = JsonLinesFile
         else:
             table = open_table(path, file_format)
@@ -371,18 +411,21 @@ class CorpusSource:
         return shard_class(name, index, file_format, column, path)
 
 
-def _refuse_json(path: FilePath, index: int) -> None:
+def _holds_json(path: FilePath) -> bool:
+    with suppress(OSError, ValueError):  # who reads it says what is wrong
+        return begins_as_json(beginning_of(path))
+    return False
+
+
+def _format_of_json(path: FilePath, index: int) -> str:
     """ValueError for objects of JSON under a name that says text.
 
     Their brackets and keys would be trained on.
     """
-    try:
-        beginning = beginning_of(path)
-    except (OSError, ValueError):
-        return  # who reads it says what is wrong
-    if begins_as_json(beginning):
-        key = f"corpus.sources.{index}.format"
-        raise ValueError(
-            f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
-            f" or set {key}=jsonl; {key}=text takes it as it is"
-        )
+    if file_suffix(path) == ".json":
+        return "jsonl"
+    key = f"corpus.sources.{index}.format"
+    raise ValueError(
+        f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
+        f" or set {key}=jsonl; {key}=text takes it as it is"
+    )

@@ -13,12 +13,15 @@ class SourceFile(TypedDict, total=False):
 
     sha256: str
     version: str
+    format: str
+    column: str  # of a table
 
 
-class SourceFacts(TypedDict):
+class SourceFacts(TypedDict, total=False):
     """A source: its files, and how they are read."""
 
     files: list[SourceFile]
+    text_field: str
 
 
 class CorpusSettings(TypedDict, total=False):
@@ -26,6 +29,7 @@ class CorpusSettings(TypedDict, total=False):
 
     sources: list[SourceFacts]
     steps: list[PlainDict]  # not in one of versions up to 3
+    split_version: int  # of several sources, where their split is not that of version 1
 
 
 class StepFacts(TypedDict):

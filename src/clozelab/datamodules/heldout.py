@@ -25,7 +25,7 @@ import numpy as np
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.encoding import Tokenizer, refuse_unknown
-from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks
+from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks, text_marks
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.manifest import CorpusManifest
 from clozelab.corpus.random import integers
@@ -153,9 +153,11 @@ class HeldOutMeasure(MeasureDataModule):
             shards += source.shards(number, self.inputs.data_dir)
         for shard in shards:
             shard.check()
-        files: Any = [shard.identity() for shard in shards]
-        self.content = content_marks([{"files": files}])
-        self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
+        facts: Any = []
+        for shard in shards:
+            facts.append({"files": [shard.identity()], "text_field": shard.text_field})
+        self.content = text_marks(facts)
+        self.synthetic = generator_of(self.inputs.data_dir, checksums=content_marks(facts))
         documents = read_documents(shards, CorpusCounts())
         encode = self.inputs.tokenizer.encode_batch
         return ((document.source, encode(document.lines)) for document in documents)
@@ -178,6 +180,8 @@ class HeldOutMeasure(MeasureDataModule):
         settings = manifest["settings"]
         self.source_names = list(shards.source_names)
         self.content = {key: settings.get(key) for key in OF_THE_TEXT}
+        if "split_version" in settings:
+            self.content["split_version"] = settings["split_version"]
         if further_steps(settings):
             self.content["steps"] = settings["steps"]
         elif self.content["preparation_version"] == 4:

@@ -58,7 +58,13 @@ def forecast_source(
     for number in range(num_files):
         file = files[(2 * number + 1) * len(files) // (2 * num_files)]
         limit = start + seconds * (number + 1) / num_files
-        for shard in cut_shards([file], CorpusCounts(), max_characters=SAMPLE_CHARACTERS):
+        shards = cut_shards(
+            [file],
+            CorpusCounts(),
+            max_characters=SAMPLE_CHARACTERS,
+            are_all=len(files) == 1,
+        )
+        for shard in shards:
             # Bytes that have been read are used up when more are read, unless that takes long.
             seconds_over = time.perf_counter() - limit
             if (seconds_over > 0 and shard.num_bytes) or seconds_over > seconds:

@@ -82,11 +82,13 @@ def cut_shards(
     counts: CorpusCounts,
     advance: Advance = ignore,
     max_characters: int | None = None,
+    *,
+    are_all: bool = True,
 ) -> Iterator[TextShard]:
     """The texts of all files in order, in shards of SHARD_CHARACTERS unless said otherwise.
 
     `counts` grows by the rows that were met; `advance` is told of bytes read. ValueError for a
-    binary or damaged file, and where more than 1 % of all rows are unusable.
+    binary or damaged file, and where more than 1 % of all rows are unusable, if these `are_all`.
     """
     limit = max_characters or SHARD_CHARACTERS
     bytes_read = _BytesRead(advance)
@@ -107,7 +109,8 @@ def cut_shards(
                 size = 0
     if size:
         yield TextShard(number, runs, bytes_read.take())
-    _refuse_many_bad(counts)
+    if are_all:
+        _refuse_many_bad(counts)
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
