@@ -155,15 +155,12 @@ def write_tasks(data: Path, words: list[str]) -> None:
         ("pretrain", ["objective=mlm_nsp", WEIGHTS], 7),
         ("pretrain", ["objective=mlm_nsp", "fidelity=paper", PHASE_WEIGHTS], 8),
         ("pretrain", ["objective=mlm", "objective/input=full_sentences", WEIGHTS], 6),
-        ("pretrain", ["optimizer=muon"], 6),
-        ("pretrain", ["recipe=xlnet", "optimizer=muon"], 7),
-        ("pretrain", ["recipe=xlnet", "optimizer=adamw"], 6),
     ],
     ids=str,
 )
 def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
     """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings on
-    pairs from weighted sources, and of XLNet with Muon.
+    pairs from weighted sources.
     """
     assert results_version_of(stage, composed(stage, words).recorded) == version
 

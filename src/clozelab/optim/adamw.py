@@ -17,7 +17,7 @@ from torch.optim.optimizer import ParamsT
 
 from clozelab.optim.groups import GroupNodes, NamedParameters, OptimizerGroup, decay_groups
 from clozelab.optim.layers import match_parameters
-from clozelab.optim.muon import EMBEDDINGS, Muon
+from clozelab.optim.muon import Muon
 from clozelab.text.plain import PlainMapping
 
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
@@ -51,8 +51,7 @@ def build_adamw(
     remaining = []
     for name, parameter in named.items():
         is_matrix = parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
-        is_embedding = name.endswith(EMBEDDINGS)
-        if matrix_learning_rate is not None and is_matrix and not is_embedding:
+        if matrix_learning_rate is not None and is_matrix:
             matrices[name] = parameter
         else:
             remaining.append((name, parameter))

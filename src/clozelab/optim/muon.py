@@ -39,8 +39,6 @@ from clozelab.processor import product_dtype
 # End of the name of a parameter that stacks matrices -> how many it stacks. The matrix of a gated
 # feed-forward layer stays whole: its name does not tell that it is gated.
 FUSED = {".attention.qkv.weight": 3, ".attention.qkv_global.weight": 3}
-# Ends of the names of a layer's embeddings, which are no matrices: XLNet's two vectors of segments.
-EMBEDDINGS = (".attention.segments.weight",)
 # Of the odd polynomial a x + b x^3 + c x^5. Five iterations take singular values from (0, 1] to
 # about 0.7 to 1.2 (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -124,10 +124,7 @@ def further_versions(config: PlainMapping) -> int:
     """Return what a configuration's own keys add to the version of its stage."""
     leaves = flatten(dict(config))
     further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    # Muon once took XLNet's embeddings of segments for matrices.
-    uses_muon = leaves.get("optimizer.matrix_learning_rate") is not None
-    is_of_xlnet = leaves.get("architecture.model_type") == "xlnet"
-    return sum(further) + _changes_of_weights(leaves) + (uses_muon and is_of_xlnet)
+    return sum(further) + _changes_of_weights(leaves)
 
 
 def _changes_of_weights(leaves: PlainMapping) -> int:
