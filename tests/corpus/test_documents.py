@@ -46,6 +46,14 @@ def split(paragraph: str) -> list[str]:
     return split_paragraphs([paragraph])
 
 
+@pytest.mark.parametrize("blank", ["\u00a0", " \u2009", "\u2028 ", "\u3000"])
+def test_a_capital_before_an_unusual_blank_and_a_full_stop(blank: str) -> None:
+    """The library panics there; the text stays as it is."""
+    text = f"It holds for all x in A{blank}. So it does, “for C{blank}.”"
+    assert "".join(split(text)).replace(" ", "") == text.replace(" ", "")
+    assert len(split(text)) == 2
+
+
 # Formats
 
 

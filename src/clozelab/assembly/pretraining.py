@@ -471,8 +471,10 @@ def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     settings = corpus.manifest["settings"]
     identity: list[object] = [sorted(text_marks(settings["sources"]))]
     identity.append(cfg.corpus.validation_fraction)
+    # Each of several sources holds out some of its own text.
     if "split_version" in settings:
         identity.append(settings["split_version"])
+        identity += [sorted(text_marks([source])) for source in settings["sources"]]
     return digest(identity + further_steps(settings))
 
 

@@ -7,9 +7,10 @@ text but for a number a document, to find duplicates.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import sentencex
 
@@ -29,6 +30,11 @@ MAX_PIECE_CHARACTERS = 8000
 READ_CHARACTERS = 1_000_000
 DUPLICATE = "duplicate document"
 
+# Blanks that are no ASCII. sentencex 1.0.32 panics where one stands between a single capital and a
+# full stop, as in "vitamin C&nbsp;."
+BLANKS = "\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_HALTING = re.compile(rf"(?<!\w)[A-Z]\s*[{BLANKS}]\s*\.")
+_BLANKS = str.maketrans(dict.fromkeys(filter(str.isspace, map(chr, range(128, 0x3001))), " "))
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 
 
@@ -99,19 +105,27 @@ def split_paragraphs(paragraphs: Iterable[str]) -> list[str]:
         if len(paragraph) > MAX_PIECE_CHARACTERS:
             pieces = _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
         for piece in pieces:
-            segments += sentencex.segment(LANGUAGE, piece)
+            segments += _segments(piece, piece)
     sentences = []
     for segment in segments:
         if len(segment) <= LONG_SENTENCE_CHARACTERS:
             sentences.append(segment.strip())
             continue
         # Boundaries inside of a quoted speech are found without the quotation marks.
-        start = 0
-        for masked in sentencex.segment(LANGUAGE, segment.translate(_QUOTES)):
-            end = start + len(masked)
-            sentences += _whole_line(segment[start:end])
-            start = end
+        for part in _segments(segment, segment.translate(_QUOTES)):
+            sentences += _whole_line(part)
     return lines_with_word(sentences)
+
+
+def _segments(text: str, masked: str) -> list[str]:
+    """The parts of a text that stand where the sentences of `masked`, which is as long, do."""
+    if not masked.isascii() and _HALTING.search(masked):
+        masked = masked.translate(_BLANKS)
+    segments = sentencex.segment(LANGUAGE, masked)
+    if masked == text:
+        return segments
+    ends = list(accumulate(map(len, segments)))
+    return [text[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _whole_line(line: str) -> list[str]:

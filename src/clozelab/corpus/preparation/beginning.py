@@ -49,7 +49,7 @@ def check_beginning(
     It cannot be read in words, or a given vocabulary does not know most of it.
     """
     sentences = beginning_of(files, steps, FIT_CHARACTERS)
-    if settings.kind == WordPieceTokenizer.kind:
+    if given is None and settings.kind == WordPieceTokenizer.kind:
         check_spaces(sentences, settings.lowercase, max_unknown_share)
     if _strips_accents(settings, given):
         warn_of_lost_accents(sentences)
