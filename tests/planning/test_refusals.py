@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.planning.workers import Worker
 
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.steps import make_steps
+from clozelab.stages.doctor import main as doctor
 from clozelab.stages.plan import main as plan
 from clozelab.text.paths import EXPERIMENTS_DIR
 
@@ -108,10 +110,14 @@ def test_a_text_that_prepare_refuses_is_not_planned(tmp_path: Path) -> None:
     assert plan([*words, f"text={tmp_path / 'later'}"]) == 0
 
 
-def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path) -> None:
+def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path, capsys: Any) -> None:
     folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
-    words = ["scale=demo", "--no-measure", "pretrain.seed=1", "finetune.task=mrpc", *folders]
-    assert plan(["distillation_retention", *words]) == 0
+    words = ["scale=demo", "pretrain.seed=1", "finetune.task=mrpc", *folders]
+    assert plan(["distillation_retention", "--no-measure", *words]) == 0
+    capsys.readouterr()
+    doctor(["distillation_retention", *words])
+    # The files of the task are not there; that the teacher is not is no finding.
+    assert "does not exist" not in capsys.readouterr().out
 
 
 def test_a_budget_is_for_what_is_pre_trained() -> None:

@@ -133,12 +133,13 @@ def given_config(cfg: PretrainConfig) -> EncoderConfig:
 def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> set[int]:
     """Lengths of the sequences that the weights a run begins with were trained on.
 
-    Those are a given encoder's or, of a student among the objectives, its teacher's.
+    Those are a given encoder's or, of a student among the objectives, its teacher's; none where
+    that is to be trained first.
     """
     tokens = [objective.token for objective in objectives]
     starts = [token.inputs()["teacher"] for token in tokens if getattr(token, "teacher_layers", 0)]
     folder = next(iter(starts), cfg.encoder)
-    if folder is None or cfg.fresh_weights:
+    if folder is None or cfg.fresh_weights or not Path(folder).exists():
         return set()
     given = folders.read_provenance(folder)
     # Somebody else's may have been trained on any of its positions.

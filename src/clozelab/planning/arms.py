@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -209,9 +208,7 @@ class Arm(Shape):
     def longest(self) -> int:
         """Tokens of the longest sequences that its weights, given ones included, have seen."""
         lengths = {phase["seq_length"] for phase in self.phases}
-        with suppress(ValueError):  # a teacher may have to be trained first
-            lengths |= given_lengths(self.settings, self.of_phases)
-        return max(lengths)
+        return max(lengths | given_lengths(self.settings, self.of_phases))
 
     @property
     def steps(self) -> int:
