@@ -73,9 +73,16 @@ def clean(text: str) -> list[str]:
         text = _TAG.sub(" ", text)
     if "#" in text:
         text = _HEADING.sub("\n", f"\n{text}")
+    lines = text.split("\n")
     if "*" in text or "_" in text:
-        text = _EMPHASIS.sub(r"\3", text)
-    return lines_with_word([line.strip() for line in text.split("\n")])
+        lines = list(map(_without_emphasis, lines))
+    return lines_with_word([line.strip() for line in lines])
+
+
+def _without_emphasis(line: str) -> str:
+    if "*" in line or "_" in line:
+        return _EMPHASIS.sub(r"\3", line)
+    return line
 
 
 def lines_with_word(lines: Iterable[str]) -> list[str]:
