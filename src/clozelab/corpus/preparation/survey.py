@@ -45,7 +45,7 @@ def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
 
     They are as few and as even ones as STRETCH_CHARACTERS allow; `end` numbers sentences.
     """
-    ends = np.cumsum([len(sentence) for sentence in sentences])
+    ends = np.cumsum(list(map(len, sentences)))
     num_characters = ends[-1]
     num_stretches = -(-num_characters // STRETCH_CHARACTERS)
     # A sentence belongs to the stretch that its last character lies in: lengths [6, 4, 9, 1] and
