@@ -174,8 +174,8 @@ def job(composed: Composed) -> int:
         from clozelab.assembly.corpora import require_sources
 
         require_sources(composed.config)
+    tune_allocator()  # before torch and lightning are imported
     if verb != "prepare":  # it needs no torch, which takes seconds to import
-        tune_allocator()  # before torch and lightning are imported
         import_torchmetrics_quickly()
     check_targets(composed.values)
     stage = importlib.import_module(f"clozelab.stages.{verb}")

@@ -258,6 +258,8 @@ def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
         "half.txt": b"good\n\xff\n" * 20,
         "long.txt": b"no line end " * 200_000,
         "cut.txt": "é".encode() * 600_000,  # the first chunk may end inside a character
+        # of long texts the beginning is a few rows
+        "far.jsonl": jsonl(*[{"text": "long " * 20_000}] * 20) + b"no object\n" * 900,
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

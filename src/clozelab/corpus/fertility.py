@@ -56,8 +56,7 @@ def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
 
 def _num_words(sentences: Sequence[str]) -> int:
     """How many words some texts have: as many as there are ends of white space before a word."""
-    encoded = [sentence.encode("utf-8", "surrogatepass") for sentence in sentences]
-    data = b"\n".join([b"", *encoded])
+    data = "\n".join(["", *sentences]).encode("utf-8", "surrogatepass")
     is_space = np.frombuffer(data.translate(IS_SPACE), dtype=np.uint8)
     return int(np.count_nonzero(is_space[1:] < is_space[:-1]))
 

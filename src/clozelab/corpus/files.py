@@ -52,8 +52,9 @@ CORPUS_FORMATS = ("auto", "text", "book", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
-# a table's beginning; a beginning of fewer rows says nothing about a file
+# a table's beginning, of long texts fewer rows; one of fewer still says nothing about a file
 HEAD_ROWS = 1000
+HEAD_CHARACTERS = 1_000_000
 MIN_HEAD_ROWS = 10
 
 HOW_TO_GET = (
@@ -181,7 +182,12 @@ class Shard(ABC):
         # Read as the whole file will be; these counts are for this check alone.
         counts = CorpusCounts()
         head = islice(self.rows(counts, ignore), HEAD_ROWS)
-        num_usable = sum(bool(text) for text in self._usable(head, counts))
+        num_usable = num_characters = 0
+        for text in self._usable(head, counts):
+            num_usable += bool(text)
+            num_characters += len(text)
+            if num_characters > HEAD_CHARACTERS and counts.rows >= MIN_HEAD_ROWS:
+                break
         num_bad = counts.bad.total()
         if self.format == "book":
             num_usable = counts.rows - num_bad

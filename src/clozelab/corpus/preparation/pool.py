@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 WAITING_TASKS = 2  # sent ahead of what is worked at, so that no worker waits for the reader
 # One thread a process: the processes share the cores.
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+# what `tune_allocator` tells glibc in the first process: each shard asks for the same large blocks
+ENVIRONMENT |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
 
 _context: Any = None  # of a worker, set when it begins
 

@@ -45,7 +45,7 @@ def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
 
     They are as few and as even ones as STRETCH_CHARACTERS allow; `end` numbers sentences.
     """
-    ends = np.cumsum([len(sentence) for sentence in sentences])
+    ends = np.cumsum(list(map(len, sentences)))
     num_characters = ends[-1]
     num_stretches = -(-num_characters // STRETCH_CHARACTERS)
     # A sentence belongs to the stretch that its last character lies in: lengths [6, 4, 9, 1] and
@@ -82,10 +82,8 @@ def survey_documents(documents: Sequence[Document], *, learns: bool) -> Arrays:
 def _add_stretches(columns: dict[str, array[int]], sentences: Sequence[str]) -> None:
     """Add a document's hash and its stretches."""
     of_document = stretches(sentences)
-    document_hash = of_document[0][2]
-    if len(of_document) > 1:
-        document_hash = hash_of("\n".join(sentences))
-    columns["document_hash"].append(document_hash)
+    # Documents are the same if all their stretches are.
+    columns["document_hash"].append(hash_of(str([name for _, _, name in of_document])))
     columns["stretch_counts"].append(len(of_document))
     start = 0
     for end, characters, stretch_hash in of_document:

@@ -1,6 +1,6 @@
 """The texts of a corpus's files, cut into shards.
 
-A shard is what one process works at: some 16 million characters of consecutive documents. Where it
+A shard is what one process works at: some 4 million characters of consecutive documents. Where it
 begins and ends follows from the files alone, and nothing that is made of a corpus follows from it.
 """
 
@@ -16,7 +16,7 @@ from clozelab.corpus.steps.step import Document
 from clozelab.readers.bad_rows import MAX_BAD_FRACTION
 from clozelab.readers.lines import Advance, ignore
 
-SHARD_CHARACTERS = 16_000_000
+SHARD_CHARACTERS = 4_000_000
 # that a document and a line count for beside their own: they take memory however short they are
 DOCUMENT_CHARACTERS = 200
 LINE_CHARACTERS = 20

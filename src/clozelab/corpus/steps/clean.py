@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import filterfalse
 
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
 
@@ -35,8 +36,9 @@ _LINE_END = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 # before an emphasis is looked at behind its first sign.
 _HEADING = re.compile(r"\n[ \t]*#{1,6}[ \t]+")
 _EMPHASIS = re.compile(r"(([*_])(?<![\w*][*_])\2{0,2})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
-# what _INVISIBLE or _LINE_END finds
+# what _INVISIBLE or _LINE_END finds, and what of it is ASCII
 _UNUSUAL = re.compile(f"{_INVISIBLE.pattern[:-1]}{_LINE_END.pattern[1:]}")
+_CONTROLS = _UNUSUAL.findall("".join(map(chr, range(128))))
 
 
 class Clean(CorpusStep):
@@ -67,15 +69,30 @@ def clean(text: str) -> list[str]:
     # Each pattern runs only where a sign of it is in the text.
     if "&" in text:
         text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
-    if _UNUSUAL.search(text):
+    if _is_unusual(text):
         text = _LINE_END.sub("\n", _INVISIBLE.sub("", text))
     if "<" in text:
         text = _TAG.sub(" ", text)
     if "#" in text:
         text = _HEADING.sub("\n", f"\n{text}")
+    lines = text.split("\n")
     if "*" in text or "_" in text:
-        text = _EMPHASIS.sub(r"\3", text)
-    return lines_with_word([line.strip() for line in text.split("\n")])
+        lines = list(map(_without_emphasis, lines))
+    return lines_with_word([line.strip() for line in lines])
+
+
+def _is_unusual(text: str) -> bool:
+    """Whether _UNUSUAL finds something; in ASCII, as most lines are, it is slow to find nothing."""
+    if any(map(text.__contains__, _CONTROLS)):
+        return True
+    other_lines = "".join(filterfalse(str.isascii, text.split("\n")))
+    return _UNUSUAL.search(other_lines) is not None
+
+
+def _without_emphasis(line: str) -> str:
+    if "*" in line or "_" in line:
+        return _EMPHASIS.sub(r"\3", line)
+    return line
 
 
 def lines_with_word(lines: Iterable[str]) -> list[str]:
