@@ -400,7 +400,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
-            kept = find_kept(job, run)
+            warn_of_missed(job, run)
             save()
             if cfg.adaptation is not None:
                 save_adapter(
@@ -413,25 +413,18 @@ def train(job: PretrainingJob, run: Run) -> None:
             facts = module.facts()
             summarise(loggers, facts)
             run.content.scores = published_scores(job.objectives, facts)
+            # Also those that an early stop came before: it would train none of them now.
+            kept = [f"encoders/step-{step}" for step in job.steps_to_keep]
             at_words = cfg.keep_encoders_at_words
             run.complete({"scores": facts}, kept=kept, kept_at_words=at_words, **facts)
 
 
-def find_kept(job: PretrainingJob, run: Run) -> list[str]:
-    """Where the run has its kept encoders; a warning for each that was not trained with that.
-
-    An early stop came first, or it was asked for late.
-    """
-    kept = []
+def warn_of_missed(job: PretrainingJob, run: Run) -> None:
+    """Warn of encoders that are not kept: an early stop came first, or they were asked for late."""
     for step in job.steps_to_keep:
-        name = f"encoders/step-{step}"
-        if (run.dir / name).is_dir():
-            kept.append(name)
-        else:
-            log.warning(
-                "%s is not there: that step was not trained with keep_encoders", run.dir / name
-            )
-    return kept
+        folder = run.dir / f"encoders/step-{step}"
+        if not folder.is_dir():
+            log.warning("%s is not there: that step was not trained with keep_encoders", folder)
 
 
 def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:
