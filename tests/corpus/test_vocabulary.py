@@ -20,6 +20,7 @@ from tests.corpus.test_folder_tokenizers import (
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, MpnetTokenizer, Tokenizer
+from clozelab.corpus.unigram import UnigramTokenizer
 from clozelab.corpus.vocabulary import (
     count_words,
     entries_of,
@@ -56,6 +57,10 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
+def write_unigram(folder: Path) -> None:
+    write(UnigramTokenizer.train(TRAINING, 200, True), folder)
+
+
 KINDS: dict[str, Callable[[Path], None]] = {
     "BERT's": partial(bert, do_lower_case=True),
     "BERT's cased, with added tokens": partial(
@@ -67,6 +72,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "XLM-R's, with added tokens": partial(xlm_roberta, tokens=added("[E1]", "covid")),
     "MPNet's, learnt here": write_mpnet,
     "byte-level BPE, learnt here": write_byte_bpe,
+    "Unigram, learnt here": write_unigram,
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -104,6 +110,16 @@ def test_new_words_are_one_token_and_all_other_words_keep_theirs(
         assert before.tolist() == after.tolist()
     if old.kind == "wordpiece":
         assert [new.vocabulary[index] for index in after] == ["cytokine", "##s"]
+
+
+def test_each_new_word_of_unigram_is_taken(tmp_path: Path) -> None:
+    """Its score is that of the pieces that the word had, which begin it."""
+    write_unigram(tmp_path / "old")
+    old = read_tokenizer(tmp_path / "old")
+    words = useful_words(old, Counter(10 * " ".join(TRAINING).split()), 100)
+    assert len(words) > 5 and "marker," in words
+    new = with_entries(old, entries_of(old, words))
+    assert new.encode_words(words)[1].tolist() == [1] * len(words)
 
 
 @EVERY_KIND

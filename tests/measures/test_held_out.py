@@ -225,7 +225,18 @@ def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_
         how = TOGETHER | TEXT | {"sources": None, "max_sentences": 10**6}
         return HeldOutText(inputs=inputs, is_causal=True, **how)
 
+    # A damaged corpus of somebody else's, a folder that is deleted, and a twin prepared later.
+    others = [tmp_path / "corpora/other-0", tmp_path / "corpora/.mine-0.deleted.tmp"]
+    for folder_beside in others:
+        folder_beside.mkdir()
+    (others[0] / "manifest.json").write_text("")
+    manifest = (corpus.folder / "manifest.json").read_text()
+    (others[1] / "manifest.json").write_text(manifest)
+    first = read(corpus.tokenizer)
+    (tmp_path / "corpora/a-twin").mkdir()
+    (tmp_path / "corpora/a-twin/manifest.json").write_text(manifest)
     found = read(corpus.tokenizer)
+    assert found.content == first.content
     assert len(found.documents) == corpus.validation.num_documents
     assert found.source_names == ["one", "two"]
     sentences = chain.from_iterable(ids for _, ids in found.documents)

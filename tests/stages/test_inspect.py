@@ -53,6 +53,7 @@ def test_a_text_is_prepared_and_shown(
     shows(screen, "[MASK]{label}: hidden, the label is predicted", "next_sentence_label")
     assert screen.count("\ninstance ") == 4
     assert screen.count("\ndocument ") == 2
+    assert "\ninstance " not in shown(capsys, ["documents=0", "instances=0", *words])
     assert re.search(r"\[MASK\]\{[^}]+\}", screen)
 
 

@@ -25,6 +25,7 @@ from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
+from clozelab.corpus.unigram import SPACE
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
@@ -125,9 +126,14 @@ def _scored(
     """Pieces for Unigram, each with the score of its old pieces and a little more."""
     scores = np.array([score for _, score in vocabulary])
     scores[tokenizer.unk_id] = scores.min() - UNIGRAM_UNKNOWN
-    ids, lengths = tokenizer.encode_words(names, inside=True)
-    pieces = np.split(scores[ids], np.cumsum(lengths)[:-1])
-    return [(n, float(p.sum()) + UNIGRAM_MARGIN) for n, p in zip(names, pieces, strict=True)]
+    scored = []
+    for name in names:
+        # A tokenizer takes the mark of a word's beginning for a blank, so it adds that itself.
+        ids, _ = tokenizer.encode_words(
+            [name.removeprefix(SPACE)], inside=not name.startswith(SPACE)
+        )
+        scored.append((name, float(scores[ids].sum()) + UNIGRAM_MARGIN))
+    return scored
 
 
 def old_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:

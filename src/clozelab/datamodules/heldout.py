@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,10 +195,14 @@ class HeldOutMeasure(MeasureDataModule):
         """The folder and the manifest of the prepared corpus that the encoder was trained on."""
         if not self.inputs.corpus:
             return None
-        for path in sorted(self.inputs.cache_dir.glob("corpora/*/manifest.json")):
-            manifest: CorpusManifest = read_json(path)
-            if manifest.get("fingerprint") == self.inputs.corpus:
-                return path.parent, manifest
+        # Hidden folders are filled or deleted by now. Of several folders with one text the oldest
+        # counts, whatever is prepared later.
+        paths = list(self.inputs.cache_dir.glob("corpora/[!.]*/manifest.json"))
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+            with suppress(ValueError):  # damaged, and of another encoder's corpus
+                manifest: CorpusManifest = read_json(path)
+                if manifest.get("fingerprint") == self.inputs.corpus:
+                    return path.parent, manifest
         return None
 
 

@@ -137,6 +137,8 @@ def show_instances(
     bound: BoundPhase, tokenizer: Tokenizer, source_names: Sequence[str], step: int, number: int
 ) -> list[ShownInstance]:
     """The first instances of an optimizer step, counted from 0, which lies in this phase."""
+    if not number:
+        return []
     order = (step - bound.first_step) * bound.phase.global_batch_size + np.arange(number)
     epoch, index = bound.places(order)
     objective = bound.objective
