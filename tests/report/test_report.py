@@ -669,6 +669,23 @@ def test_what_scores_are_of(
     )
 
 
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("steps", "differ in steps of pre-training by more than 2 % (nothing else is matched: why)"),
+        ("none", "or nothing else (arms are not matched here: why)"),
+    ],
+)
+def test_what_is_not_matched_says_why(
+    make_runs: Callable[..., Path], amount: str, words: str
+) -> None:
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
+    changed = experiment.model_copy(update={"matched_by": amount, "matched_by_reason": "why"})
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
+    shows(texts(write_report(changed, root, root / "report", scale="demo"))["report.md"], words)
+
+
 def test_links_of_the_readme_are_words_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(
         "# T\n\n**The question.** Is it so ([100 M\ntokens](../other/README.md) say no)?\n\nMore.\n"
