@@ -673,7 +673,10 @@ def test_what_scores_are_of(
 @pytest.mark.parametrize(
     ("amount", "words"),
     [
-        ("steps", "differ in steps of pre-training by more than 2 % (nothing else is matched: why)"),
+        (
+            "steps",
+            "differ in steps of pre-training by more than 2 % (nothing else is matched: why)",
+        ),
         ("none", "or nothing else (arms are not matched here: why)"),
     ],
 )
