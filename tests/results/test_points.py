@@ -105,6 +105,17 @@ def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
     }
 
 
+def test_a_line_leaves_out_runs_of_an_older_version(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    path = root / "pretrain/mlm/seed-1/run.json"
+    state = json.loads(path.read_text())
+    state["facts"]["tokens"] *= 10
+    path.write_text(json.dumps(state | {"results_version": state["results_version"] - 1}))
+    table = build_table(load_experiment(find_experiment(FIGURE_5)), find(root))
+    assert path.parent in table.outdated
+    assert table.checkpoint_series[0].amounts["tokens"][1.0] == state["facts"]["tokens"] / 10
+
+
 @pytest.mark.usefixtures("only_points")
 def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)

@@ -91,6 +91,8 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
     rows = {}
     for run in runs:
         arm = str(run.encoder_arm) if is_tuned else run.name
+        if run.config.get("initialisation") == "random":
+            arm = None
         rows[run.name] = Row(row=run.name, label=run.name, arm=arm, cells=empty)
     return Experiment(
         folder=root,

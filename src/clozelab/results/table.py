@@ -80,8 +80,14 @@ class ResultTable(ScoreTable):
 
     @property
     def generator(self) -> str | None:
-        """Of the text or of the files that any run of the table is on."""
-        return next(filter(None, (run.synthetic for run in self.current.runs)), None)
+        """Of the text or of the files that a run of its rows and columns is on."""
+        names = {*self.rows, *(row.arm for row in self.spec.rows)}
+        tasks = {column.task for column in self.columns}
+        for run in self.current.runs:
+            is_shown = run.name in names and (run.stage == "pretrain" or run.task in tasks)
+            if is_shown and run.synthetic:
+                return run.synthetic
+        return None
 
     @property
     def is_finetuned(self) -> bool:
@@ -161,7 +167,7 @@ class ResultTable(ScoreTable):
 
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
-        return find_series(self.experiment, self.runs)
+        return find_series(self.experiment, self.current)
 
     def seconds_a_seed(self, rows: Iterable[str], tasks: Iterable[str]) -> float | None:
         """What one more seed of some rows takes, as finished runs did.
