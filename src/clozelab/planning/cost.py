@@ -303,7 +303,9 @@ def measure_jobs(
     groups: Iterable[JobGroup[EvaluateConfig]], arms: Sequence[Arm], files: TaskFiles
 ) -> list[MeasureJob]:
     """Every measure on every size of encoder, over rows and seeds."""
-    with_encoder = [(group, _encoder_of(group.settings, arms)) for group in groups]
+    with_encoder = []
+    for group in groups:
+        with_encoder.append((group, _encoder_of(group.settings, arms)))
 
     def kind(job: tuple[JobGroup[EvaluateConfig], EncoderShape]) -> Hashable:
         # A mask of attention counts: a masked model reads a sentence once for each of its tokens.

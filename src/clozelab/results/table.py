@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, product
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,8 @@ class ResultTable(ScoreTable):
     @property
     def generator(self) -> str | None:
         """Of the text or of the files that a run of its rows and columns is on."""
-        names = {*self.rows, *(row.arm for row in self.spec.rows)}
-        tasks = {column.task for column in self.columns}
+        names = {*self.rows, *map(attrgetter("arm"), self.spec.rows)}
+        tasks = set(map(attrgetter("task"), self.columns))
         for run in self.current.runs:
             is_shown = run.name in names and (run.stage == "pretrain" or run.task in tasks)
             if is_shown and run.synthetic:
