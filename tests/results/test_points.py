@@ -75,6 +75,12 @@ def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writer
     assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
     assert [line.floor for line in lines] == ["random", "random_ltr"]
+    # A run that failed by other lines of its row says nothing of the row.
+    failed = next(run for run in runs.finetune if run.name == "mlm_05")
+    failed.status = "failed"
+    failed.config["encoder_fraction"] = 0.07
+    again = find_series(load_experiment(find_experiment(FIGURE_5)), runs)
+    assert again[0].rows == lines[0].rows
     for one in runs.finetune:  # rows that say something else differently are no line
         one.row_delta = {"head": one.name}
     assert find_series(load_experiment(find_experiment(FIGURE_5)), runs) == []

@@ -637,7 +637,9 @@ def _rows_by_line(
 ) -> dict[tuple[str, Settings], dict[float, str]]:
     """(arm, what else its rows set) -> fraction of the steps -> row, in the order of the steps."""
     lines: dict[tuple[str, Settings], dict[float, str]] = {}
-    by_row = group_by([*runs.finetune, *runs.evaluate], lambda run: run.name)
+    # Of a row's runs a complete one, else any, says what the row is.
+    complete_first = sorted([*runs.finetune, *runs.evaluate], key=lambda run: not run.is_complete)
+    by_row = group_by(complete_first, lambda run: run.name)
     for row in experiment.rows:
         if row.arm is None or row.name not in by_row:
             continue
