@@ -105,6 +105,18 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
     }
 
 
+def test_a_claim_of_several_lines_stands_in_one_row(tmp_path: Path) -> None:
+    claims = write_claims(tmp_path / "claims.yaml")
+    sentence = claims.read_text().replace("ours is better,", '"ours\\n is | better\\n",')
+    claims.write_text(sentence)
+    judge_files(write_scores(tmp_path / "scores.csv", 4), claims, tmp_path / "report")
+    lines = (tmp_path / "report" / "report.md").read_text().splitlines()
+    (row,) = (line for line in lines if line.startswith("| **holds** |"))
+    (heading,) = (line for line in lines if line.startswith("| verdict |"))
+    assert "| ours is \\| better |" in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == heading.count("|")
+
+
 def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     for score, fractions in (("0.9", "mnli, rte"), ("90", "rte")):
@@ -120,15 +132,20 @@ def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
         ]
 
 
-def test_seeds_that_are_added_after_a_look_are_called_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "change"), [((3, 4), "seeds were added"), ((4, 3), "seeds were left out")]
+)
+def test_seeds_that_change_after_a_look_are_called_so(
+    tmp_path: Path, seeds: tuple[int, int], change: str
+) -> None:
     claims = write_claims(tmp_path / "claims.yaml")
-    for num_seeds, is_exploratory in ((3, False), (4, True)):
+    for num_seeds, is_exploratory in zip(seeds, (False, True), strict=True):
         scores = write_scores(tmp_path / "scores.csv", num_seeds)
         page = judge_files(scores, claims, tmp_path / "report")
         with (tmp_path / "report" / "claims.csv").open(encoding="utf-8") as file:
             (line,) = csv.DictReader(file)
         assert (line["verdict"], line["exploratory"]) == ("holds", str(is_exploratory))
-    assert "seeds were added after an interim analysis" in page.judged.claims[0].note
+    assert f"{change} after an interim analysis" in page.judged.claims[0].note
 
 
 ROOT = Path(__file__).resolve().parents[2]

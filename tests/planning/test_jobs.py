@@ -321,6 +321,14 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for arm in found.arms
     )
     validation = Sample(1000, 1.0, 50.0, 10.0)
+    # A word has at least a token: at most so many marks are reached.
+    for marks, more in (("babylm", 2), ([1e3, 2e3, 3e3], 3)):
+        arm = found.arms[0]
+        settings = replace(arm.settings, keep_encoders_at_words=marks)
+        with_marks = replace(arm, settings=settings)
+        vars(with_marks)["phase_tokens"] = [2_500_000]
+        encoders = more * FLOAT_BYTES * arm.kept_parameters
+        assert with_marks.result_bytes == arm.result_bytes + encoders
     tuned = []
     for job in found.tasks:
         tuned.append(replace(job, samples=job.samples._replace(validation=validation)))

@@ -120,6 +120,17 @@ def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path, caps
     assert "does not exist" not in capsys.readouterr().out
 
 
+def test_an_encoder_that_is_measured_has_to_be_there(tmp_path: Path) -> None:
+    experiment = tmp_path / "mine.yaml"
+    experiment.write_text(
+        "columns:\n  - {name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}\n"
+        "rows:\n  - {row: one, fixed_encoder: true, set: {encoder: nowhere, encoder_arm: null}}\n"
+    )
+    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+    with pytest.raises(ValueError, match="nowhere"):
+        plan([str(experiment), "scale=laptop", "--no-measure", *folders])
+
+
 def test_a_budget_is_for_what_is_pre_trained() -> None:
     with pytest.raises(ValueError, match="mined_negatives pre-trains nothing here"):
         plan(["mined_negatives", "scale=demo", "budget=2h"])

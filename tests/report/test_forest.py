@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
+from claims.report.claims import ClaimView
 from claims.report.forest import Axis, Forest, ForestLine
 from claims.report.forest_picture import draw_forest
 from claims.report.pictures import use_style
-from claims.report.screen import interval_line
+from claims.report.screen import interval_line, verdict_table
 from clozelab.report.render import Report, write_report
 from clozelab.results.experiment import find_experiment, load_experiment
 
@@ -80,6 +83,24 @@ def test_an_interval_beyond_the_axis_ends_in_an_arrow(report: Report) -> None:
     text = interval_line(replace(line, paper=None), axis, 40)
     assert "\u25c4" in text and "\u25ba" in text
     assert axis.place(line.mean + 1.0) == 100.0 and axis.place(line.mean - 1.0) == 0.0
+
+
+@pytest.mark.parametrize("width", [30, 40])
+def test_verdicts_stand_where_no_line_has_room(report: Report, width: int) -> None:
+    judged = report.page.judged
+    console = Console(width=width, file=StringIO(), record=True)
+    console.print(verdict_table(judged.claims, judged.forest, width))
+    text = console.export_text()
+    assert judged.forest.lines and "\u251c" not in text
+    assert text.count("inconclusive") + text.count("holds") >= len(judged.forest.lines)
+
+
+def test_a_dollar_sign_in_a_claim_is_no_formula(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClaimView, "text", "costs $5 {a and $6 more")
+    with use_style("light"):
+        assert draw_forest(report.page.judged.forest) is not None
 
 
 def test_the_picture_is_the_same_for_the_same_claims(report: Report) -> None:

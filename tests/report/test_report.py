@@ -669,6 +669,41 @@ def test_what_scores_are_of(
     )
 
 
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (
+            "steps",
+            "differ in steps of pre-training by more than 2 % (nothing else is matched: why)",
+        ),
+        ("none", "or nothing else (arms are not matched here: why)"),
+    ],
+)
+def test_what_is_not_matched_says_why(
+    make_runs: Callable[..., Path], amount: str, words: str
+) -> None:
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
+    changed = experiment.model_copy(update={"matched_by": amount, "matched_by_reason": "why"})
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
+    shows(texts(write_report(changed, root, root / "report", scale="demo"))["report.md"], words)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_each_length_of_held_out_rows_is_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1,))
+    lengths = set()
+    for number, path in enumerate(sorted(root.glob("pretrain/*/*/run.json"))):
+        state = json.loads(path.read_text())
+        state["config"]["validation"]["seq_length"] = 32 * (1 + number % 2)
+        lengths.add(32 * (1 + number % 2))
+        path.write_text(json.dumps(state))
+    found = texts(written(root))
+    assert lengths == {32, 64}
+    assert re.search("All held-out rows have (32 or 64|64 or 32) tokens", found["report.md"])
+    assert re.search("in rows of (32 or 64|64 or 32)<", found["report.html"])
+
+
 def test_links_of_the_readme_are_words_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(
         "# T\n\n**The question.** Is it so ([100 M\ntokens](../other/README.md) say no)?\n\nMore.\n"

@@ -237,6 +237,11 @@ REFUSED = [
     ),
     (
         "[MNLI, MRPC]",
+        "[{MNLI: validation/accuracy, LM: validation/loss}, MRPC]",
+        "columns.3: mean_of: .*MNLI.* is none",
+    ),
+    (
+        "[MNLI, MRPC]",
         "MNLI",
         "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'",
     ),

@@ -75,6 +75,12 @@ def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writer
     assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
     assert [line.floor for line in lines] == ["random", "random_ltr"]
+    # A run that failed by other lines of its row says nothing of the row.
+    failed = next(run for run in runs.finetune if run.name == "mlm_05")
+    failed.status = "failed"
+    failed.config["encoder_fraction"] = 0.07
+    again = find_series(load_experiment(find_experiment(FIGURE_5)), runs)
+    assert again[0].rows == lines[0].rows
     for one in runs.finetune:  # rows that say something else differently are no line
         one.row_delta = {"head": one.name}
     assert find_series(load_experiment(find_experiment(FIGURE_5)), runs) == []
@@ -103,6 +109,17 @@ def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
         0.75: 525_000,
         1.0: 1_000_000,
     }
+
+
+def test_a_line_leaves_out_runs_of_an_older_version(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    path = root / "pretrain/mlm/seed-1/run.json"
+    state = json.loads(path.read_text())
+    state["facts"]["tokens"] *= 10
+    path.write_text(json.dumps(state | {"results_version": state["results_version"] - 1}))
+    table = build_table(load_experiment(find_experiment(FIGURE_5)), find(root))
+    assert path.parent in table.outdated
+    assert table.checkpoint_series[0].amounts["tokens"][1.0] == state["facts"]["tokens"] / 10
 
 
 @pytest.mark.usefixtures("only_points")

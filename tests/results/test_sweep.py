@@ -234,6 +234,16 @@ def test_a_given_encoder_is_not_called_by_a_default(tmp_path: Path, writers: Any
     assert arms == ["a/folder", "p-0.15", "p-0.3"], "mlm_nsp has nothing to do with it"
 
 
+def test_a_row_of_random_weights_has_no_encoder(tmp_path: Path, writers: Any) -> None:
+    for row, arm in (("mlm", "mlm"), ("random", None)):
+        config = {"encoder_arm": arm, "initialisation": "pretrained" if arm else "random"}
+        for seed in (1, 2):
+            writers.finetune(tmp_path, row, "mrpc", (seed, 1), 50.0, config=config)
+        say(tmp_path, f"finetune/{row}/*/*/*", f"row={row}")
+    found = {row.name: row.has_encoder for row in infer_table(find(tmp_path)).experiment.rows}
+    assert found == {"mlm": True, "random": False}
+
+
 def test_nobody_misses_what_was_not_begun(
     tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,6 +186,23 @@ def test_one_run_on_generated_files_leaves_the_real_ones_their_columns(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("row", "task", "generator"),
+    [("try", "rte", None), ("a", "cola", "microworld")],
+)
+def test_what_no_cell_shows_makes_no_page_of_generated_data(
+    tmp_path: Path, row: str, task: str, generator: str | None
+) -> None:
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nrows: [{row: a, arm: a}]\n"
+        "columns: [{name: RTE, task: rte}, {name: CoLA, task: cola}]\n"
+    )
+    real = [run("a", "rte", "validation/accuracy", {"validation/accuracy": 60.0})]
+    trial = run(row, task, "", {}, status="failed", synthetic="microworld", folder=Path("t"))
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), [*real, trial]))
+    assert table.generator == generator
+
+
+@pytest.mark.parametrize(
     ("sizes", "baseline", "trained_on"),
     [((100, 100), ("bag of words", 65.0), (100, 1000)), ((100, 500), None, None)],
 )

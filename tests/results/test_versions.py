@@ -82,7 +82,8 @@ def test_older_runs_of_a_column_are_in_no_cell_and_named(
     assert note == "4 run(s) of an older results version left out"
     (line,) = problems(table)[HEADING]
     assert line.startswith(
-        f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, beside others of"
+        f"finetune mrpc: {count} run(s) of ltr, mlm are of results version {OLD}, and beside the"
+        f" others take {OLD + 1}"
     )
     # The judge sees the same runs as the cells, and results.csv says which count.
     assert mrpc(table).difference is not None and mrpc(table).difference.count == 2
@@ -102,8 +103,8 @@ def test_a_row_of_an_older_version_alone_is_not_compared_with_a_newer_one(
     found = mrpc(table)
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert (
-        f"of ltr are of results version {OLD}, beside others of {OLD + 1}, and no comparison"
-        in judgement_note(found)
+        f"of ltr are of results version {OLD}, and beside the others take {OLD + 1}, and no"
+        " comparison" in judgement_note(found)
     )
     assert why_not(table, "mlm", "ltr", ["mrpc"]) == why_not(table, "ltr", "mlm", ["mrpc"])
 
@@ -136,6 +137,10 @@ def test_keys_with_a_version_of_their_own_are_compared_with_rows_that_lack_them(
     outdated = find_outdated(getattr(find(root), stage), ())
     # Old ones were made before the key had a version of its own.
     assert {path / "run.json" for path in outdated} == (has_key if is_old else set())
+    for folder, reason in outdated.items():
+        state = json.loads((folder / "run.json").read_text())
+        needed = results_version_of(stage, state["config"])
+        assert f"version {state['results_version']}, " in reason and f"take {needed}" in reason
 
 
 def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(

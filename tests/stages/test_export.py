@@ -422,3 +422,18 @@ def test_a_card_counts_fine_tunings_of_one_given_encoder_as_such(make_runs):
         path.write_text(json.dumps(state))
     (score,) = _scores(read_record(paths[0].parent))
     assert score["seeds"].endswith("3 fine-tuning seeds only")
+
+
+@pytest.mark.parametrize("num_evaluations", [1, 2])
+def test_a_card_says_where_a_checkpoint_was_chosen(
+    tmp_path, tiny_config, make_runs, num_evaluations
+):
+    root = make_runs({("mlm", "mnli"): 80.0}, pretrain_seeds=(1,), finetune_seeds=(1,))
+    run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mnli" / "seed-1"
+    write_folder(run / "model", tiny_config, "classification")
+    state = json.loads((run / "run.json").read_text())
+    state["facts"]["num_evaluations"] = num_evaluations
+    (run / "run.json").write_text(json.dumps(state))
+    assert main(["export", str(run), f"to={tmp_path / 'out'}"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert ("chosen on the very split" in card) == (num_evaluations > 1)

@@ -89,6 +89,7 @@ class BreachKind(StrEnum):
     CLAIMED_LATE = "claimed_late"
     CLAIM_DROPPED = "claim_dropped"
     SEEDS_ADDED = "seeds_added"
+    SEEDS_LEFT_OUT = "seeds_left_out"
     RULE_CHANGED = "rule_changed"
 
 
@@ -161,9 +162,7 @@ class History:
                     continue
                 then = analysis.seeds.get(key, "unknown seeds")
                 verdict = analysis.verdicts.get(claim, "")
-                kind = BreachKind.SEEDS_ADDED
-                if then == present:
-                    kind = BreachKind.RULE_CHANGED
+                kind = _kind_of_change(then, present)
                 return [Breach(kind, analysis.time[:10], then, verdict)]
         return []
 
@@ -178,6 +177,16 @@ class History:
             return False
         then = analysis.seeds[key]
         return then == present or (bool(self.rule) and _begins_with(present, then))
+
+
+def _kind_of_change(then: str, present: str) -> BreachKind:
+    """What changed since an analysis of other seeds, or of the same ones by another rule."""
+    if then == present:
+        return BreachKind.RULE_CHANGED
+    for earlier, now in zip(then.split("/"), present.split("/"), strict=False):
+        if not set(now.split()) <= set(earlier.split()):
+            return BreachKind.SEEDS_ADDED
+    return BreachKind.SEEDS_LEFT_OUT
 
 
 def _begins_with(seeds: str, start: str) -> bool:

@@ -19,6 +19,7 @@ from itertools import chain, combinations, pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -71,6 +72,7 @@ class Scale(NamedTuple):
 IN_PERCENT = Scale(PERCENT, higher_is_better=True)
 RowPair = tuple[str, str]
 Number = Annotated[float, Strict()]
+OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 
 
 def negated(boundaries: tuple[float, ...]) -> tuple[float, ...]:
@@ -101,7 +103,7 @@ class Part(NamedTuple):
 
 def _read_part(entry: object) -> Part:
     """`A` is column A; `{A: validation/accuracy}` is another score of it."""
-    if isinstance(entry, dict) and entry:
+    if isinstance(entry, dict) and len(entry) == 1:
         column, metric = next(iter(entry.items()))
         return Part(str(column), str(metric))
     return Part(str(entry))
@@ -206,7 +208,7 @@ class Row(Entry):
 
     name: str = Field(alias="row")
     """the row's name, as its run folders have it"""
-    label: str = ""
+    label: OneLine = ""
     """what stands before the row; without it, its name"""
     arm: str | None = None
     """the pre-training arm whose encoder it takes; null for a floor"""
@@ -249,7 +251,7 @@ class BaseClaim(Entry):
     limits_a_loss: ClassVar[bool] = False
     """whether it says that something costs little"""
 
-    text: str
+    text: OneLine
     """the claim as a sentence"""
     direction: Literal[
         "lower",

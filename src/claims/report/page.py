@@ -185,11 +185,11 @@ class JudgedPage:
 
 @cache
 def templates(*, is_markdown: bool = False) -> Environment:
-    """How reports look; what goes into HTML is escaped, and in Markdown what looks like HTML."""
+    """How reports look; what goes into HTML is escaped, and in Markdown what would not be text."""
     environment = Environment(
         loader=PackageLoader(__package__ or "", "templates"),
         autoescape=lambda name: bool(name and ".html" in name),
-        finalize=_without_html if is_markdown else None,
+        finalize=_as_markdown if is_markdown else None,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -197,11 +197,11 @@ def templates(*, is_markdown: bool = False) -> Environment:
     return environment
 
 
-def _without_html(value: object) -> object:
-    """A text with every "<" escaped that begins HTML, unless a template says that it is safe."""
+def _as_markdown(value: object) -> object:
+    """A text with what begins HTML or a cell escaped, unless a template says that it is safe."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
-    return HTML_START.sub("&lt;", value)
+    return HTML_START.sub("&lt;", value).replace("|", r"\|")
 
 
 def paragraphs(text: str) -> list[str]:

@@ -27,6 +27,8 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
 VERDICT_WIDTH = len(LABELS[Verdict.INCONCLUSIVE])
 # characters of the widest drawing of an interval, with the ends of its axis
 PLOT_WIDTH = 48
+# between the ends of its axis: an interval's two ends and its mean
+LEAST_CELLS = 3
 SHADE = "\u2591"
 
 
@@ -126,7 +128,7 @@ def verdict_table(claims: Iterable[ClaimView], forest: Forest, width: int) -> Ta
         if claim.needs_short:
             verdict.append(f"\n{claim.needs_short}", "default")
         sentence = Text(claim.text).append(f"\n{_figures(claim)}", "dim")
-        if claim.number in drawings:
+        if drawings.get(claim.number):
             sentence.append(f"\n{drawings[claim.number]}", COLOURS[claim.verdict].terminal)
         table.add_row(verdict, sentence)
     return table
@@ -152,11 +154,13 @@ def interval_line(line: ForestLine, axis: Axis, width: int) -> str:
     """Draw a claim between the ends of its axis: `−2.0   │░░├──●──┤░░◇░ +6.0`.
 
     The upright bar is zero, the diamond the paper's value, and in the shade a claim with a margin
-    holds. An arrow ends an interval that goes on beyond the axis.
+    holds. An arrow ends an interval that goes on beyond the axis. Empty where there is no room.
     """
     low_end = signed(axis.low)
     high_end = signed(axis.high)
     inner = width - len(low_end) - len(high_end) - 2
+    if inner < LEAST_CELLS:
+        return ""
     cells = [" "] * inner
 
     def column(value: float) -> int:

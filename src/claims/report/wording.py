@@ -113,6 +113,13 @@ def judgement_note(judgement: Judgement) -> str:
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
+CHANGES = {
+    BreachKind.SEEDS_ADDED: "seeds were added",
+    BreachKind.SEEDS_LEFT_OUT: "seeds were left out",
+    BreachKind.RULE_CHANGED: "the stopping rule was changed",
+}
+
+
 def breach_text(breach: Breach) -> str:
     """What makes a verdict exploratory."""
     if breach.kind is BreachKind.CLAIMED_LATE:
@@ -120,9 +127,7 @@ def breach_text(breach: Breach) -> str:
     if breach.kind is BreachKind.CLAIM_DROPPED:
         dropped = "a claim that its test allowed for was dropped or moved"
         return f"{dropped} after an interim analysis ({breach.day})"
-    change = "seeds were added"
-    if breach.kind is BreachKind.RULE_CHANGED:
-        change = "the stopping rule was changed"
+    change = CHANGES[breach.kind]
     verdict = "another claim"
     if breach.verdict:
         verdict = _stored_label(breach.verdict)

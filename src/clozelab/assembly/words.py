@@ -19,6 +19,13 @@ BABYLM_MARKS = [
 ]
 
 
+def marks_within(marks: object, num_words: float) -> Any:
+    """The numbers of words that are meant: of babylm, those that so many words reach."""
+    if marks == BABYLM:
+        return [mark for mark in BABYLM_MARKS if mark <= num_words]
+    return marks
+
+
 def steps_at_words(marks: object, words_by_step: NDArray[np.float64]) -> list[int]:
     """The steps after which a training has read so many words (`keep_encoders_at_words`).
 
@@ -30,9 +37,7 @@ def steps_at_words(marks: object, words_by_step: NDArray[np.float64]) -> list[in
         ValueError: a mark is not reached, or none is, or it is no number of words.
     """
     total = words_by_step[-1]
-    numbers: Any = marks
-    if marks == BABYLM:
-        numbers = [mark for mark in BABYLM_MARKS if mark <= total]
+    numbers = marks_within(marks, total)
     is_list = isinstance(numbers, list) and all(isinstance(mark, int | float) for mark in numbers)
     if not is_list or not numbers or not 0 < min(numbers) <= max(numbers) <= total:
         raise ValueError(

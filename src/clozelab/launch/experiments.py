@@ -49,7 +49,15 @@ MEASURED = "measured"
 # The group that a sweep runs through. An evaluation's `measured` is the encoder of a row
 # (OF_ENCODER), not its fine-tuning.
 GROUPS = {"pretrain": "arm", "finetune": "row", "evaluate": MEASURED}
-OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation", "pooling", "combine", "models")
+OF_ENCODER = (
+    "encoder",
+    "encoder_arm",
+    "encoder_fraction",
+    "initialisation",
+    "pooling",
+    "combine",
+    "models",
+)
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},

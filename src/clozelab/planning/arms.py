@@ -12,6 +12,7 @@ import torch
 
 from clozelab.assembly.encoders import given_lengths
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
+from clozelab.assembly.words import marks_within
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.mixing import Mixture
 from clozelab.corpus.packing import I64, SpecialIds
@@ -329,6 +330,10 @@ class Arm(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: three checkpoints at most, and the encoders."""
         num_encoders = 1 + len(self.settings.keep_encoders)
+        marks = self.settings.keep_encoders_at_words
+        if marks is not None:
+            # A word has one token at least.
+            num_encoders += np.size(marks_within(marks, self.tokens))
         return 3 * self.checkpoint_bytes + num_encoders * FLOAT_BYTES * self.kept_parameters
 
     def timed_seconds(self) -> float:

@@ -9,7 +9,6 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -306,8 +305,7 @@ def measure_jobs(
     """Every measure on every size of encoder, over rows and seeds."""
     with_encoder = []
     for group in groups:
-        with suppress(OSError, ValueError):  # its encoder is not there yet
-            with_encoder.append((group, _encoder_of(group.settings, arms)))
+        with_encoder.append((group, _encoder_of(group.settings, arms)))
 
     def kind(job: tuple[JobGroup[EvaluateConfig], EncoderShape]) -> Hashable:
         # A mask of attention counts: a masked model reads a sentence once for each of its tokens.

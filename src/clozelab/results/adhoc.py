@@ -90,7 +90,9 @@ def _infer_experiment(root: Path, runs: Sequence[Record], swept: Sequence[str]) 
     empty = (None,) * len(columns)
     rows = {}
     for run in runs:
-        arm = str(run.encoder_arm) if is_tuned else run.name
+        arm: str | None = str(run.encoder_arm) if is_tuned else run.name
+        if run.config.get("initialisation") == "random":
+            arm = None
         rows[run.name] = Row(row=run.name, label=run.name, arm=arm, cells=empty)
     return Experiment(
         folder=root,

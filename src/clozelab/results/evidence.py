@@ -307,9 +307,11 @@ def _older_versions(runs: Iterable[Record], *, is_free: bool) -> dict[Path, str]
     for group in comparisons.values():
         newest = max(run.stage_version for run in group)
         for run in group:
-            version = run.stage_version
-            if version < newest:
-                outdated[run.folder] = f"of results version {version}, beside others of {newest}"
+            missing = newest - run.stage_version
+            if missing > 0:
+                version = run.results_version
+                needed = f"beside the others take {version + missing}"
+                outdated[run.folder] = f"of results version {version}, and {needed}"
     return outdated
 
 

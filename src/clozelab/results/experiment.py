@@ -114,7 +114,7 @@ class Experiment(TableSpec):
     matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = None
     """one of steps, tokens, flops, time, none; without it, steps and tokens"""
     matched_by_reason: str = ""
-    """why arms need not agree in anything"""
+    """why arms need not agree in anything else"""
     retained_of: str | None = None
     """the row whose scores the others are told in percent of, such as a teacher"""
     differ_in: tuple[str, ...] = ()

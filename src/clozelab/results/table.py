@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, product
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,14 @@ class ResultTable(ScoreTable):
 
     @property
     def generator(self) -> str | None:
-        """Of the text or of the files that any run of the table is on."""
-        return next(filter(None, (run.synthetic for run in self.current.runs)), None)
+        """Of the text or of the files that a run of its rows and columns is on."""
+        names = {*self.rows, *map(attrgetter("arm"), self.spec.rows)}
+        tasks = set(map(attrgetter("task"), self.columns))
+        for run in self.current.runs:
+            is_shown = run.name in names and (run.stage == "pretrain" or run.task in tasks)
+            if is_shown and run.synthetic:
+                return run.synthetic
+        return None
 
     @property
     def is_finetuned(self) -> bool:
@@ -161,7 +168,7 @@ class ResultTable(ScoreTable):
 
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
-        return find_series(self.experiment, self.runs)
+        return find_series(self.experiment, self.current)
 
     def seconds_a_seed(self, rows: Iterable[str], tasks: Iterable[str]) -> float | None:
         """What one more seed of some rows takes, as finished runs did.
@@ -630,7 +637,9 @@ def _rows_by_line(
 ) -> dict[tuple[str, Settings], dict[float, str]]:
     """(arm, what else its rows set) -> fraction of the steps -> row, in the order of the steps."""
     lines: dict[tuple[str, Settings], dict[float, str]] = {}
-    by_row = group_by([*runs.finetune, *runs.evaluate], lambda run: run.name)
+    # Of a row's runs a complete one, else any, says what the row is.
+    complete_first = sorted([*runs.finetune, *runs.evaluate], key=lambda run: not run.is_complete)
+    by_row = group_by(complete_first, lambda run: run.name)
     for row in experiment.rows:
         if row.arm is None or row.name not in by_row:
             continue
