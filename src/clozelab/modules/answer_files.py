@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from clozelab.readers.cells import is_missing
 from clozelab.readers.delimited import csv_line
 from clozelab.readers.records import PlacedRow, Table
 from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
@@ -273,18 +276,25 @@ def write_parquet(out: Path, file: Table, answered: Answered, array_name: str) -
 def write_arrays(path: Path, answers: Sequence[Any]) -> None:
     """Write the arrays of answers.
 
-    Into .npy go embeddings [N, H] as one array, a row of NaN for a text that was not answered. Into
-    .npz goes each array as text_1, ..., and none for such a text.
+    Into .npy go embeddings as `stacked` has them. Into .npz goes each array as text_1, ..., and
+    none for a text that was not answered.
     """
-    arrays = {}
-    for number, answer in enumerate(answers, 1):
-        if not isinstance(answer, Unanswered):
-            arrays[f"text_{number}"] = answer
     with atomic_open(path) as file:
-        if path.suffix == ".npz":
-            np.savez(file, **arrays)
+        if path.suffix != ".npz":
+            np.save(file, stacked(answers))
             return
-        # At least one text was answered, and all vectors are of its shape [H].
-        missing = np.full_like(next(iter(arrays.values())), np.nan)
-        vectors = [arrays.get(f"text_{number}", missing) for number in range(1, len(answers) + 1)]
-        np.save(file, np.stack(vectors))
+        arrays = {}
+        for number, answer in enumerate(answers, 1):
+            if not isinstance(answer, Unanswered):
+                arrays[f"text_{number}"] = answer
+        np.savez(file, **arrays)
+
+
+def stacked(embeddings: Sequence[Any]) -> NDArray[Any]:
+    """[N, H] of embeddings, a row of NaN for a text that was not answered; H is 0 if none was."""
+    answered = (vector for vector in embeddings if not isinstance(vector, Unanswered))
+    missing = np.full_like(next(answered, np.empty(0)), np.nan)
+    vectors = []
+    for vector in embeddings:
+        vectors.append(missing if isinstance(vector, Unanswered) else vector)
+    return np.stack(vectors)
