@@ -401,11 +401,7 @@ def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Reco
     if replaces:
         outdated.add("complete")
     record = read_record(folder)
-    while (
-        record is None
-        or record.status in outdated
-        or is_of_killed_process(record, holder(folder / LOCK_FILE))
-    ):
+    while record is None or record.status in outdated or _was_killed(record):
         if time.monotonic() > deadline:
             raise ValueError(f"rank {process_rank()}: rank 0 has not claimed {folder}")
         time.sleep(0.2)
@@ -416,6 +412,17 @@ def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Reco
             f" 0:\n{changes(record, fresh)}"
         )
     return record
+
+
+def _was_killed(record: Record) -> bool:
+    """Whether the process of a running record is surely gone.
+
+    Some file systems name no holder of a lock: a process that is still there may be rank 0.
+    """
+    process = record.process
+    if process is not None and Path(f"/proc/{process.pid}").exists():
+        return False
+    return is_of_killed_process(record, holder(record.folder / LOCK_FILE))
 
 
 def warn_of_other_code(records: Iterable[Record | None]) -> None:
