@@ -749,7 +749,7 @@ def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> 
     longest = max(map(len, tokenizer.encode_batch(list(texts))))
     numbers = replace(numbers, trained_length=longest + 2)
     assert caught(replace(one_arm, tasks=[numbers]), warning=True) == {"lengths"}
-    apart = replace(numbers, preview=replace(numbers.preview, are_pairs_apart=True))
+    apart = replace(numbers, preview=replace(numbers.preview, pairs_read="apart"))
     assert caught(replace(one_arm, tasks=[apart]), warning=True) == set()
 
 

@@ -297,7 +297,7 @@ class Gathering:
 
 def _tells_tasks_apart(key: str) -> bool:
     """Whether an override of this key may have another task, other files or another encoder."""
-    return key in ("task", "encoder", "data_dir") or key.startswith(("task.data.", "task.module."))
+    return key in ("task", "encoder") or key.startswith(("task.data.", "task.module."))
 
 
 def _without_task(sweep: Sweep, job: Words) -> str:

@@ -327,7 +327,7 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
     yield unknown_tokens(task.name, num_unknown, num_tokens)
 
     # With [CLS], and a [SEP] behind each text of a sequence.
-    if task.preview.are_pairs_apart:
+    if task.preview.pairs_read == "apart":
         inputs = np.concatenate(lengths) + 2
     elif task.preview.aligned:
         inputs = np.sum(lengths, axis=0) + 1 + len(lengths)

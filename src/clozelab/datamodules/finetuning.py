@@ -629,7 +629,7 @@ class FinetuningDataModule(LightningDataModule):
             predicts_numbers=self.target.predicts_numbers,
             one_label_each=self.target.one_label_each,
             aligned=self.unit.aligned,
-            are_pairs_apart=self.unit.pairs_read == "apart",
+            pairs_read=self.unit.pairs_read,
             expects_unanswerable=self.unit.expects_unanswerable,
             warnings=warnings,
         )

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from clozelab.readers.cells import is_missing
 from clozelab.readers.delimited import csv_line
 from clozelab.readers.records import PlacedRow, Table
 from clozelab.text.plain import Json, PlainDict, PlainMapping, ReadOnlyJson
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ARRAYS = {".npy": ("embed",), ".npz": ("embed", "states", "attention")}
 """Suffix of an array file -> the acts whose answers it holds."""
@@ -290,7 +287,7 @@ def write_arrays(path: Path, answers: Sequence[Any]) -> None:
         np.savez(file, **arrays)
 
 
-def stacked(embeddings: Sequence[Any]) -> NDArray[Any]:
+def stacked(embeddings: Sequence[Any]) -> np.ndarray:
     """[N, H] of embeddings, a row of NaN for a text that was not answered; H is 0 if none was."""
     answered = (vector for vector in embeddings if not isinstance(vector, Unanswered))
     missing = np.full_like(next(answered, np.empty(0)), np.nan)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from clozelab.assembly.searching import (
@@ -24,9 +25,8 @@ from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
-from clozelab.tasks.cache import Arrays, cached_arrays, content_key
+from clozelab.tasks.cache import cached_arrays, content_key
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
-from clozelab.text.plain import PlainDict
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -87,13 +87,9 @@ def main(args: ParsedArgs) -> int:
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
     errors = values.get("errors", "mark")
-
-    def build() -> tuple[Arrays, PlainDict]:
-        return vectors_of(
-            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
-        )
-
-    arrays, facts = cached_arrays(folder, Path(file.name), build)
+    # Read only where the cache has no vectors.
+    answers = answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
+    arrays, facts = cached_arrays(folder, Path(file.name), partial(vectors_of, answers))
     refuse_unread(rows, facts["unread"], errors)
     vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.
