@@ -267,7 +267,8 @@ class JobComposer:
 
         Empty where some file's defaults are called as its choice is: `rates: ${arm}`.
         """
-        overrides = [*self.master.hydra.overrides.task, *choices]
+        # As they were written: only Hydra resolves what a word says of its own node.
+        overrides = [*to_plain(self.master.hydra.overrides.task, resolve=False), *choices]
         name = self.master.hydra.job.config_name
         listed = self.loader.compute_defaults_list(name, overrides, RunMode.MULTIRUN)
         group = str(listed.defaults[-1].config_path).rpartition("/")[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -742,6 +743,14 @@ def test_a_budget_before_the_plateau(
 def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = replace(make("task", tokenizer), trained_length=16)
     assert caught(replace(one_arm, tasks=[task]), warning=True) == {"lengths"}
+    # Where each text of a pair is a sequence by itself, the lengths are not added up.
+    numbers = make("numbers", tokenizer)
+    texts = chain.from_iterable(numbers.preview.validation.texts.values())
+    longest = max(map(len, tokenizer.encode_batch(list(texts))))
+    numbers = replace(numbers, trained_length=longest + 2)
+    assert caught(replace(one_arm, tasks=[numbers]), warning=True) == {"lengths"}
+    apart = replace(numbers, preview=replace(numbers.preview, pairs_read="apart"))
+    assert caught(replace(one_arm, tasks=[apart]), warning=True) == set()
 
 
 def test_validation_examples_in_training(one_arm: Subject, make: Make, tokenizer: Any) -> None:

@@ -600,12 +600,21 @@ def test_damaged_rows_are_said_aloud(
     make: Callable[..., FinetuningDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = make()
-    rows = [f"{FILM_WORDS[i % 5]}\t{i % 2}" for i in range(200)]
+    rows = []
+    for i in range(200):
+        text = " ".join(FILM_WORDS[i // part % 5] for part in (1, 5, 25, 125))
+        rows.append(f"{text}\t{i % 2}")
     (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows, "no label"]) + "\n")
     data.setup()
     assert len(data.validation) == 200
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
+
+    # Where validation is held out of the training file, its damaged row counts once.
+    caplog.clear()
+    alone = make(train_file="dev.tsv", validation_file=None)
+    alone.setup()
+    assert caplog.text.count("1 damaged row(s)") == 1 and alone.facts["bad_rows"] == 1
 
 
 def test_swapped_pairs_are_no_new_examples(

@@ -87,6 +87,13 @@ def test_what_depends_on_hydras_own_node_is_not_shared() -> None:
     assert sweep.settings(sweep.jobs[1])["run_dir"].endswith("mlm_nsp/seed-2")
 
 
+def test_a_word_of_hydras_own_node_stands_beside_a_choice() -> None:
+    words = ["task=mrpc", "encoder=x", "adaptation=full,lora"]
+    sweep = Sweep("finetune", [*words, "row=${hydra:runtime.choices.adaptation}"])
+    rows = [sweep.settings(job)["row"] for job in sweep.jobs]
+    assert rows == ["full+adaptation-full", "lora+adaptation-lora"]
+
+
 def test_a_value_that_does_not_fit_is_refused_of_its_own_job() -> None:
     sweep = Sweep("pretrain", ["scale=demo", "arm=a", "trainer.precision=32-true,fp33", "seed=1"])
     right, wrong = sweep.jobs

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.screens import refuses, shows
 from clozelab.runs.early_log import EarlyLog, early_log_kept
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import read_record
+from clozelab.runs.record import read_record, write_record
 from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run, RunBusyError, RunConflictError
+from clozelab.training import host
 from clozelab.training.host import process_rank
 from clozelab.training.stopping import Interrupted
 
@@ -360,6 +362,28 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv("LOCAL_RANK")
         assert read_record(tmp_path).facts == {}  # type: ignore[union-attr]
         run.complete()
+
+
+@pytest.mark.skipif(not host.PROC_LOCKS.is_file(), reason="the system names no holder of a lock")
+def test_other_ranks_wait_where_a_run_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record still says that it runs; rank 0 has yet to go on with it, perhaps in another
+    layout.
+    """
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    run = claim(tmp_path)
+    assert run._lock is not None and run.content.process is not None
+    run._lock.release()  # as the kernel does where a process is killed
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
+    # The process is there, and a file system may name no holder of a lock.
+    assert claim(tmp_path).content.status == "running"
+    run.content.process.pid = gone.pid
+    write_record(run.content)
+    with refuses("rank 1: rank 0 has not claimed"):
+        claim(tmp_path)
 
 
 def test_other_ranks_wait_for_the_run_that_begins_anew(

@@ -16,9 +16,11 @@ from clozelab.assembly.corpora import prepared_corpus
 from clozelab.checks import gathering
 from clozelab.checks.gathering import gather_sweep
 from clozelab.checks.subject import ERROR, WARNING, Subject
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.modules.model import write_model
 from clozelab.planning import reproduction
 from clozelab.planning.shapes import Request, Speed
 from clozelab.planning.steps import Step
@@ -262,6 +264,54 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
     ).refusals
     shows(what, "fine-tuning row=last")
     shows(reason, "features=lastt: choose one of embeddings, second_to_last, last")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["measure=retrieval", "measure.data.folder=nope"], "nope/corpus.jsonl is missing"),
+        (
+            ["measure=held_out_text", "measure.data.sources=[{name: a, path: nofile.txt}]"],
+            "source a: no text files at",
+        ),
+        (["measure=held_out_text", "encoder=nowhere"], "nowhere: no encoder here"),
+        (
+            ["measure=labelled_pos_ewt", "models=[nowhere,elsewhere]", "combine=weights"],
+            "nowhere: no encoder here",
+        ),
+    ],
+)
+def test_an_evaluation_without_its_files_or_model_is_refused(
+    places: list[str], tmp_path: Path, words: list[str], reason: str
+) -> None:
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    (encoder / "config.json").write_text("{}")
+    words = ["scale=demo", *places[:3], f"encoder={encoder}", "row=x", *words]
+    refusals = gather_stage("evaluate", None, "evaluate", words).refusals
+    assert len(refusals) == 1
+    shows(refusals[0][1], reason)
+
+
+def test_each_file_of_a_sweep_over_a_tasks_own_keys_is_looked_at(
+    places: list[str], tmp_path: Path, tiny_config: Any
+) -> None:
+    letters = WordPieceTokenizer([*SPECIAL_TOKENS, "x", "y"], lowercase=True)
+    encoder = Encoder(tiny_config(vocab_size=letters.vocab_size))
+    write_model(tmp_path / "encoder", encoder, {}, letters)
+    rows = "".join(f"{'x ' * number},0\n{'y ' * number},1\n" for number in range(1, 30))
+    (tmp_path / "tr.csv").write_text(f"text,label\n{rows}")
+    words = [f"data_dir={tmp_path}", *places[1:3], "row=x", f"task={tmp_path / 'tr.csv'}"]
+    ((_, reason),) = gather_stage(
+        "finetune", None, "finetune", [*words, "encoder=nowhere", "task.data.max_seq_length=8,9"]
+    ).refusals
+    assert "to go without it" not in reason, "there is no other task"
+    words += [f"encoder={tmp_path / 'encoder'}", "task.data.train_file=tr.csv,nofile.csv"]
+    subject = gather_stage("finetune", None, "finetune", words)
+    assert [task.name for task in subject.tasks] == ["tr"]
+    ((what, reason),) = subject.refusals
+    shows(what, "task tr")
+    shows(reason, "nofile.csv", "not found")
 
 
 def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:

@@ -98,6 +98,18 @@ def test_answers_stand_beside_the_given_columns(
     shows(err, f"out.csv: the column {replaced} is replaced by the answers'", "2 of 4 texts were")
 
 
+def test_piped_rows_are_written_twice(
+    predict: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time the output is there, and is compared with no file named `-`."""
+    for _ in range(2):
+        piped = io.TextIOWrapper(io.BytesIO(b"a b\nc d\n"))
+        monkeypatch.setattr("sys.stdin", piped)
+        status, out, err = predict("input=-", "output=piped.csv")
+        assert (status, out) == (0, "2 rows: piped.csv\n"), err
+    assert len((tmp_path / "piped.csv").read_text().splitlines()) == 3
+
+
 def test_parquet_keeps_its_types(predict: Any, tmp_path: Path) -> None:
     frame = pandas.DataFrame(
         {

@@ -385,6 +385,11 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     shows(capsys.readouterr().err, "1 of 6 texts", "has no token but [UNK]")
     assert main(["search", *words, f"in={file}", "errors=raise"]) == 1
     shows(capsys.readouterr().err, "README.md:4 has no token but [UNK], so the model sees nothing")
+    # Where no line can be read, that is what is said, each time.
+    (tmp_path / "none.txt").write_text("\U0001f600\n\U0001f601\n", encoding="utf-8")
+    for _ in range(2):
+        assert main(["search", *words, f"in={tmp_path / 'none.txt'}"]) == 1
+        shows(capsys.readouterr().err, "none.txt:1 has no token but [UNK]", "none of the other 1")
     (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
     assert (
         main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0
@@ -395,6 +400,16 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
         "line": 4,
         "cosine": 1.0,
     }
+
+
+def test_cut_lines_are_counted_each_time(trained: Any, tmp_path: Path, caplog: Any) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text(f"a b c\n{'a ' * 300}\n", encoding="utf-8")
+    words = [str(trained["run"].folder), "query=a b", "precision=32-true"]
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        assert main(["search", *words, f"in={file}", f"cache_dir={tmp_path / 'cache'}"]) == 0
+        assert caplog.text.count("1 text cut at the") == 1
 
 
 def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(

@@ -12,12 +12,13 @@ import numpy as np
 from clozelab.datamodules.columns import trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
-from clozelab.modules.answer_files import write_arrays
+from clozelab.modules.answer_files import stacked
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import decoded_lines, file_suffix
 from clozelab.readers.records import PlacedRow, Table
 from clozelab.readers.rows import open_rows
 from clozelab.readers.tables import table_format
+from clozelab.tasks.cache import Arrays
 from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
@@ -129,16 +130,15 @@ def content_of(
     return content
 
 
-def write_vectors(folder: Path, answered: answering.Answered) -> PlainDict:
-    """Write a vector a line, NaN for one that cannot be read; return the reasons of those."""
+def vectors_of(answered: answering.Answered) -> tuple[Arrays, PlainDict]:
+    """A vector a line, NaN for one that cannot be read, and the reasons of those."""
     vectors = []
     unread = {}
     for index, (_, vector) in enumerate(answered):
         vectors.append(vector)
         if isinstance(vector, Unanswered):
             unread[str(index)] = vector.error
-    write_arrays(folder / "vectors.npy", vectors)
-    return {"unread": unread}
+    return {"vectors": stacked(vectors)}, {"unread": unread}
 
 
 def refuse_unread(rows: Sequence[PlacedRow], unread: Mapping[str, str], errors: str) -> None:

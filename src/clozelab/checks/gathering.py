@@ -8,8 +8,10 @@ from pathlib import Path
 
 from clozelab.addresses import build, check_targets
 from clozelab.assembly import evaluation, factory, finetuning, pretraining
+from clozelab.assembly.together import model_folders
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
+from clozelab.datamodules.heldout import file_sources
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep
@@ -92,7 +94,7 @@ class Gathering:
             self._add_settings(verb, step.sweep)
         if "finetune" in self.steps:
             self._add_tasks(self.steps["finetune"].sweep)
-        # Several arms share a corpus, and several jobs a notice.
+        # Several arms share a corpus, and several jobs a notice or a refusal.
         unprepared = dict.fromkeys(self.corpora.unprepared)
         noticed = dict.fromkeys(self.noticed)
         return Subject(
@@ -100,7 +102,7 @@ class Gathering:
             self.arms,
             self.tasks,
             self._disk_usage(root),
-            self.refusals,
+            list(dict.fromkeys(self.refusals)),
             unprepared=list(unprepared),
             noticed=list(noticed),
         )
@@ -148,11 +150,21 @@ class Gathering:
                     " give it a file of that name in conf/measure (or your own folder),"
                     " and say that name in the column"
                 )
+            self._require_models(cfg)
             self._require_files(cfg)
             self.evaluations.append(JobGroup(cfg, jobs))
         else:
             finetuning.check_finetuning(cfg)
             self.finetunings.append(JobGroup(cfg, jobs))
+
+    def _require_models(self, cfg: EvaluateConfig) -> None:
+        """ValueError where what is measured is not there, and no other step will leave it."""
+        if set(self.steps) != {"evaluate"}:
+            return
+        if cfg.models is not None:
+            model_folders(cfg.models)
+        else:
+            require_encoder(cfg.encoder)
 
     def _require_files(self, cfg: EvaluateConfig) -> None:
         """ValueError where a measure's own files are not there.
@@ -160,12 +172,15 @@ class Gathering:
         The text of a corpus comes with the corpus.
         """
         measure = cfg.measure
+        data = measure.data or {}
         try:
             if measure.task is not None:
                 open_task(TaskPlace.of_measure(cfg))
-            elif measure.data is not None and "files" in measure.data:
+            elif "files" in data or "folder" in data:
                 inputs = task_inputs(cfg, measure.name)
-                build("measure.data", measure.data)(inputs=inputs, is_causal=False)
+                build("measure.data", data)(inputs=inputs, is_causal=False)
+            for source in file_sources(data.get("sources")):
+                source.require_files(cfg.data_dir)
         except ValueError as error:
             if not self.corpora.awaits_world:
                 raise ValueError(f"{error}\n  to go without measures: evaluate=none") from error
@@ -190,7 +205,7 @@ class Gathering:
     def _add_tasks(self, sweep: Sweep) -> None:
         """Look at every task on every encoder."""
         missing_encoder_of = self._missing_encoders(sweep)
-        for jobs in sweep.groups(lambda key: key in ("task", "encoder")).values():
+        for jobs in sweep.groups(_tells_tasks_apart).values():
             # An encoder that is not there is no fault of the task's: another one shows whether the
             # task is sound.
             job = next((job for job in jobs if job not in missing_encoder_of), jobs[0])
@@ -201,7 +216,7 @@ class Gathering:
                 if self.corpora.awaits_world and "not found" in str(error):
                     self.corpora.unprepared.append(f"task {name}")
                 else:
-                    remedy = _without_task(sweep, name)
+                    remedy = _without_task(sweep, job)
                     self.refusals.append((f"task {name}", _reason(error) + remedy))
         if 0 < len(missing_encoder_of) < len(sweep.jobs):
             example = next(iter(missing_encoder_of.values()))
@@ -280,10 +295,15 @@ class Gathering:
         return costing.disk_usage(root, steps)
 
 
-def _without_task(sweep: Sweep, name: str) -> str:
-    """What to add to a refusal: the override that goes without a task, where others are left."""
+def _tells_tasks_apart(key: str) -> bool:
+    """Whether an override of this key may have another task, other files or another encoder."""
+    return key in ("task", "encoder") or key.startswith(("task.data.", "task.module."))
+
+
+def _without_task(sweep: Sweep, job: Words) -> str:
+    """What to add to a job's refusal: the override without its task, where others are left."""
     words = chain.from_iterable(sweep.groups(lambda key: key == "task"))
-    others = [word.partition("=")[2] for word in words if word != f"task={name}"]
+    others = [word.partition("=")[2] for word in words if word not in job]
     if not others:
         return ""
     return f"; to go without it: task={','.join(others)}"

@@ -326,8 +326,10 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
     num_tokens = int(sum(text_lengths.sum() for text_lengths in lengths))
     yield unknown_tokens(task.name, num_unknown, num_tokens)
 
-    # With [CLS], and a [SEP] behind each text of an example.
-    if task.preview.aligned:
+    # With [CLS], and a [SEP] behind each text of a sequence.
+    if task.preview.pairs_read == "apart":
+        inputs = np.concatenate(lengths) + 2
+    elif task.preview.aligned:
         inputs = np.sum(lengths, axis=0) + 1 + len(lengths)
     else:
         inputs = np.concatenate(lengths) + 3

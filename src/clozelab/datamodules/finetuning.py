@@ -429,13 +429,12 @@ class FinetuningDataModule(LightningDataModule):
         num_token_types = 1
         if self.inputs.tokenizer.has_token_types:
             num_token_types = 2
-        num_bad_rows = sum(split.num_bad_rows for *_, split in self.splits())
         facts: PlainDict = {
             "max_seq_length": self.max_seq_length,
             "train_examples_available": self.train.num_available,
             "unknown_shares": self.unknown_shares,
             "token_types": num_token_types,
-            "bad_rows": num_bad_rows,
+            "bad_rows": sum(self._bad_rows.values()),
         }
         facts |= self._holding_out
         facts["validation_in_training"] = self.overlap.num_seen
@@ -449,14 +448,12 @@ class FinetuningDataModule(LightningDataModule):
         if hasattr(self, "train"):
             return
         self.read_splits()
-        for name, path, split in self.splits():
-            if split.num_bad_rows:  # a score is over the others
+        for path, num_bad_rows in self._bad_rows.items():
+            if num_bad_rows:  # a score is over the others
                 log.warning(
-                    "%s: %d damaged row(s) of %s left out",
-                    self.inputs.name,
-                    split.num_bad_rows,
-                    path,
+                    "%s: %d damaged row(s) of %s left out", self.inputs.name, num_bad_rows, path
                 )
+        for name, _, split in self.splits():
             self._warn_of_lost_text(name, split)
         train = self.train
         if self.held_out is not None:
@@ -570,6 +567,11 @@ class FinetuningDataModule(LightningDataModule):
             splits.append((name, path, self.validation.extra[name]))
         return splits
 
+    @property
+    def _bad_rows(self) -> dict[Path, int]:
+        """File -> its damaged rows; once also where validation is held out of the training file."""
+        return {path: split.num_bad_rows for _, path, split in self.splits()}
+
     def limit(self, role: str) -> int | None:
         """How many examples of a split are used; None: all."""
         if role == "training":
@@ -627,6 +629,7 @@ class FinetuningDataModule(LightningDataModule):
             predicts_numbers=self.target.predicts_numbers,
             one_label_each=self.target.one_label_each,
             aligned=self.unit.aligned,
+            pairs_read=self.unit.pairs_read,
             expects_unanswerable=self.unit.expects_unanswerable,
             warnings=warnings,
         )

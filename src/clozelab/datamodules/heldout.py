@@ -67,8 +67,12 @@ class HeldOutArguments(MeasureArguments):
     max_sentences: int
 
 
+def file_sources(entries: Sequence[object] | None) -> list[CorpusSource]:
+    """Those of measure.data.sources; ValueError where one names no file, or has another key."""
+    return list(map(_file_source, entries or ()))
+
+
 def _file_source(settings: object) -> CorpusSource:
-    """An entry of measure.data.sources; ValueError where it names no file, or has another key."""
     if not isinstance(settings, Mapping) or not {"name", "path"} <= settings.keys():
         raise ValueError(
             "measure.data.sources: say each file's name, too: [{name: mine, path: mine.txt}]"
@@ -92,7 +96,7 @@ class HeldOutMeasure(MeasureDataModule):
     ) -> None:
         super().__init__(**common)
         if sources:
-            text = self._text_of_sources([_file_source(source) for source in sources])
+            text = self._text_of_sources(file_sources(sources))
         else:
             text = self._text_of_corpus()
         self.content = [self.content, max_sentences]

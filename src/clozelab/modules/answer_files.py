@@ -273,18 +273,25 @@ def write_parquet(out: Path, file: Table, answered: Answered, array_name: str) -
 def write_arrays(path: Path, answers: Sequence[Any]) -> None:
     """Write the arrays of answers.
 
-    Into .npy go embeddings [N, H] as one array, a row of NaN for a text that was not answered. Into
-    .npz goes each array as text_1, ..., and none for such a text.
+    Into .npy go embeddings as `stacked` has them. Into .npz goes each array as text_1, ..., and
+    none for a text that was not answered.
     """
-    arrays = {}
-    for number, answer in enumerate(answers, 1):
-        if not isinstance(answer, Unanswered):
-            arrays[f"text_{number}"] = answer
     with atomic_open(path) as file:
-        if path.suffix == ".npz":
-            np.savez(file, **arrays)
+        if path.suffix != ".npz":
+            np.save(file, stacked(answers))
             return
-        # At least one text was answered, and all vectors are of its shape [H].
-        missing = np.full_like(next(iter(arrays.values())), np.nan)
-        vectors = [arrays.get(f"text_{number}", missing) for number in range(1, len(answers) + 1)]
-        np.save(file, np.stack(vectors))
+        arrays = {}
+        for number, answer in enumerate(answers, 1):
+            if not isinstance(answer, Unanswered):
+                arrays[f"text_{number}"] = answer
+        np.savez(file, **arrays)
+
+
+def stacked(embeddings: Sequence[Any]) -> np.ndarray:
+    """[N, H] of embeddings, a row of NaN for a text that was not answered; H is 0 if none was."""
+    answered = (vector for vector in embeddings if not isinstance(vector, Unanswered))
+    missing = np.full_like(next(answered, np.empty(0)), np.nan)
+    vectors = []
+    for vector in embeddings:
+        vectors.append(missing if isinstance(vector, Unanswered) else vector)
+    return np.stack(vectors)

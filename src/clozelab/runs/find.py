@@ -183,11 +183,18 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
         return record.model_copy(
             update={"status": DAMAGED, "error": f"{folder} is complete and has no scores"}
         )
-    # Only where this machine would know of a process that still runs.
-    is_here = record.process is None or record.process.host == platform.node()
-    if record.status == "running" and process is None and PROC_LOCKS.is_file() and is_here:
+    if is_of_killed_process(record, process):
         record.status = KILLED
     return record
+
+
+def is_of_killed_process(record: Record, process: int | None) -> bool:
+    """Whether a record says that it runs, and `process`, who holds its folder, is nobody.
+
+    False where this machine would not know of a process that still runs.
+    """
+    is_here = record.process is None or record.process.host == platform.node()
+    return record.status == "running" and process is None and PROC_LOCKS.is_file() and is_here
 
 
 def _record_by_place(folder: Path, problem: str) -> Record:

@@ -29,6 +29,7 @@ from clozelab.files.digests import digest
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_of
 from clozelab.runs.early_log import hand_over
+from clozelab.runs.find import is_of_killed_process
 from clozelab.runs.identity import identity_of, results_version_of
 from clozelab.runs.inputs import UNWATCHED, encoder_fingerprint, watched_files
 from clozelab.runs.outcome import ending
@@ -52,7 +53,7 @@ from clozelab.runs.reuse import find_equal_run, other_code, shared_run_exists
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed
-from clozelab.training.host import host_facts, process_rank
+from clozelab.training.host import holder, host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
@@ -392,15 +393,15 @@ def _refuse_leftovers(folder: Path) -> None:
 def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Record:
     """Wait for rank 0's record and insist on the same configuration.
 
-    `replaces`: rank 0 removes a complete run first, so that its record is not yet the one to wait
-    for.
+    That of a run which ended, or was killed, is not yet the one to wait for. `replaces`: neither is
+    a complete one, which rank 0 removes first.
     """
     deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
     outdated = {"failed", "interrupted"}
     if replaces:
         outdated.add("complete")
     record = read_record(folder)
-    while record is None or record.status in outdated:
+    while record is None or record.status in outdated or _was_killed(record):
         if time.monotonic() > deadline:
             raise ValueError(f"rank {process_rank()}: rank 0 has not claimed {folder}")
         time.sleep(0.2)
@@ -411,6 +412,17 @@ def _continue_or_replace(folder: Path, fresh: Record, *, replaces: bool) -> Reco
             f" 0:\n{changes(record, fresh)}"
         )
     return record
+
+
+def _was_killed(record: Record) -> bool:
+    """Whether the process of a running record is surely gone.
+
+    Some file systems name no holder of a lock: a process that is still there may be rank 0.
+    """
+    process = record.process
+    if process is not None and Path(f"/proc/{process.pid}").exists():
+        return False
+    return is_of_killed_process(record, holder(record.folder / LOCK_FILE))
 
 
 def warn_of_other_code(records: Iterable[Record | None]) -> None:

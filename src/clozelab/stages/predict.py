@@ -140,6 +140,7 @@ def _output_file(values: Mapping[str, str]) -> Path | None:
     if "output" not in values:
         return None
     out = answering.parse_output("output", values["output"])
-    if out.exists() and "input" in values and out.samefile(values["input"]):
+    source = values.get("input", "-")
+    if out.exists() and source != "-" and out.samefile(source):
         raise ValueError(f"output={out} is the input: its answers would replace it")
     return out

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from clozelab.assembly.searching import (
     content_of,
@@ -19,16 +18,15 @@ from clozelab.assembly.searching import (
     most_similar,
     queries_of,
     refuse_unread,
-    write_vectors,
+    vectors_of,
 )
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
-from clozelab.tasks.cache import cached_folder, content_key
+from clozelab.tasks.cache import cached_arrays, content_key
 from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
-from clozelab.text.plain import PlainDict
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -89,15 +87,11 @@ def main(args: ParsedArgs) -> int:
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
     errors = values.get("errors", "mark")
-
-    def write(target: Path) -> PlainDict:
-        return write_vectors(
-            target,
-            answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors),
-        )
-
-    refuse_unread(rows, cached_folder(folder, write)["unread"], errors)
-    vectors = np.load(folder / "vectors.npy")
+    # Read only where the cache has no vectors.
+    answers = answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
+    arrays, facts = cached_arrays(folder, Path(file.name), partial(vectors_of, answers))
+    refuse_unread(rows, facts["unread"], errors)
+    vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.
     vectors[[answering.is_empty(row.record, roles) for row in rows]] = math.nan
     # Hits of several queries stand below their query.

@@ -29,5 +29,6 @@ class TaskPreview:
     predicts_numbers: bool = False
     one_label_each: bool = True  # an example has one label, neither none nor several
     aligned: bool = False  # text number i of every part, and label i, are of example i
+    pairs_read: str = ""  # as the unit has it
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     warnings: Sequence[str] = ()  # of reading the files
