@@ -86,7 +86,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*GIVEN, "inputs.task=absent.csv"], r"inputs.task=absent.csv: there is no such file"),
         ([*GIVEN, "inputs.encoder=bare"], r"bare has no tokenizer.json and no vocab.txt"),
         ([*GIVEN, "inputs.encoder=unsaid"], r"unsaid does not say whether .* is lower-cased"),
-        ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give a folder"),
+        ([*GIVEN, "inputs.text=empty"], r"inputs.text=empty: no text here; give one folder"),
         ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
         ([*GIVEN, "inputs.task=mprc"], r"inputs.task=mprc is no task: .* did you mean 'mrpc'"),
         ([*GIVEN, "inputs.task=mrpc,mrpc"], r"two tasks are called mrpc"),

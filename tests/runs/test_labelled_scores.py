@@ -103,6 +103,8 @@ def test_a_page_shows_where_it_fails(train: Callable[..., Path], tmp_path: Path)
     assert list(table.matrix.values()) == matrix.tolist()
     for file in ("report.html", "report.md"):
         assert "Where it fails" in (report.folder / file).read_text()
+    for name, cells in table.classes.items():
+        assert f"| {name} | {' | '.join(cells)} |\n" in (report.folder / "report.md").read_text()
 
 
 def test_an_f1_of_nobody_knows_which_class_is_refused(train: Callable[..., Path]) -> None:

@@ -202,7 +202,9 @@ def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> 
     location = resolve_path(value, data_dir)
     files, _ = matching_files(value, data_dir)
     if not files:
-        raise ValueError(f"{PREFIX}{key}={value}: no text here; give a folder, a file or a glob")
+        raise ValueError(
+            f"{PREFIX}{key}={value}: no text here; give one folder, file or glob, and no list"
+        )
     given.checksums[key] = digest({name: file_sha256(path) for name, path in files.items()})
     given.values[key] = key
     if location.is_dir():

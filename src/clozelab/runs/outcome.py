@@ -152,7 +152,7 @@ def _describe_baselines(runs: Sequence[Record], value: float | None) -> str:
     num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
     if num_collapsed:
         of_runs = "" if num_collapsed == len(runs) else f"{num_collapsed} of {len(runs)} "
-        phrases.append(f"{of_runs}collapsed: one answer to everything")
+        phrases.append(f"{of_runs}collapsed: one answer to (nearly) everything")
     return ", ".join(phrases)
 
 
