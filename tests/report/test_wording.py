@@ -14,7 +14,7 @@ from claims.analysis.comparability import Exclusion
 from claims.analysis.contrasts import Context, Contrast, ContrastTerm, Exclusions
 from claims.analysis.crossover import Crossover
 from claims.analysis.history import Breach, BreachKind
-from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.hypotheses import NOTHING, ResolvedClaim
 from claims.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesign
 from claims.analysis.scores import DataColumn, Origin
 from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
@@ -116,6 +116,11 @@ def test_the_answer_says_what_is_exploratory_and_what_is_open() -> None:
         "Not decided on MRPC",
         "Not decided on MRPC",
     ]
+    # before any run is scored
+    unscored = judgement(
+        resolved=ResolvedClaim(claim, DATASET, NOTHING, ()), verdict=Verdict.NOT_COMPARABLE
+    )
+    assert wording.answer([unscored]) == "Not decided on 't'"
 
 
 @pytest.mark.parametrize(

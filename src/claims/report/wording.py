@@ -16,7 +16,7 @@ from claims.analysis.contrasts import Contrast
 from claims.analysis.crossover import Crossover
 from claims.analysis.examples import mcnemar, multi_bootstrap, paired_differences
 from claims.analysis.history import Breach, BreachKind
-from claims.analysis.hypotheses import ResolvedClaim
+from claims.analysis.hypotheses import NOTHING, ResolvedClaim
 from claims.analysis.schema import ALL_COLUMNS, PERCENT, PRETRAINING_SEED
 from claims.analysis.scores import ScoreTable
 from claims.analysis.statistics import SIGNIFICANCE
@@ -60,7 +60,11 @@ def answer(judgements: Sequence[Judgement]) -> str:
         if judgement.claim.primary:
             size = f" ({signed(judgement.difference.mean, 2)})" if judgement.difference else ""
             answered = ANSWERS.get(judgement.verdict, "not decided")
-            by_answer[answered].append(f"{judgement.judged_on}{size}{_exploratory(judgement)}")
+            place = judgement.judged_on
+            # Nothing is scored for it yet.
+            if place == NOTHING:
+                place = f"{judgement.claim.text!r}"
+            by_answer[answered].append(f"{place}{size}{_exploratory(judgement)}")
         elif judgement.claim.limits_a_loss and judgement.verdict is Verdict.CONTRADICTED:
             lost.append(f"{judgement.claim.text}{_exploratory(judgement)}")
     parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
