@@ -60,11 +60,11 @@ def answer(judgements: Sequence[Judgement]) -> str:
         if judgement.claim.primary:
             size = f" ({signed(judgement.difference.mean, 2)})" if judgement.difference else ""
             answered = ANSWERS.get(judgement.verdict, "not decided")
-            place = judgement.judged_on
+            dataset = judgement.judged_on
             # Nothing is scored for it yet.
-            if place == NOTHING:
-                place = f"{judgement.claim.text!r}"
-            by_answer[answered].append(f"{place}{size}{_exploratory(judgement)}")
+            if dataset == NOTHING:
+                dataset = f"{judgement.claim.text!r}"
+            by_answer[answered].append(f"{dataset}{size}{_exploratory(judgement)}")
         elif judgement.claim.limits_a_loss and judgement.verdict is Verdict.CONTRADICTED:
             lost.append(f"{judgement.claim.text}{_exploratory(judgement)}")
     parts = [f"{word} on {join_list(names)}" for word, names in by_answer.items() if names]
