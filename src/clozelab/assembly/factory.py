@@ -6,6 +6,7 @@ before a run folder is claimed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import fields, replace
@@ -31,19 +32,21 @@ from clozelab.models.adaptation import adapt
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
-from clozelab.models.peft_folders import FILES
+from clozelab.models.locate import ADAPTER
+from clozelab.models.peft_folders import FILES, read_about
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
-from clozelab.text.plain import PlainDict, PlainMapping
+from clozelab.text.plain import PlainDict, PlainMapping, read_json
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware, stage_callbacks
 
+log = logging.getLogger(__name__)
 # What `trainer.lightning` may say of Lightning's Trainer. All else is the plan's, the run's, or
 # another key's.
 LIGHTNING_ARGUMENTS = (
@@ -308,14 +311,28 @@ def adaptation(settings: PlainMapping, encoder: Encoder) -> Callable[[], str]:
     )
 
 
-def adapter_inputs(settings: PlainMapping | None) -> dict[str, str]:
+def adapter_inputs(settings: PlainMapping | None, encoder: str) -> dict[str, str]:
     """The content of the folder that `adaptation.adapter` names, among what a run reads.
 
-    A run that begins without one has no such input.
+    A run that begins without one has no such input. ValueError for an adapter of another encoder
+    than the given one, which `encoder` is the fingerprint of.
     """
     if settings is None or settings.get("adapter") is None:
         return {}
     folder = Path(str(settings["adapter"]))
+    base = read_about(folder).get("base_fingerprint")
+    if base is None:
+        log.warning(
+            "%s does not say which weights it was trained on: on others than these it is noise",
+            folder,
+        )
+    elif base != encoder:
+        name = read_json(folder / ADAPTER)["base_model_name_or_path"]
+        raise ValueError(
+            f"adaptation.adapter={folder} was trained on {name}, and encoder= has other files: give"
+            f" that encoder, or merge them (clozelab export {folder} base=FOLDER to=MERGED) and"
+            " begin with encoder=MERGED"
+        )
     return {"adapter": digest({name: file_sha256(folder / name) for name in FILES})}
 
 

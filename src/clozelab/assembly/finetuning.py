@@ -108,7 +108,7 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
         inputs["test_data"] = data.require_test_files()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     check_adaptation(cfg, encoder.config)
-    inputs |= factory.adapter_inputs(cfg.adaptation)
+    inputs |= factory.adapter_inputs(cfg.adaptation, fingerprint)
     if cfg.reinitialise_layers:
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)

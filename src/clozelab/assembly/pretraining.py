@@ -131,7 +131,7 @@ def claim_run(job: PretrainingJob, composed: Composed) -> Run:
     inputs = {"corpus": job.corpus.fingerprint}
     for name, folder in read_folders(job.cfg, job.objectives).items():
         inputs[name] = encoder_fingerprint(folder)
-    inputs |= factory.adapter_inputs(job.cfg.adaptation)
+    inputs |= factory.adapter_inputs(job.cfg.adaptation, inputs.get("encoder", ""))
     # How an LM head begins that the given encoder lacks is a part of the result.
     if _lacks_lm_head(job):
         inputs["fresh_head"] = FRESH_HEAD
