@@ -33,7 +33,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import ADAPTER
-from clozelab.models.peft_folders import FILES, read_about
+from clozelab.models.peft_folders import FILES, read_about, require_files
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
@@ -320,6 +320,7 @@ def adapter_inputs(settings: PlainMapping | None, encoder: str) -> dict[str, str
     if settings is None or settings.get("adapter") is None:
         return {}
     folder = Path(str(settings["adapter"]))
+    require_files(folder)
     base = read_about(folder).get("base_fingerprint")
     if base is None:
         log.warning(

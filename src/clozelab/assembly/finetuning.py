@@ -28,7 +28,7 @@ from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
-from clozelab.models.folders import load_encoder, read_config_dict
+from clozelab.models.folders import WEIGHTS, load_encoder, read_config_dict
 from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
 from clozelab.modules.finetuning import (
@@ -41,7 +41,8 @@ from clozelab.modules.finetuning import (
 )
 from clozelab.modules.model import with_pooling
 from clozelab.runs.inputs import encoder_fingerprint
-from clozelab.runs.record import Score
+from clozelab.runs.record import Score, read_record
+from clozelab.runs.reuse import require_kept
 from clozelab.runs.store import Run
 from clozelab.schema import FinetuneConfig
 from clozelab.tasks.cache import used_folders
@@ -94,21 +95,12 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
 
     ValueError for anything wrong, also (`with_test_files`) for test files that are missing.
     """
+    # From the cheap checks to the slow ones: settings, machine, files, encoder, texts.
     check_finetuning(cfg)
     hardware, folder = factory.require_machine_and_encoder(cfg)
-    # From the cheap checks to the slow ones: settings, machine, files, encoder, texts.
-    fingerprint = encoder_fingerprint(folder)
-    data = build_data(cfg, folder, fingerprint, hardware)
-    inputs = {
-        "encoder": fingerprint,
-        "task_files": data.source_fingerprint,
-        "task_data": data.fingerprint,
-    }
-    if with_test_files:
-        inputs["test_data"] = data.require_test_files()
+    data, inputs = open_inputs(cfg, hardware, folder, with_test_files=with_test_files)
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     check_adaptation(cfg, encoder.config)
-    inputs |= factory.adapter_inputs(cfg.adaptation, fingerprint)
     if cfg.reinitialise_layers:
         seed = derive_seed(draw_seed(cfg), "reinitialised layers")
         reinitialise_top(encoder, cfg.reinitialise_layers, seed)
@@ -129,6 +121,40 @@ def prepare(cfg: FinetuneConfig, *, with_test_files: bool = False) -> FinetuneJo
             " stay random: leave it out"
         )
     return FinetuneJob(cfg, hardware, folder, module, data, inputs)
+
+
+def open_inputs(
+    cfg: FinetuneConfig, hardware: Hardware, folder: Path, *, with_test_files: bool
+) -> tuple[FinetuningDataModule, dict[str, str]]:
+    """The task's data module, and fingerprints of all that is read; no weights are looked at."""
+    fingerprint = encoder_fingerprint(folder)
+    data = build_data(cfg, folder, fingerprint, hardware)
+    inputs = {
+        "encoder": fingerprint,
+        "task_files": data.source_fingerprint,
+        "task_data": data.fingerprint,
+    }
+    if with_test_files:
+        inputs["test_data"] = data.require_test_files()
+    inputs |= factory.adapter_inputs(cfg.adaptation, fingerprint)
+    return data, inputs
+
+
+def is_complete_without_weights(cfg: FinetuneConfig, composed: Composed) -> bool:
+    """Whether the folder holds this run, complete, and its encoder came without its weights.
+
+    A pack leaves them out. ValueError where the run has read other data than is here now.
+    """
+    record = read_record(Path(cfg.run_dir))
+    if record is None or not record.is_complete or composed.get("reuse") == "never":
+        return False
+    hardware, folder = factory.require_machine_and_encoder(cfg)
+    if any((folder / name).is_file() for name in WEIGHTS):
+        return False
+    _, inputs = open_inputs(cfg, hardware, folder, with_test_files=cfg.predict_test)
+    with Run.claim(cfg.run_dir, stage="finetune", config=composed, inputs=inputs) as run:
+        require_whole(run, composed)
+    return True
 
 
 def check_finetuning(cfg: FinetuneConfig) -> None:
@@ -281,12 +307,13 @@ def claim_run(job: FinetuneJob, composed: Composed) -> Run:
     )
 
 
-def require_scores(run: Run) -> None:
-    """ValueError for a complete run that has lost its scores."""
+def require_whole(run: Run, composed: Composed) -> None:
+    """ValueError for a complete run that lacks its scores, or what is kept or needed here."""
     if not (run.dir / "scores.json").is_file():
         raise ValueError(
             f"{run.dir} is complete and has no scores.json; remove the folder to run it again"
         )
+    require_kept(composed, run.content)
 
 
 # Name -> (sequences, split), as a data module's `load_test` gives them.

@@ -485,10 +485,10 @@ def _refuse_forbidden(path: Path) -> None:
         ) from None
 
 
-def verify_checksums(folder: Path | str) -> None:
+def verify_checksums(folder: Path | str, *, needs_weights: bool = True) -> None:
     """ValueError naming the first file that differs from checksums.json.
 
-    There is nothing to do where that is absent.
+    There is nothing to do where that is absent. Weights that nobody needs may be missing.
     """
     folder = Path(folder)
     if not (folder / CHECKSUMS_FILE).is_file():
@@ -501,6 +501,8 @@ def verify_checksums(folder: Path | str) -> None:
         ) from None
     for name, expected in checksums.items():
         path = folder / name
+        if name == WEIGHTS_FILE and not path.is_file() and not needs_weights:
+            continue
         if not path.is_file():
             raise ValueError(
                 f"{path} is missing: {CHECKSUMS_FILE} lists it; copy the whole folder again"

@@ -79,11 +79,16 @@ class Adapter:
         return dict(TASK_TYPES.values()).get(str(self.config.get("task_type")), "Model")
 
 
-def read_adapter(folder: Path) -> Adapter:
-    """What a folder of peft's holds; ValueError for an adapter of another kind than LoRA's."""
+def require_files(folder: Path) -> None:
+    """ValueError for a folder that is no adapter of peft's."""
     for file in FILES:
         if not (folder / file).is_file():
             raise ValueError(f"{folder / file} does not exist: an adapter of peft's has it")
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """What a folder of peft's holds; ValueError for an adapter of another kind than LoRA's."""
+    require_files(folder)
     try:
         config: Any = read_json(folder / ADAPTER)
         tensors = safetensors.torch.load_file(folder / WEIGHTS)

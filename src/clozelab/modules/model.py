@@ -534,7 +534,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
             entries,
         )
     # Fresh weights never read the weights file, which checks them otherwise.
-    folders.verify_checksums(folder)
+    folders.verify_checksums(folder, needs_weights=False)
     return tokenizer
 
 

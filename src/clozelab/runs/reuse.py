@@ -50,7 +50,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
             return False
         if not is_complete_run(record, stage=stage, recorded=config.recorded):
             return False
-        if not are_untouched(config, record.watched) and not _has_traveled(record, config):
+        if not are_untouched(config, record.watched):
             return False
     except ValueError:
         return False
@@ -62,19 +62,6 @@ def is_done(run_dir: str | Path, *, stage: str, config: Composed) -> bool:
     if record.shared is not None and not shared_run_exists(record):
         return False
     return not missing_encoders(config, folder)
-
-
-def _has_traveled(record: Record, config: Composed) -> bool:
-    """Whether a fine-tuning run came without its encoder's weights, but with their checksums.
-
-    Those have to be of the encoder that the run read.
-    """
-    folder = Path(str(config.get("encoder") or ""))
-    if record.stage != "finetune" or not (folder / "checksums.json").is_file():
-        return False
-    if any(folder.glob("*.safetensors")):
-        return False
-    return encoder_fingerprint(folder) == record.inputs.get("encoder")
 
 
 def other_code(record: Record | None) -> str:
@@ -144,7 +131,8 @@ def missing_encoders(config: Composed, folder: Path) -> list[str]:
 def never_kept(settings: PlainMapping, record: Record) -> list[str]:
     """Return what these settings keep, and a complete run was not told to.
 
-    What was kept may be gone since: a run travels without its weights.
+    What was kept may be gone since: a run travels without its weights. The encoder's folder travels
+    with every pre-training, which is of no use to others without it.
     """
     told = record.facts.get("kept")
     if told is None or record.shared is not None:
@@ -153,6 +141,8 @@ def never_kept(settings: PlainMapping, record: Record) -> list[str]:
     marks = settings.get("keep_encoders_at_words")
     if marks not in (None, record.facts.get("kept_at_words")):
         missing.append(f"encoders at {marks} words")
+    if record.stage == "pretrain" and not (record.folder / "encoder/config.json").is_file():
+        missing.append("encoder")
     return missing
 
 
@@ -164,8 +154,8 @@ def require_kept(config: Composed, record: Record) -> None:
     if missing:
         raise ValueError(
             f"{record.folder} is complete, but has no {', '.join(missing)}: it was trained without"
-            " keep_encoders or keep_model. Remove the folder to train again, or give run_dir"
-            " another name"
+            " keep_encoders or keep_model, or lost it since. Remove the folder to train again, or"
+            " give run_dir another name"
         )
 
 

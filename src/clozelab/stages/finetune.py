@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from clozelab.assembly import factory, finetuning
 from clozelab.config import Composed
-from clozelab.runs.reuse import require_kept
 from clozelab.schema import FinetuneConfig
 
 log = logging.getLogger(__name__)
@@ -15,6 +14,9 @@ log = logging.getLogger(__name__)
 
 def main(cfg: FinetuneConfig, composed: Composed) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores, complete the run."""
+    if finetuning.is_complete_without_weights(cfg, composed):
+        log.info("%s is complete already", cfg.run_dir)
+        return
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     job = finetuning.prepare(cfg, with_test_files=cfg.predict_test)
     finetuning.refuse_partial_scores(cfg, job.data.total_steps)
@@ -25,8 +27,7 @@ def main(cfg: FinetuneConfig, composed: Composed) -> None:
         test_splits = job.data.load_test()
     with finetuning.claim_run(job, composed) as run:
         if run.is_complete:
-            finetuning.require_scores(run)
-            require_kept(composed, run.content)
+            finetuning.require_whole(run, composed)
             log.info("%s is complete already", run.dir)
             return
         job = replace(job, hardware=factory.hardware_of_run(run, job.hardware))
