@@ -456,7 +456,10 @@ def save_encoder(
     elif module.trainer.global_step < job.data.total_steps:
         step = module.trainer.global_step  # an early stop's
     provenance = encoder_provenance(job.cfg, run.content, job.corpus, step=step)
-    module.save_encoder(folder, job.tokenizer.files(), provenance, job.cfg.encoder_dtype)
+    num_phases = phases_begun(job.cfg, step)
+    module.save_encoder(
+        folder, job.tokenizer.files(), provenance, job.cfg.encoder_dtype, num_phases
+    )
 
 
 def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
@@ -514,6 +517,15 @@ def corpus_facts(
     return facts
 
 
+def phases_begun(cfg: PretrainConfig, step: int | None) -> int:
+    """How many phases have been trained on after an optimizer step (None: the last)."""
+    if step is None:
+        return len(cfg.phases)
+    # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
+    first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)
+    return sum(first_step < step for first_step in first_steps)
+
+
 def encoder_provenance(
     cfg: PretrainConfig, record: Record, corpus: PreparedCorpus, *, step: int | None
 ) -> PlainDict:
@@ -522,12 +534,9 @@ def encoder_provenance(
     `step`: the optimizer step after which it was kept (None: the last). Only sequence lengths that
     were trained on until then are listed.
     """
-    # Phases of 900, 50 and 50 steps begin after steps 0, 900 and 950.
-    first_steps = accumulate((phase.steps for phase in cfg.phases[:-1]), initial=0)
     seq_lengths = given_lengths(cfg)
-    for phase, first_step in zip(cfg.phases, first_steps, strict=True):
-        if step is None or first_step < step:
-            seq_lengths.add(phase.seq_length)
+    for phase in cfg.phases[: phases_begun(cfg, step)]:
+        seq_lengths.add(phase.seq_length)
     provenance: PlainDict = {}
     if step is not None:
         provenance["step"] = step

@@ -44,5 +44,6 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
     if to is not None:
         folder = to.resolve()
     provenance = pretraining.encoder_provenance(cfg, record, corpus, step=step)
-    module.save_encoder(folder, tokenizer.files(), provenance, cfg.encoder_dtype)
+    num_phases = pretraining.phases_begun(cfg, step)
+    module.save_encoder(folder, tokenizer.files(), provenance, cfg.encoder_dtype, num_phases)
     return folder

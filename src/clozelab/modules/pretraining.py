@@ -63,8 +63,8 @@ class PretrainingModel(nn.Module):
         # What is not trained stands beside: no state, no sharding and no checkpoint has it.
         trained = {name: model for name, model in self.named_models.items() if model.is_trained}
         self.models = nn.ModuleDict(trained)
-        self.trains_pooler = any(objective.pair is not None for objective in objectives)
-        train_what_is_read(encoder, reads_pooler=self.trains_pooler)
+        reads_pooler = any(objective.pair is not None for objective in objectives)
+        train_what_is_read(encoder, reads_pooler=reads_pooler)
 
     def _apply(self, *arguments: object, **options: object) -> PretrainingModel:
         """Models that are not trained move with the others."""
@@ -128,8 +128,8 @@ class PretrainingModule(TrainingModule):
         super().__init__(**common)
         self.automatic_optimization = False
         self.model = PretrainingModel(encoder, objectives)
-        # of the encoder, where its other weights are given
-        self.fresh_heads: list[str] = []
+        # of the encoder, where its other weights are given; None: all of it is fresh
+        self.fresh_heads: list[str] | None = None
         # words of text that have been read after each step
         self.words_by_step: Sequence[float] = ()
         # Known once a training begins.
@@ -483,11 +483,15 @@ class PretrainingModule(TrainingModule):
         tokenizer_files: Mapping[str, bytes],
         provenance: ReadOnlyJson,
         dtype: str = "float32",
+        num_phases: int | None = None,
     ) -> None:
         """Writes the encoder with its heads in the Hugging Face layout, its weights as `dtype`.
 
-        The other models are written likewise, beside a folder that is called `encoder`.
+        The other models are written likewise, beside a folder that is called `encoder`. Of
+        `num_phases` alone (None: all) the objectives have begun: no other one's head is trained.
         """
+        begun = self.model.objectives[:num_phases]
+        trains_pooler = any(objective.pair is not None for objective in begun)
         longest = max(provenance["trained_seq_lengths"])
         tokenizer = with_max_length(tokenizer_files, longest)
         for name, model in self._whole_model().named_models.items():
@@ -496,21 +500,35 @@ class PretrainingModule(TrainingModule):
                 if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
+            heads = dict(model.heads.items())
+            if name == "encoder":
+                heads = {kind: heads[kind] for kind in self._trained_heads(begun)}
             config_to_save = dict(provenance)
             # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
             has_pooler = bool(list(model.encoder.pooler.parameters()))
-            is_trained = name == "encoder" and self.model.trains_pooler
+            is_trained = name == "encoder" and trains_pooler
             if has_pooler and not is_trained:
                 # A given encoder's pooler may be trained all the same.
                 config_to_save["untrained"] = [] if model.encoder.has_trained_pooler else ["pooler"]
             save_encoder_folder(
                 target,
                 model.encoder,
-                heads=dict(model.heads.items()),
+                heads=heads,
                 tokenizer_files=tokenizer,
                 extra_config={"clozelab": config_to_save},
                 dtype=dtype,
             )
+
+    def _trained_heads(self, objectives: Sequence[Objective]) -> list[str]:
+        """The kinds of the encoder's heads that these objectives have, or that were given."""
+        with torch.device("meta"):
+            models = build_models(Encoder(self.model.encoder.config), objectives)
+        kinds = []
+        for kind in self.model.named_models["encoder"].heads:
+            is_given = self.fresh_heads is not None and kind not in self.fresh_heads
+            if is_given or kind in models["encoder"].heads:
+                kinds.append(kind)
+        return kinds
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.
