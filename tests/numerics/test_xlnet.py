@@ -42,7 +42,7 @@ def test_every_layer_on_either_side_of_padding(side: str, tmp_path: Path) -> Non
     expected = ours.sequence_output
     positions: Any = encoder.embeddings.position_embeddings
     changes: list[Callable[[], Any]] = [
-        lambda: setattr(positions, "tells_length", False),
+        lambda: setattr(positions, "is_causal", True),
         lambda: batch.ours["token_type_ids"].zero_(),
         lambda: positions.table.copy_(positions.table.flip(0)),
     ]

@@ -41,16 +41,20 @@ class Positions(nn.Module):
     """A scheme that learns nothing of a position, and tells attention nothing.
 
     `counts_slots`: distances are of slots, whatever the positions say. `has_layers_shape`: its
-    weights are as wide as the layers, or one a head: what is added to the scores. `tells_length`:
-    to every token.
+    weights are as wide as the layers, or one a head: what is added to the scores. `is_causal`: of
+    the encoder as it reads now, which phases may change.
     """
 
     counts_slots: ClassVar[bool] = False
-    tells_length: bool = False
+    is_causal: bool = False
     has_layers_shape: ClassVar[bool] = False
 
     def start(self, initializer_range: float) -> None:
         """Called after everything is initialised."""
+
+    def tells_length(self, is_causal: bool) -> bool:  # noqa: ARG002
+        """Whether every token is told how long its text is, where the encoder reads so."""
+        return False
 
     def with_queries(self, hidden: Tensor, layout: Layout) -> Tensor:  # noqa: ARG002
         """[T, H] with what slots that do not see themselves, which only predict, start from."""

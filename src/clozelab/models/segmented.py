@@ -60,7 +60,7 @@ class SegmentedDistances(Positions):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         _check_parts(config)
-        self.tells_length = not config.is_causal
+        self.is_causal = config.is_causal
         # Trained where an objective says so: elsewhere DDP would wait for its gradient.
         self.query = Embedding(1, config.hidden_size)
         freeze(self.query.parameters())
@@ -72,6 +72,9 @@ class SegmentedDistances(Positions):
         angles = distances[:, None] * 10_000.0**-exponents
         table = torch.cat([angles.sin(), angles.cos()], dim=1).float()
         self.register_buffer("table", table, persistent=False)
+
+    def tells_length(self, is_causal: bool) -> bool:
+        return not is_causal
 
     def forward(self, position_ids: Tensor) -> None:
         """Nothing is added."""
@@ -89,7 +92,7 @@ class SegmentedDistances(Positions):
             position_ids = position_ids.masked_fill(layout.key_padding().flatten(), 0)
         is_cls = position_ids == 0
         segments = token_type_ids.masked_fill(is_cls, CLS_SEGMENT)
-        if self.tells_length:
+        if self.tells_length(self.is_causal):
             # [CLS] a b [SEP] have positions 0 1 2 3 here, and 3 0 1 2 there.
             owner = is_cls.cumsum(0) - 1
             last = torch.zeros_like(position_ids).scatter_reduce(0, owner, position_ids, "amax")

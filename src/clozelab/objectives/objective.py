@@ -74,6 +74,7 @@ class EncoderWithHeads(nn.Module):
         config = replace(config, is_causal=is_causal, predicts_next=predicts_next)
         pattern = config.attention.build(config)
         self.encoder.config = config
+        self.encoder.embeddings.position_embeddings.is_causal = is_causal
         self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
@@ -658,9 +659,10 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
 
 def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
     """ValueError for parts that show, or miss, other tokens than the objective counts on."""
+    positions: Any = encoder.embeddings.position_embeddings
     if token.moves_slots:
         _refuse_counted_slots(encoder, token.name)
-    elif token.hides_neighbours and encoder.embeddings.position_embeddings.tells_length:
+    elif token.hides_neighbours and positions.tells_length(token.is_causal):
         raise ValueError(
             f"objective {token.name} hides what follows, and these architecture.positions tell"
             " every token how far the end of the text is: choose others"
