@@ -25,10 +25,15 @@ MAX_WATCHED_FILES = 500
 UNWATCHED = "(not all files can be watched)"
 """Stands for files too many, not to be found or just changed: only the run can say more."""
 # a.path, corpus.steps.1.decontaminate.files.0, task.data.extra_validation_files.mine
-FOLDER_KEYS = re.compile(r".*(\.(path|folder|files|adapter)|_file|_files\.\w+|_extra)(\.\d+)?")
-"""Keys whose plain word may be a folder."""
-GIVEN_MODELS = re.compile(r"encoder|models(\.\d+)?|objective\.token\.teacher")
-"""Keys that name folders of weights, which a record knows by their checksums."""
+FOLDER_KEYS = re.compile(
+    r"corpus\.steps\..+|.*(\.(path|folder|files|adapter)|_file|_files\.\w+|_extra)(\.\d+)?"
+)
+"""Keys whose plain word may be a folder; a step of one's own may call them as it likes."""
+GIVEN_MODELS = re.compile(r"encoder|models(\.\d+)?|(phases\.\d+\.)?objective\..+")
+"""Keys that name folders of weights, which a record knows by their checksums.
+
+An objective may call its teacher as it likes.
+"""
 
 
 def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
@@ -149,7 +154,7 @@ def _named_files(config: Composed) -> Iterator[Path]:
 
     # An encoder's folder may be called by a plain word, as may a teacher's and those of `models`.
     for key, value in flatten(dict(config.values)).items():
-        if value and GIVEN_MODELS.fullmatch(key):
+        if isinstance(value, str) and value and GIVEN_MODELS.fullmatch(key):
             folder = Path(str(value)).expanduser()
             yield from _files_at(str(folder))
             # More pre-training goes on with it as well.
