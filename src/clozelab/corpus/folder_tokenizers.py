@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import models
 
@@ -18,8 +19,11 @@ from clozelab.corpus.simple_tokenizers import WhitespaceTokenizer
 from clozelab.corpus.tokenizer_classes import (
     BOS_CLASSES,
     BUILT_MODELS,
+    BYTE_BPE_CLASSES,
     FOLLOWED,
     MPNET_CLASS,
+    QWEN2_CLASS,
+    QWEN2_PATTERN,
     is_generic,
     own_code,
     refuse_python_rules,
@@ -157,6 +161,13 @@ def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: Pl
             name,
             built,
         )
+    if _splits_otherwise(name, rules.get("pre_tokenizer") or {}):
+        log.warning(
+            "%s splits text otherwise than %s of transformers 5, which builds its own"
+            " pre_tokenizer; here the file counts",
+            path,
+            name,
+        )
     first = tokenizer.vocabulary[tokenizer.cls_id]
     last = tokenizer.vocabulary[tokenizer.sep_id]
     does: PlainDict = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
@@ -176,6 +187,15 @@ def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: Pl
                 f" transformers follows, and {TOKENIZER_FILE} has {json.dumps(value)}: put right"
                 " the one that is wrong"
             )
+
+
+def _splits_otherwise(name: str, splitter: PlainMapping) -> bool:
+    """Whether a class of byte-level BPE has another pre-tokeniser than the file."""
+    if name in BYTE_BPE_CLASSES:
+        return splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True)
+    parts: Any = splitter.get("pretokenizers", ())
+    patterns = [part.get("pattern") for part in parts]
+    return name == QWEN2_CLASS and patterns != [{"Regex": QWEN2_PATTERN}, None]
 
 
 def _from_vocab_txt(path: Path, config: PlainMapping) -> Tokenizer:

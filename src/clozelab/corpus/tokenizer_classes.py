@@ -56,6 +56,12 @@ BUILT_MODELS: Mapping[str, str] = {
     **dict.fromkeys(UNIGRAM_CLASSES, "Unigram"),
     **dict.fromkeys(WORD_END_CLASSES, "BPE with </w>"),
 }
+QWEN2_CLASS = "Qwen2Tokenizer"
+# Where it splits a text, before it takes the bytes
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # Their template has the first and the last token of a text, not cls and sep.
 BOS_CLASSES = ("CamembertTokenizer", "XLMRobertaTokenizer")
 # Their second texts have token type 1, as in the models' papers.
