@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hydra.errors import HydraException, OverrideParseException
@@ -35,6 +36,7 @@ WRONG_IN_FILE = re.compile(
     r"Key '[^']+' .*\s+full_key: (?P<key>\S+)"
 )
 RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
+NO_NODE = re.compile(r"Interpolation key '(?P<key>(?P<node>\w+)[^']*)' not found")
 WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
 SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<word>.*)'\n")
 # "corpus.sources.1.path=x" of a list with one entry
@@ -88,8 +90,29 @@ def explain(
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         # What a sweep runs through is an ordinary key to whoever wrote it.
         key = str(error.full_key).removeprefix("hydra.sweeper.params.")
+        of_others = _explain_other_stage(key, text, stage)
+        if of_others:
+            return of_others
         return f"{key}: {RESOLVING.sub('', _first_line(text))}"
     return text
+
+
+def _explain_other_stage(key: str, text: str, stage: str) -> str:
+    """A choice takes a value from a node that this stage has not; "" for another mistake."""
+    taken = NO_NODE.search(text)
+    if taken is None:
+        return ""
+    stages = []
+    for name, schema in SCHEMAS.items():
+        if taken["node"] in {field.name for field in fields(schema)}:
+            stages.append(name)
+    if not stages or stage in stages:
+        return ""
+    group = key.partition(".")[0]
+    return (
+        f"{key} takes {taken['key']}, which {stage} has not: choose another {group}= (this one is"
+        f" for {', '.join(stages)})"
+    )
 
 
 def _explain_word(word: str, verb: str) -> str:
