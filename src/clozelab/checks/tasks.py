@@ -326,19 +326,23 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
     num_tokens = int(sum(text_lengths.sum() for text_lengths in lengths))
     yield unknown_tokens(task.name, num_unknown, num_tokens)
 
-    # With [CLS], and a [SEP] behind each text of a sequence.
-    if task.preview.pairs_read == "apart":
-        inputs = np.concatenate(lengths) + 2
-    elif task.preview.aligned:
-        inputs = np.sum(lengths, axis=0) + 1 + len(lengths)
-    else:
-        inputs = np.concatenate(lengths) + 3
+    # What a prompt's template takes of each sequence, with its mask, is no text's.
+    num_fixed = 0
+    if task.preview.template:
+        num_fixed = len(tokenizer.encode_flat(task.preview.template)[0]) + 1
+    inputs = _input_lengths(task.preview, tokenizer, lengths) + num_fixed
     # Inputs are cut at what the encoder's training reached, whatever the task asks for.
     limit = min(task.max_seq_length, task.trained_length)
     reason = "max_seq_length"
     if task.max_seq_length > task.trained_length:
         reason = "the longest phase of pre-training"
     num_cut = int((inputs > limit).sum())
+    full = Case(
+        num_fixed > max(0, limit - 2 - len(lengths)),
+        ERROR,
+        "the template leaves no place for a text",
+        f"shorten task.data.template, or raise {reason}",
+    )
     case = Case(
         num_cut > MAX_CUT * len(inputs),
         WARNING,
@@ -346,7 +350,22 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
         f"raise {reason}, or know that these are cut (passages: seen in windows)",
     )
     figure = f"{share(num_cut, len(inputs))} longer than {limit} tokens"
-    yield first_finding("lengths", task.name, "texts fit", figure, case)
+    yield first_finding("lengths", task.name, "texts fit", figure, full, case)
+
+
+def _input_lengths(
+    preview: TaskPreview, tokenizer: Tokenizer, lengths: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Tokens of sampled sequences, with [CLS], and a [SEP] behind each text; `lengths` by part."""
+    if preview.pairs_read == "apart":
+        return np.concatenate(lengths) + 2
+    if preview.pairs_read == "choices":
+        rows = preview.validation.rows
+        of_rows = [tokenizer.encode_flat(rows[i])[1] for i in subset(len(rows), SAMPLED_TEXTS)]
+        return np.concatenate([context[0] + context[1:] for context in of_rows]) + 3
+    if preview.aligned:
+        return np.sum(lengths, axis=0) + 1 + len(lengths)
+    return np.concatenate(lengths) + 3
 
 
 def _check_overlap(task: Task) -> Finding:

@@ -630,6 +630,7 @@ class FinetuningDataModule(LightningDataModule):
             one_label_each=self.target.one_label_each,
             aligned=self.unit.aligned,
             pairs_read=self.unit.pairs_read,
+            template=self.unit.template_texts,
             expects_unanswerable=self.unit.expects_unanswerable,
             warnings=warnings,
         )

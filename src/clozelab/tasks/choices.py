@@ -96,6 +96,7 @@ class ChoiceUnit(Unit[TextExamples]):
 
     kind = "ChoiceUnit"
     grouping = "rows with the same context stay together"
+    pairs_read = "choices"
 
     def __init__(
         self,

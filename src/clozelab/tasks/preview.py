@@ -30,5 +30,6 @@ class TaskPreview:
     one_label_each: bool = True  # an example has one label, neither none nor several
     aligned: bool = False  # text number i of every part, and label i, are of example i
     pairs_read: str = ""  # as the unit has it
+    template: Sequence[str] = ()  # likewise
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     warnings: Sequence[str] = ()  # of reading the files

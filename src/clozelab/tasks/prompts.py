@@ -99,6 +99,7 @@ class PromptUnit(TextUnit):
                 f"task.data.template={template!r} of {len(self.texts)} text column(s): write"
                 f" {' and '.join(names)} in it, each once"
             )
+        self.template_texts = [part for part in self.template.parts if not PARTS.fullmatch(part)]
         if self.window_stride is not None:
             raise ValueError("a prompt has one mask for a text: take long_documents=truncate")
 

@@ -162,7 +162,9 @@ class Unit(ABC, Generic[E]):
     column_key: ClassVar[str] = "task.data.label_column"  # of the labels
     index_key: ClassVar[str] = "example_index"  # what of a batch numbers a model's outputs
     aligned: bool = False  # text number i of every part, and label i, are of example i
-    pairs_read: str = ""  # joint: as one sequence; apart: each text as one; "": neither
+    # joint: as one sequence; apart: each text as one; choices: the first with each other; "": none
+    pairs_read: str = ""
+    template_texts: Sequence[str] = ()  # of a prompt: what stands in each sequence, beside the mask
     expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
     reads_folders: bool = False  # what its data name are folders of files
     has_folds = False  # it tells training from validation itself
