@@ -551,20 +551,23 @@ class FinetuningDataModule(LightningDataModule):
             if is_outside is None or not is_outside.any():
                 continue
             # An error names the line, which only reading the file again can tell.
-            role = "training" if split is self.train else "validation"
+            is_trained = any(split is one for one in (self.train, *self.extra))
+            role = "training" if is_trained else "validation"
             examples = self.examples_in_use(path, role)
             place = int(is_outside.argmax())
             problem = self.target.refuse_outside(self.unit.flat_labels(examples)[place])
             raise ValueError(f"{path}:{self.unit.line_of(examples, place)}: {problem}")
 
     def splits(self) -> list[tuple[str, Path, Split]]:
-        """(name, file, split) of training and of all validation files."""
+        """(name, file, split) of all training and validation files."""
         splits = [
             ("training", self.train_path, self.train),
             ("validation", self.validation_path, self.validation),
         ]
         for name, path in (self.extra_validation_paths or {}).items():
             splits.append((name, path, self.validation.extra[name]))
+        for path, split in zip(self.train_extra_paths or (), self.extra, strict=True):
+            splits.append((path.name, path, split))
         return splits
 
     @property
