@@ -15,7 +15,7 @@ forward, on the meta device by torch's kernels in Python, whose import takes sec
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -50,24 +50,34 @@ def training_flops_per_token(
     return 3.0 * (_encoder_flops(config, seq_length) + head_flops)
 
 
-@lru_cache(maxsize=4096)
 def frozen_flops_per_token(config: EncoderConfig, seq_length: int, frozen: frozenset[str]) -> float:
     """What a training step leaves out where some of the encoder's weights are frozen.
 
+    `frozen`: names of the encoder's parameters.
+    """
+    return config.num_directions * sum(map(sum, frozen_flops_of_parts(config, seq_length, frozen)))
+
+
+@lru_cache(maxsize=4096)
+def frozen_flops_of_parts(
+    config: EncoderConfig, seq_length: int, frozen: frozenset[str]
+) -> Sequence[tuple[float, float]]:
+    """The same of each part that a token passes through in turn: of its weights, of its inputs.
+
     A frozen matrix has no gradient, and nothing below the lowest layer that trains something has
-    one: that layer is counted whole. `frozen`: names of the encoder's parameters.
+    one: that layer is counted whole.
     """
     encoder = _on_meta(config)
     trained = {id(value) for name, value in encoder.named_parameters() if name not in frozen}
     passes_gradient = not trained.isdisjoint(map(id, encoder.embeddings.parameters()))
-    flops = 0.0
+    parts = []
     for module, attended in _parts(encoder, seq_length):
         entries = _matrix_entries(module)
-        flops += 2.0 * (entries - _matrix_entries(module, trained))
+        of_weights = 2.0 * (entries - _matrix_entries(module, trained))
         passes_gradient |= not trained.isdisjoint(map(id, module.parameters()))
-        if not passes_gradient:
-            flops += 2.0 * entries + 2.0 * attended
-    return config.num_directions * flops
+        of_inputs = 0.0 if passes_gradient else 2.0 * entries + 2.0 * attended
+        parts.append((of_weights, of_inputs))
+    return parts
 
 
 def weight_names(config: EncoderConfig) -> list[str]:

@@ -356,7 +356,8 @@ class PretrainingModule(TrainingModule):
         config = self.model.encoder.config
         shape = (config, max(lengths), fraction)
         flops_per_token = objective.flops_per_token(*shape)
-        flops_per_token -= objective.token.frozen_flops_per_token(*shape, self.frozen)
+        has_pair = objective.pair is not None
+        flops_per_token -= objective.token.frozen_flops_per_token(*shape, self.frozen, has_pair)
         self.throughput.add(tokens, tokens * flops_per_token)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import training_flops_per_token
+from clozelab.models.cost import frozen_flops_of_parts, training_flops_per_token
 from clozelab.models.disentangled import EnhancedMaskDecoder
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import EncoderWithHeads
@@ -30,6 +30,22 @@ class EnhancedMaskedLanguageModel(MaskedLanguageModel):
         deeper = replace(config, num_hidden_layers=config.num_hidden_layers + passes)
         flops = training_flops_per_token(deeper, seq_length, predicted_fraction)
         return flops - self.pair_flops_per_token(config, seq_length)
+
+    def frozen_flops_per_token(
+        self,
+        config: EncoderConfig,
+        seq_length: int,
+        predicted_fraction: float,  # noqa: ARG002
+        frozen: frozenset[str],
+        has_pair: bool = False,
+    ) -> float:
+        """Each further run leaves out what the last layer's weights do.
+
+        The positions that the first query begins with are trained, so gradients pass all of them.
+        """
+        *below, last = frozen_flops_of_parts(config, seq_length, frozen)
+        first_run = sum(last) if has_pair else 0.0
+        return sum(map(sum, below)) + first_run + EnhancedMaskDecoder.passes * last[0]
 
     def pair_flops_per_token(self, config: EncoderConfig, seq_length: int) -> float:
         """The backward pass through the last layer's first run: two of its three parts."""

@@ -395,8 +395,12 @@ class TokenObjective(_Weighted):
         seq_length: int,
         predicted_fraction: float,
         frozen: frozenset[str],
+        has_pair: bool = False,  # noqa: ARG002
     ) -> float:
-        """What of them is left out where the encoder's weights of these names are frozen."""
+        """What of them is left out where the encoder's weights of these names are frozen.
+
+        `has_pair`: a loss on pairs is added.
+        """
         stream = self.stream_length(seq_length, predicted_fraction)
         return stream / seq_length * frozen_flops_per_token(config, stream, frozen)
 

@@ -292,7 +292,8 @@ class Arm(Shape):
             share = objective.token.predicted_share(seq_length)
             shape = (self.config, seq_length, share)
             frozen = frozen_weights(self.config, self.settings, "model.models.encoder.encoder.")
-            left_out = objective.token.frozen_flops_per_token(*shape, frozen)
+            has_pair = objective.pair is not None
+            left_out = objective.token.frozen_flops_per_token(*shape, frozen, has_pair)
             flops.append(objective.flops_per_token(*shape) - left_out)
         return flops
 
