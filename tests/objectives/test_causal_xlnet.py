@@ -24,7 +24,7 @@ PHASE = "{{seq_length: 16, steps: 2, global_batch_size: 8, micro_batch_size: 8, 
 @pytest.fixture
 def make_xlnet(tiny_config: Callable[..., Any]) -> Callable[[bool], Encoder]:
     def make(is_causal: bool) -> Encoder:
-        parts = family_of("xlnet").parts | {"pad_token_id": 0, "initializer_range": 0.3}
+        parts = {**family_of("xlnet").parts, "pad_token_id": 0, "initializer_range": 0.3}
         config = tiny_config(model_type="xlnet", is_causal=is_causal, **parts)
         return Encoder(config, torch.Generator().manual_seed(0)).eval()
 

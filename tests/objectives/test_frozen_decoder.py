@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.objectives.test_deberta_objectives import MASKING, NUM, SLOTS
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab.corpus.instances import SegmentPairs
@@ -17,6 +16,14 @@ from clozelab.models.trained import freeze, frozen_weights
 from clozelab.objectives.emd import EnhancedMaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective, build_models
+
+MASKING: dict[str, Any] = {
+    "predict_prob": 0.15,
+    "mask_fraction": 0.8,
+    "random_fraction": 0.1,
+    "same_fraction": 0.1,
+}
+NUM, SLOTS = 7, 32
 
 
 @pytest.mark.parametrize("has_pair", [False, True])

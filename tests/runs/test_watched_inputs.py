@@ -4,6 +4,7 @@ watches less takes a run of other inputs for complete.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -14,7 +15,6 @@ from typing import Any
 
 import pytest
 from tests.composing import composed, given, run_stage
-from tests.measures.test_retrieval import write_folder
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.assembly import evaluation, finetuning, pretraining
@@ -26,87 +26,51 @@ from clozelab.runs.inputs import encoder_fingerprint, watched_files
 from clozelab.stages import evaluate, finetune, pretrain
 
 PHASE = "seq_length: 16, steps: 2, global_batch_size: 8, micro_batch_size: 8"
-PLACES = {"data_dir": ".", "cache_dir": "cache", "run_dir": "run"}
-TEXT = {
-    "corpus": "text",
-    "corpus.sources.0.path": "texts",
-    "corpus.validation_fraction": 0.2,
-    "tokenizer.vocab_file": "vocab",
-    "validation.instances": 4,
-    "validation.seq_length": 16,
-    "arm": "a",
-}
-SIZES = {
-    "model.hidden_size": 16,
-    "model.num_hidden_layers": 1,
-    "model.num_attention_heads": 2,
-    "model.intermediate_size": 32,
-}
+PHASES = f"phases=[{{{PHASE}}}]"
+TEACHER = "objective: {token: {teacher: teacher}}"
+PLACES = ["data_dir=.", "cache_dir=cache", "run_dir=run"]
+PLACES += ["trainer.precision=32-true", "trainer.progress_bar=false"]
+TEXT = ["corpus=text", "corpus.sources.0.path=texts", "corpus.validation_fraction=0.2"]
+TEXT += [
+    "tokenizer.vocab_file=vocab",
+    "validation.instances=4",
+    "validation.seq_length=16",
+    "arm=a",
+]
+TEXT += ["model.hidden_size=16", "model.num_hidden_layers=1", "model.num_attention_heads=2"]
 SHAPE = {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 128}
-TASK = {
-    "allow_validation_in_training": "true",
-    "task": "sst2",
-    "encoder": "mine",
-    "task.data.train_file": "train",
-}
-TASK |= {"task.data.validation_file": "dev"}
-RUNS: dict[str, tuple[str, dict[str, object]]] = {
+LORA = ["adaptation=lora", "adaptation.adapter=lora"]
+BENCHMARK = "corpus.steps=[{decontaminate: {files: [benchmark]}}]"
+TASK = ["task=sst2", "encoder=mine", "allow_validation_in_training=true", "predict_test=true"]
+TASK += ["task.data.train_file=train", "task.data.validation_file=dev"]
+TASK += ["+task.data.extra_validation_files={more: more}", "task.data.test_files.SST-2=test"]
+DISTILLATION = "objective=distillation"
+RUNS = {
     "an encoder, its adapter and cleaned text": (
         "pretrain",
-        TEXT
-        | {
-            "objective": "mlm",
-            "encoder": "mine",
-            "adaptation": "lora",
-            "adaptation.adapter": "lora",
-            "corpus.steps": "[{decontaminate: {files: [benchmark]}}]",
-            "phases": f"[{{{PHASE}}}]",
-        },
+        [*TEXT, PHASES, "objective=mlm", "encoder=mine", *LORA, BENCHMARK],
     ),
-    "replaced tokens, with the generator beside": (
-        "pretrain",
-        TEXT | {"objective": "rtd", "encoder": "mine", "phases": f"[{{{PHASE}}}]"},
-    ),
-    "units": (
-        "pretrain",
-        TEXT
-        | SIZES
-        | {"objective": "mlm", "objective.token.units": "units", "phases": f"[{{{PHASE}}}]"},
-    ),
-    "a teacher": (
-        "pretrain",
-        TEXT
-        | SIZES
-        | {"objective": "distillation", "objective.token.teacher": "teacher"}
-        | {"phases": f"[{{{PHASE}}}]"},
-    ),
-    "a teacher of a phase": (
-        "pretrain",
-        TEXT
-        | SIZES
-        | {"objective": "distillation"}
-        | {"phases": f"[{{{PHASE}, objective: {{token: {{teacher: teacher}}}}}}]"},
-    ),
-    "a task and an adapter": (
-        "finetune",
-        TASK
-        | {"adaptation": "lora", "adaptation.adapter": "lora", "predict_test": "true"}
-        | {
-            "+task.data.extra_validation_files": "{more: more}",
-            "task.data.test_files.SST-2": "test",
-        },
-    ),
-    "documents": (
-        "evaluate",
-        {"measure": "retrieval", "measure.data.folder": "beir", "encoder": "mine"},
-    ),
+    "the generator beside": ("pretrain", [*TEXT, PHASES, "objective=rtd", "encoder=mine"]),
+    "units": ("pretrain", [*TEXT, PHASES, "objective=mlm", "objective.token.units=units"]),
+    "a teacher": ("pretrain", [*TEXT, PHASES, DISTILLATION, "objective.token.teacher=teacher"]),
+    "a phase's teacher": ("pretrain", [*TEXT, f"phases=[{{{PHASE}, {TEACHER}}}]", DISTILLATION]),
+    "a task and an adapter": ("finetune", [*TASK, *LORA]),
+    "documents": ("evaluate", ["measure=retrieval", "measure.data.folder=beir", "encoder=mine"]),
     "held-out text": (
         "evaluate",
-        {"measure": "held_out_text", "encoder": "mine"}
-        | {"measure.data.sources": "[{name: a, path: texts}]"},
+        ["measure=held_out_text", "measure.data.sources=[{name: a, path: texts}]", "encoder=mine"],
     ),
 }
 STAGES = {"pretrain": pretrain, "finetune": finetune, "evaluate": evaluate}
+
+
+def write_documents(folder: Path) -> None:
+    """A folder as BEIR's."""
+    (folder / "qrels").mkdir(parents=True)
+    document = {"_id": "d", "title": "the", "text": "film"}
+    (folder / "corpus.jsonl").write_text(json.dumps(document) + "\n")
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "the film"}) + "\n")
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
 
 
 class ClaimedError(Exception):
@@ -132,7 +96,8 @@ sys.addaudithook(note)
 def noted() -> Iterator[set[Path]]:
     """Every file that is opened meanwhile."""
     global opened
-    opened = files = set()
+    files: set[Path] = set()
+    opened = files
     try:
         yield files
     finally:
@@ -164,19 +129,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_config: Callable
     Path("texts/a.txt").write_text("\n\n".join([text] * 8))
     Path("benchmark/b.txt").write_text("no such thing " * 9)
     Path("units").write_text("the film\n")
-    write_folder(Path("beir"))
+    write_documents(Path("beir"))
     encoder = load_encoder("mine")
     LoRA().apply(encoder)
     save_adapter(Path("lora"), encoder, {}, "mine", base_fingerprint=encoder_fingerprint("mine"))
     return tmp_path
 
 
-@pytest.mark.parametrize(("stage", "settings"), RUNS.values(), ids=RUNS)
-def test_what_a_claim_has_read_is_watched(
-    world: Path, stage: str, settings: dict[str, object]
-) -> None:
-    words = [f"{key}={value}" for key, value in (PLACES | settings).items()]
-    config = composed(stage, [*words, "trainer.precision=32-true", "trainer.progress_bar=false"])
+@pytest.mark.parametrize(("stage", "words"), RUNS.values(), ids=RUNS)
+def test_what_a_claim_has_read_is_watched(world: Path, stage: str, words: list[str]) -> None:
+    config = composed(stage, [*PLACES, *words])
     with noted() as files, pytest.raises(ClaimedError):
         run_stage(STAGES[stage].main, config)
     made_here = (world / "cache", world / "run")

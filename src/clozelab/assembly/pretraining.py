@@ -32,7 +32,7 @@ from clozelab.config import Composed, total_steps
 from clozelab.corpus.files import text_marks
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import Masking
-from clozelab.corpus.shards import PreparedCorpus, further_steps, unigram_loss
+from clozelab.corpus.shards import PreparedCorpus, further_steps, split_facts, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
@@ -467,9 +467,9 @@ def text_digest(cfg: PretrainConfig, corpus: PreparedCorpus) -> str:
     settings = corpus.manifest["settings"]
     identity: list[object] = [sorted(text_marks(settings["sources"]))]
     identity.append(cfg.corpus.validation_fraction)
-    # Each of several sources holds out some of its own text.
-    if "split_version" in settings:
-        identity.append(settings["split_version"])
+    split = split_facts(settings)
+    if split:
+        identity += split.values()
         identity += [sorted(text_marks([source])) for source in settings["sources"]]
     return digest(identity + further_steps(settings))
 

@@ -182,15 +182,14 @@ class Shard(ABC):
         # Read as the whole file will be; these counts are for this check alone.
         counts = CorpusCounts()
         head = islice(self.rows(counts, ignore), HEAD_ROWS)
-        num_usable = num_characters = 0
+        num_texts = num_characters = 0
         for text in self._usable(head, counts):
-            num_usable += bool(text)
+            num_texts += bool(text)
             num_characters += len(text)
             if num_characters > HEAD_CHARACTERS and counts.rows >= MIN_HEAD_ROWS:
                 break
         num_bad = counts.bad.total()
-        if self.format == "book":
-            num_usable = counts.rows - num_bad
+        num_usable = self.num_usable(counts, num_texts)
         num_rows = num_bad + num_usable
         if num_rows < MIN_HEAD_ROWS or num_bad <= num_usable:
             return
@@ -201,6 +200,10 @@ class Shard(ABC):
             f" converts a file in Latin-1), the format ({self.format}) and the text_field of this"
             " source, or leave the file out"
         )
+
+    def num_usable(self, counts: CorpusCounts, num_texts: int) -> int:  # noqa: ARG002
+        """Rows that bad ones are held against: of texts those that are not empty, `num_texts`."""
+        return num_texts
 
     def _usable(self, rows: Rows, counts: CorpusCounts) -> Iterator[str]:
         for number, text in rows:
@@ -278,6 +281,10 @@ class BookFile(TextFile):
             else:
                 paragraphs.append([])
         yield 1, "\n".join(map(" ".join, filter(None, paragraphs)))
+
+    def num_usable(self, counts: CorpusCounts, num_texts: int) -> int:  # noqa: ARG002
+        """Its lines; the text is one."""
+        return counts.rows - counts.bad.total()
 
 
 class TableFile(CorpusFile):

@@ -374,6 +374,11 @@ class PreparedCorpus:
                 raise ValueError(f"{self.folder / name} has changed since it was written; {AGAIN}")
 
 
+def split_facts(settings: CorpusSettings) -> PlainDict:
+    """How each of several sources holds out some of its own text; empty for one source."""
+    return {key: value for key, value in settings.items() if key == "split_version"}
+
+
 def further_steps(settings: CorpusSettings) -> list[PlainDict]:
     """The steps of a manifest's settings; none where they do what was done before there were steps.
 

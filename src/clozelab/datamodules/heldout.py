@@ -30,7 +30,7 @@ from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks, tex
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.manifest import CorpusManifest
 from clozelab.corpus.random import integers
-from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps
+from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps, split_facts
 from clozelab.datamodules.scoring import (
     MeasureArguments,
     MeasureDataModule,
@@ -185,8 +185,7 @@ class HeldOutMeasure(MeasureDataModule):
         settings = manifest["settings"]
         self.source_names = list(shards.source_names)
         self.content = {key: settings.get(key) for key in OF_THE_TEXT}
-        if "split_version" in settings:
-            self.content["split_version"] = settings["split_version"]
+        self.content |= split_facts(settings)
         if further_steps(settings):
             self.content["steps"] = settings["steps"]
         elif self.content["preparation_version"] == 4:
