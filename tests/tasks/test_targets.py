@@ -15,6 +15,7 @@ from clozelab.addresses import PERMITTED, build_parts
 from clozelab.assembly.finetuning import check_finetuning
 from clozelab.assembly.task_data import task_code
 from clozelab.metrics import glue
+from clozelab.runs.code import own_code
 from clozelab.tasks.baselines import BAG
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.contrast import ContrastTarget
@@ -228,6 +229,7 @@ def test_files_are_read_anew_once_the_code_of_ones_own_unit_changes(
     for size, of_helper in ((1, 1), (2, 1), (2, 2)):
         file.write_text(f"class Own:\n    size = {size}\n")
         helper.write_text(f"SIZE = {of_helper}\n")
+        own_code.cache_clear()  # as of the next process
         codes.append(task_code({"unit": {"_target_": address}, "target": target}))
     assert codes[0] != codes[1]
     assert (codes[1] != codes[2]) == bool(folders)

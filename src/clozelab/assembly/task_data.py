@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from clozelab.addresses import build_parts, is_permitted, parameters_of
+from clozelab.addresses import build_parts, parameters_of
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.files.digests import digest, file_sha256
+from clozelab.files.digests import digest
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model import max_positions, open_tokenizer
@@ -129,19 +128,4 @@ def task_inputs(
 def task_code(task: ReadOnlyJson) -> str:
     """Hash of the code that reads a task's files: examples that other code cached are not used."""
     parts = [task[part]["_target_"] for part in ("unit", "target")]
-    code = code_version([*parts, "datamodules.finetuning"])
-    for address in filter(is_permitted, parts):
-        code |= _code_of_package(address)
-    return digest(code)
-
-
-def _code_of_package(address: str) -> dict[str, str]:
-    """Checksums of a package of one's own: of all of it, as any file may be imported."""
-    package = importlib.import_module(address.partition(".")[0])
-    if not hasattr(package, "__path__"):
-        return {package.__name__: file_sha256(Path(str(package.__file__)))}  # a single file
-    checksums = {}
-    for folder in package.__path__:
-        for path in sorted(Path(folder).rglob("*.py")):
-            checksums[path.relative_to(folder).as_posix()] = file_sha256(path)
-    return checksums
+    return digest(code_version([*parts, "datamodules.finetuning"]))

@@ -6,9 +6,11 @@ import ast
 import hashlib
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from clozelab.files.digests import digest
+from clozelab.addresses import is_permitted
+from clozelab.files.digests import digest, file_sha256
 from clozelab.text.plain import PlainMapping, flatten
 
 ROOMS = (
@@ -60,11 +62,16 @@ def code_of(stage: str, config: PlainMapping) -> dict[str, str]:
 
 
 def code_version(names: Iterable[str]) -> dict[str, str]:
-    """Return the code behind some addresses and all that it imports: module -> hash."""
+    """Return the code behind some addresses and all that it imports: module -> hash.
+
+    Of a package that the user has allowed every file counts, as any may be imported.
+    """
     code = code_of_results()
-    hashes = dict[str, str]()
     # names of modules, or of what they hold, whose code is still to be looked up
     pending = list(names)
+    hashes = dict[str, str]()
+    for package in {name.partition(".")[0] for name in filter(is_permitted, pending)}:
+        hashes |= own_code(package)
     while pending:
         module = _module_of(pending.pop(), code)
         if not module or module in hashes:
@@ -73,6 +80,24 @@ def code_version(names: Iterable[str]) -> dict[str, str]:
         hashes[module] = module_hash
         pending += imports
     return hashes
+
+
+@cache
+def own_code(package: str) -> dict[str, str]:
+    """Return file -> checksum of a package, or of a single module, of somebody else's.
+
+    The files are read once, as ours are.
+    """
+    spec = find_spec(package)
+    if spec is None:
+        return {}
+    if spec.submodule_search_locations is None:
+        return {package: file_sha256(Path(str(spec.origin)))}
+    checksums = {}
+    for folder in spec.submodule_search_locations:
+        for path in Path(folder).rglob("*.py"):
+            checksums[f"{package}/{path.relative_to(folder).as_posix()}"] = file_sha256(path)
+    return dict(sorted(checksums.items()))
 
 
 def _module_of(address: str, code: PlainMapping) -> str:

@@ -1,0 +1,45 @@
+"""A record knows the code of a person's own package as it knows this one's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.composing import given
+
+from clozelab.addresses import PERMITTED
+from clozelab.runs.code import code_of, own_code
+from clozelab.runs.record import read_record
+from clozelab.runs.reuse import other_code
+from clozelab.runs.store import Run
+
+
+def test_an_edit_of_ones_own_code_is_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "ownparts"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "heads.py").write_text("def make(): ...\n")
+    (tmp_path / "ownfile.py").write_text("def make(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    targets = {"a": {"_target_": "ownparts.heads.make"}, "b": {"_target_": "ownfile.make"}}
+    config = given("pretrain", {"arm": "mlm", "seed": 1, **targets})
+    plain = code_of("pretrain", config.recorded)
+    assert not any(name.startswith("own") for name in plain), "nobody has allowed it"
+
+    monkeypatch.setenv(PERMITTED, "ownparts,ownfile")
+    own = code_of("pretrain", config.recorded)
+    assert own.keys() - plain.keys() == {"ownparts/__init__.py", "ownparts/heads.py", "ownfile"}
+    with Run.claim(tmp_path / "run", stage="pretrain", config=config) as run:
+        run.complete()
+    record = read_record(tmp_path / "run")
+    assert other_code(record) == ""
+    # Any file of it may be imported.
+    (package / "helpers.py").write_text("SIZE = 3\n")
+    own_code.cache_clear()  # as of the next process
+    assert "was made by other code" in other_code(record)
+    (package / "helpers.py").unlink()
+    (tmp_path / "ownfile.py").write_text("def make(): return 1\n")
+    own_code.cache_clear()
+    assert "was made by other code" in other_code(record)
