@@ -150,6 +150,34 @@ def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: Pl
         log.warning("%s: %s of auto_map is not run; the file counts", path, own_code(config))
     if is_generic(name):
         return
+    _warn_of_rebuilt_rules(path, rules, name)
+    first = tokenizer.vocabulary[tokenizer.cls_id]
+    last = tokenizer.vocabulary[tokenizer.sep_id]
+    does: PlainDict = {
+        "cls_token": first,
+        "sep_token": last,
+        "unk_token": unknown_token(rules["model"]),
+    }
+    if name in BOS_CLASSES:
+        does |= {"bos_token": first, "eos_token": last}
+    for key, setting in tokenizer.settings().items():
+        if name in FOLLOWED[key]:
+            does[key] = setting
+    for key, value in does.items():
+        given = config.get(key)
+        if isinstance(value, str):
+            given = content_of(given)
+        # A model without an unknown token contradicts nothing.
+        if given not in (None, "", value) and value != "":
+            raise ValueError(
+                f"{path.parent}: {CONFIG_FILE} says {key} {json.dumps(given)}, which {name} of"
+                f" transformers follows, and {TOKENIZER_FILE} has {json.dumps(value)}: put right"
+                " the one that is wrong"
+            )
+
+
+def _warn_of_rebuilt_rules(path: Path, rules: Rules, name: str) -> None:
+    """Warn of a class of transformers 5 that makes other rules of the file's entries."""
     model = rules["model"]
     model_kind = "BPE with </w>" if model.get("end_of_word_suffix") == "</w>" else type_of(model)
     built = BUILT_MODELS.get(name, model_kind)
@@ -168,25 +196,6 @@ def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: Pl
             path,
             name,
         )
-    first = tokenizer.vocabulary[tokenizer.cls_id]
-    last = tokenizer.vocabulary[tokenizer.sep_id]
-    does: PlainDict = {"cls_token": first, "sep_token": last, "unk_token": unknown_token(model)}
-    if name in BOS_CLASSES:
-        does |= {"bos_token": first, "eos_token": last}
-    for key, setting in tokenizer.settings().items():
-        if name in FOLLOWED[key]:
-            does[key] = setting
-    for key, value in does.items():
-        given = config.get(key)
-        if isinstance(value, str):
-            given = content_of(given)
-        # A model without an unknown token contradicts nothing.
-        if given not in (None, "", value) and value != "":
-            raise ValueError(
-                f"{path.parent}: {CONFIG_FILE} says {key} {json.dumps(given)}, which {name} of"
-                f" transformers follows, and {TOKENIZER_FILE} has {json.dumps(value)}: put right"
-                " the one that is wrong"
-            )
 
 
 def _splits_otherwise(name: str, splitter: PlainMapping) -> bool:

@@ -88,26 +88,24 @@ def explain(
         # phases[0].steps -> phases.0.steps
         return missing_value_message(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        # What a sweep runs through is an ordinary key to whoever wrote it.
-        key = str(error.full_key).removeprefix("hydra.sweeper.params.")
-        of_others = _explain_other_stage(key, text, stage)
-        if of_others:
-            return of_others
-        return f"{key}: {RESOLVING.sub('', _first_line(text))}"
+        return _explain_resolving(str(error.full_key), text, stage)
     return text
 
 
-def _explain_other_stage(key: str, text: str, stage: str) -> str:
-    """A choice takes a value from a node that this stage has not; "" for another mistake."""
+def _explain_resolving(full_key: str, text: str, stage: str) -> str:
+    """A value cannot be made of others, perhaps of a node that this stage has not."""
+    # What a sweep runs through is an ordinary key to whoever wrote it.
+    key = full_key.removeprefix("hydra.sweeper.params.")
+    reason = f"{key}: {RESOLVING.sub('', _first_line(text))}"
     taken = NO_NODE.search(text)
     if taken is None:
-        return ""
+        return reason
     stages = []
     for name, schema in SCHEMAS.items():
         if taken["node"] in {field.name for field in fields(schema)}:
             stages.append(name)
     if not stages or stage in stages:
-        return ""
+        return reason
     group = key.partition(".")[0]
     return (
         f"{key} takes {taken['key']}, which {stage} has not: choose another {group}= (this one is"

@@ -35,7 +35,14 @@ from clozelab.models.trained import frozen_weights, train_what_is_read, trained_
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.graphs import DeferredNumber, StepGraphs, refusal
 from clozelab.modules.model import with_max_length
-from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
+from clozelab.objectives.objective import (
+    ONE_SOURCE,
+    EncoderWithHeads,
+    LossTerm,
+    Objective,
+    TorchBatch,
+    build_models,
+)
 from clozelab.text.plain import PlainDict, ReadOnlyJson
 from clozelab.training.checkpoints import Checkpoint, count_step, seed_forward
 from clozelab.training.guards import SpikeWatch
@@ -492,7 +499,6 @@ class PretrainingModule(TrainingModule):
         `num_phases` alone (None: all) the objectives have begun: no other one's head is trained.
         """
         begun = self.model.objectives[:num_phases]
-        trains_pooler = any(objective.pair is not None for objective in begun)
         longest = max(provenance["trained_seq_lengths"])
         tokenizer = with_max_length(tokenizer_files, longest)
         for name, model in self._whole_model().named_models.items():
@@ -501,35 +507,43 @@ class PretrainingModule(TrainingModule):
                 if not model.is_trained or folder.name != "encoder":
                     continue
                 target = folder.with_name(name)
-            heads = dict(model.heads.items())
-            if name == "encoder":
-                heads = {kind: heads[kind] for kind in self._trained_heads(begun)}
-            config_to_save = dict(provenance)
-            # A pooler's bytes stay though no loss has read it: a fine-tuning begins from them.
-            has_pooler = bool(list(model.encoder.pooler.parameters()))
-            is_trained = name == "encoder" and trains_pooler
-            if has_pooler and not is_trained:
-                # A given encoder's pooler may be trained all the same.
-                config_to_save["untrained"] = [] if model.encoder.has_trained_pooler else ["pooler"]
+            untrained = self._untrained_parts(name, model.encoder, begun)
             save_encoder_folder(
                 target,
                 model.encoder,
-                heads=heads,
+                heads=self._trained_heads(name, model, begun),
                 tokenizer_files=tokenizer,
-                extra_config={"clozelab": config_to_save},
+                extra_config={"clozelab": {**provenance, **untrained}},
                 dtype=dtype,
             )
 
-    def _trained_heads(self, objectives: Sequence[Objective]) -> list[str]:
-        """The kinds of the encoder's heads that these objectives have, or that were given."""
+    def _untrained_parts(
+        self, name: str, encoder: Encoder, begun: Sequence[Objective]
+    ) -> dict[str, list[str]]:
+        """What config.json says of a pooler that none of these objectives reads.
+
+        Its bytes stay: a fine-tuning begins from them.
+        """
+        reads_pooler = name == "encoder" and any(objective.pair is not None for objective in begun)
+        if reads_pooler or not list(encoder.pooler.parameters()):
+            return {}
+        # A given encoder's pooler may be trained all the same.
+        return {"untrained": [] if encoder.has_trained_pooler else ["pooler"]}
+
+    def _trained_heads(
+        self, name: str, model: EncoderWithHeads, begun: Sequence[Objective]
+    ) -> dict[str, nn.Module]:
+        """A model's heads; of the encoder those that were given, or that these objectives have."""
+        heads = dict(model.heads.items())
+        if name != "encoder":
+            return heads
         with torch.device("meta"):
-            models = build_models(Encoder(self.model.encoder.config), objectives)
-        kinds = []
-        for kind in self.model.named_models["encoder"].heads:
+            models = build_models(Encoder(model.encoder.config), begun)
+        for kind in list(heads):
             is_given = self.fresh_heads is not None and kind not in self.fresh_heads
-            if is_given or kind in models["encoder"].heads:
-                kinds.append(kind)
-        return kinds
+            if not is_given and kind not in models["encoder"].heads:
+                del heads[kind]
+        return heads
 
     def gather_weights(self) -> None:
         """Collects on rank 0 what is spread over ranks.
