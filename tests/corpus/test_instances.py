@@ -255,12 +255,15 @@ def test_rows_are_a_pure_function_of_seed_epoch_and_index(
     assert (copy.pack(3, 0, index).input_ids == again.input_ids).all()
 
 
-def test_blocks_of_the_walk_do_not_matter(
-    shards: TokenShards, ids: SpecialIds, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("steps", "value"), [("_BLOCK_SENTENCES", 7), ("_STEPS", 0), ("_STEPS", 1)]
+)
+def test_steps_of_a_walk_do_not_matter(
+    steps: str, value: int, shards: TokenShards, ids: SpecialIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formats = (SegmentPairs(0.5, "corpus"), FullSentences())
     whole = [every_row(f.bind(shards, ids, 32))[0].input_ids for f in formats]
-    monkeypatch.setattr(segments, "_BLOCK_SENTENCES", 7)
+    monkeypatch.setattr(segments, steps, value)
     for f, expected in zip(formats, whole, strict=True):
         assert (every_row(f.bind(shards, ids, 32))[0].input_ids == expected).all()
 
