@@ -83,6 +83,13 @@ class CorpusCounts:
     dropped: Counter[str] = field(default_factory=Counter)
     removed: Counter[str] = field(default_factory=Counter)
 
+    def add_rows(self, other: CorpusCounts) -> None:
+        """Add the rows that another pass met, and what it removed from them."""
+        self.rows += other.rows
+        self.bad += other.bad
+        self.removed += other.removed
+        self.first_bad = [*self.first_bad, *other.first_bad][:NAMED_BAD_ROWS]
+
     @property
     def skipped(self) -> dict[str, int]:
         """Rows and documents that were not used, by reason."""
