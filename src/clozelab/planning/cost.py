@@ -363,7 +363,9 @@ def task_jobs(
             trained_length = max_positions(Path(str(group.settings.encoder)))
         samples = files.of(TaskPlace.of_finetuning(group.settings))
         jobs = _jobs_of(alike)
+        rows = dict.fromkeys(of_row.settings.row for of_row, _ in alike)
         task = _task_job(group.settings, jobs, encoder.config, samples, trained_length)
+        task = replace(task, rows=list(rows))
         if task.features:
             task = replace(task, pass_share=len(passes) / num_readers)
         tasks.append(task)
@@ -414,7 +416,8 @@ def lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleL
         return ExampleLengths(max(4.0, inputs * min(length, longest)), inputs)
     # Every further window reads again what it shares with the one before.
     further = math.ceil((length - longest) / stride)
-    return ExampleLengths(length + further * (longest - stride), 1.0 + further)
+    windows = 1.0 + further
+    return ExampleLengths(length + further * (longest - stride), windows, windows)
 
 
 def _window_stride(data: Component, longest: int) -> int | None:

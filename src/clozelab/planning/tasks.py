@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -111,6 +112,7 @@ class ExampleLengths(NamedTuple):
 
     tokens: float
     inputs: float  # windows of a passage, or choices; 1 for other tasks
+    windows: float = 1.0  # of them; a batch counts each
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class TaskJob(Shape):
     features: Features | None = None
     # encoders over runs: features are kept, and read by every other run on that encoder
     pass_share: float = 0.0
+    rows: Sequence[str] = ()  # of the experiment's table, whose encoders it trains
 
     @cached_property
     def units(self) -> dict[str, str]:
@@ -166,6 +169,15 @@ class TaskJob(Shape):
     def trained_examples(self) -> float:
         """Of all epochs."""
         return (self.train_examples or 0) * self.settings.epochs
+
+    @property
+    def steps(self) -> int | None:
+        """Of one run: the last batch of an epoch may be smaller."""
+        if self.train_examples is None:
+            return None
+        sequences = self.train_examples * self.lengths.windows
+        per_epoch = math.ceil(sequences / self.settings.global_batch_size)
+        return max(1, round(per_epoch * self.settings.epochs))
 
     @property
     def pass_tokens(self) -> float:
