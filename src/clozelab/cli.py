@@ -116,7 +116,10 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
         from clozelab.planning.inputs import fill
 
         arguments = fill(verb, arguments)
-    stage = importlib.import_module(f"clozelab.stages.{verb}")
+    from clozelab.terminal import told_if_slow
+
+    with told_if_slow(f"{verb}: loading libraries"):
+        stage = importlib.import_module(f"clozelab.stages.{verb}")
     return int(stage.main(arguments) or 0)
 
 
