@@ -42,7 +42,10 @@ def test_small_files_of_a_source_count_together(tmp_path: Path) -> None:
     write_rows(tmp_path / "broken.jsonl", 48, 2)
     counts = read(tmp_path)
     assert (counts.rows, counts.bad) == (1050, {"no JSON object": 2})
-    assert counts.first_bad == ["broken.jsonl:49: no JSON object", "broken.jsonl:50: no JSON object"]
+    assert counts.first_bad == [
+        "broken.jsonl:49: no JSON object",
+        "broken.jsonl:50: no JSON object",
+    ]
     write_rows(tmp_path / "broken.jsonl", 38, 12)
     with pytest.raises(ValueError, match=r"^12 of 1050 rows cannot be read"):
         read(tmp_path)
