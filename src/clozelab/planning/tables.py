@@ -52,7 +52,7 @@ POWER_BAR = 12  # characters of a power of 1
 
 BUSY = (
     "the machine was busy with something else while speeds were measured: times may be wrong, and"
-    " none of those was kept; plan again when it is idle"
+    " those speeds are kept for an hour alone; --measure-again times them anew"
 )
 
 

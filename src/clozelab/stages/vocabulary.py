@@ -56,12 +56,7 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules.model import read_model
     from clozelab.modules.vocabulary import write
 
-    counts = None
-    if "text" in values:
-        settings = {key: values[key] for key in ("format", "text_field") if key in values}
-        source_of_text = CorpusSource("text", values["text"], **settings, key_format="{name}")
-        shards = source_of_text.shards(0, Path())
-        counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
+    counts = count_words(values) if "text" in values else None
     models = {target: read_model(folder) for folder, target in targets.items()}
     old = models[to].tokenizer
     for model in models.values():
@@ -89,6 +84,14 @@ def main(args: ParsedArgs) -> int:
     for target in models:
         print(target.resolve())
     return 0
+
+
+def count_words(values: Mapping[str, str]) -> Counter[str]:
+    """How often each word stands in text=."""
+    settings = {key: values[key] for key in ("format", "text_field") if key in values}
+    source = CorpusSource("text", values["text"], **settings, key_format="{name}")
+    documents = read_documents(source.shards(0, Path()), CorpusCounts())
+    return vocabulary.count_words(documents)
 
 
 def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:

@@ -81,6 +81,25 @@ class _BytesRead:
         return number
 
 
+class _SmallFiles:
+    """The rows of a source's small files, which count together."""
+
+    def __init__(self) -> None:
+        self._by_source = defaultdict[int, CorpusCounts](CorpusCounts)
+
+    def add_or_check(self, file: Shard, of_file: CorpusCounts) -> None:
+        """Add a small file; ValueError where a large one has too many unusable rows."""
+        if of_file.rows < SMALL_FILE_ROWS:
+            self._by_source[file.source].add_rows(of_file)
+        else:
+            _refuse_many_bad(of_file)
+
+    def check(self) -> None:
+        """ValueError where those of a source have too many unusable rows."""
+        for of_files in self._by_source.values():
+            _refuse_many_bad(of_files)
+
+
 def cut_shards(
     files: Iterable[Shard],
     counts: CorpusCounts,
@@ -99,7 +118,7 @@ def cut_shards(
     bytes_read = _BytesRead(advance)
     runs: list[TextRun] = []
     number = size = 0
-    of_small_files = defaultdict[int, CorpusCounts](CorpusCounts)
+    small_files = _SmallFiles()
     for file in files:
         runs.append(TextRun(file.source, file.has_lines, []))
         of_file = CorpusCounts()
@@ -115,15 +134,11 @@ def cut_shards(
                 number += 1
                 size = 0
         counts.add_rows(of_file)
-        if of_file.rows < SMALL_FILE_ROWS:
-            of_small_files[file.source].add_rows(of_file)
-        else:
-            _refuse_many_bad(of_file)
+        small_files.add_or_check(file, of_file)
     if size:
         yield TextShard(number, runs, bytes_read.take())
     if are_all:
-        for of_files in of_small_files.values():
-            _refuse_many_bad(of_files)
+        small_files.check()
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
