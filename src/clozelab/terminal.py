@@ -211,7 +211,12 @@ def say(text: str, style: str = "", *, wraps: bool = False, console: Console | N
 @contextmanager
 def told_if_slow(sentence: str) -> Iterator[None]:
     """Say on stderr what is being done, once it has taken SLOW_SECONDS."""
-    timer = Timer(SLOW_SECONDS, lambda: print(sentence, file=sys.stderr, flush=True))
+
+    def tell() -> None:
+        if sys.stderr is not None:  # of a service
+            print(sentence, file=sys.stderr, flush=True)
+
+    timer = Timer(SLOW_SECONDS, tell)
     timer.daemon = True
     timer.start()
     try:

@@ -8,6 +8,7 @@ import pytest
 from tests.screens import refuses, shows
 
 from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.steps.step import Document
 from clozelab.datamodules.heldout import file_sources
 from clozelab.readers.tables import open_table
 from clozelab.stages import vocabulary
@@ -39,7 +40,7 @@ def test_the_text_of_a_longer_vocabulary(tmp_path: Path, monkeypatch: pytest.Mon
     words = ["model", f"to={tmp_path}/b", f"text={tmp_path}/a.csv", "add=5"]
     with refuses("name it by text_field"):
         vocabulary.main(words)
-    seen = []
+    seen: list[Document] = []
     monkeypatch.setattr(vocabulary.vocabulary, "count_words", seen.extend)
     with refuses("config.json", OSError, ValueError):
         vocabulary.main([*words, "text_field=body"])

@@ -157,10 +157,12 @@ def _load_speed(path: Path) -> Speed | None:
     """A speed of the cache; None where there is none, a damaged one, or an old doubtful one."""
     try:
         kept = read_json(path)
-        marks = {name: bool(kept.get(name)) for name in ("is_uncompiled", "is_busy")}
-        if marks["is_busy"] and time.time() - path.stat().st_mtime > BUSY_SECONDS:
+        is_uncompiled = bool(kept.get("is_uncompiled"))
+        is_busy = bool(kept.get("is_busy"))
+        if is_busy and time.time() - path.stat().st_mtime > BUSY_SECONDS:
             return None
-        return Speed(float(kept["tokens_per_second"]), **marks)
+        speed = float(kept["tokens_per_second"])
+        return Speed(speed, is_uncompiled=is_uncompiled, is_busy=is_busy)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
