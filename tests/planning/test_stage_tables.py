@@ -10,6 +10,7 @@ from clozelab.planning.cost import Costing, DiskUsage
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse
 from clozelab.planning.tables import Table, disk_line, stage_tables
+from clozelab.planning.tasks import ExampleLengths, Sample, Samples
 from clozelab.results.experiment import find_experiment
 
 
@@ -32,6 +33,22 @@ def test_each_table_has_the_steps_of_a_run(family: Costing) -> None:
     assert columns(pretraining, "steps") == [[f"{number:,}"] for number in steps]
     # 1,800 examples in batches of 16 are 113 steps an epoch, and there are two
     assert {*map(tuple, columns(finetuning, "steps"))} == {("226",)}
+
+
+def test_a_batch_counts_windows_and_no_choices(family: Costing) -> None:
+    job = family.tasks[0]
+    choices = replace(
+        job,
+        samples=Samples(Sample(1000, inputs=4.0, characters=50.0, words=10.0), None),
+        lengths=ExampleLengths(200.0, inputs=4.0),
+    )
+    assert choices.steps == 63 * 2
+    windows = replace(
+        job,
+        samples=Samples(Sample(1000, inputs=1.0, characters=5000.0, words=900.0), None),
+        lengths=ExampleLengths(1500.0, inputs=4.0),
+    )
+    assert windows.steps == 250 * 2
 
 
 def test_equal_tasks_are_told_apart_by_their_rows(family: Costing) -> None:

@@ -416,8 +416,7 @@ def lengths_of(task: TaskConfig, train: Sample | None, longest: int) -> ExampleL
         return ExampleLengths(max(4.0, inputs * min(length, longest)), inputs)
     # Every further window reads again what it shares with the one before.
     further = math.ceil((length - longest) / stride)
-    windows = 1.0 + further
-    return ExampleLengths(length + further * (longest - stride), windows, windows)
+    return ExampleLengths(length + further * (longest - stride), 1.0 + further)
 
 
 def _window_stride(data: Component, longest: int) -> int | None:

@@ -112,7 +112,6 @@ class ExampleLengths(NamedTuple):
 
     tokens: float
     inputs: float  # windows of a passage, or choices; 1 for other tasks
-    windows: float = 1.0  # of them; a batch counts each
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,9 @@ class TaskJob(Shape):
         """Of one run: the last batch of an epoch may be smaller."""
         if self.train_examples is None:
             return None
-        sequences = self.train_examples * self.lengths.windows
+        sequences = self.train_examples * self.lengths.inputs
+        if self.samples.train is not None:
+            sequences /= self.samples.train.inputs  # a batch counts windows, and no choices
         per_epoch = math.ceil(sequences / self.settings.global_batch_size)
         return max(1, round(per_epoch * self.settings.epochs))
 
