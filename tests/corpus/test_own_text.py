@@ -16,21 +16,6 @@ from clozelab.corpus.preparation.texts import cut_shards
 from clozelab.launch.sweep import compose
 
 
-def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, name in (
-        (tmp_path / "here" / "texts", "a.txt"),
-        (tmp_path / "data" / "both", "b.txt"),
-    ):
-        place.mkdir(parents=True)
-        (place / name).write_text("one sentence\n")
-    (tmp_path / "here" / "both").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    (found,) = CorpusSource("mine", "texts").shards(0, tmp_path / "data")
-    assert found.path.resolve() == tmp_path / "here" / "texts" / "a.txt"
-    (found,) = CorpusSource("mine", "both").shards(0, tmp_path / "data")
-    assert found.name == "b.txt", "data_dir comes first"
-
-
 def test_a_few_bad_lines_of_a_book_are_skipped(tmp_path: Path) -> None:
     """They are held against its lines, though it is one document."""
     lines = [b"A line of it."] * 500

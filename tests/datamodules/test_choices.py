@@ -119,11 +119,6 @@ def test_folds_are_of_like_size_and_keep_a_context_together() -> None:
     assert min(places.count(fold) for fold in range(5)) > 16
 
 
-def test_files_without_labels_can_be_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.csv", HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n")
-    assert SWAG.read(path, has_labels=False).labels is None
-
-
 @pytest.mark.shared
 def test_shared_files(shared_dir: Path) -> None:
     swag = [SWAG.read(shared_dir / f"data/swag/{name}.csv") for name in ("train", "val")]
@@ -228,16 +223,10 @@ def test_preview_reads_the_files_and_keeps_the_folds_apart(
 
 LINE = row(0) + "\n"
 BAD_FILES = {
-    "is empty": "",
-    "has no examples": HEADER,
-    "no column 'label'.*can only be predicted": HEADER.replace(",label", "") + LINE[:-3] + "\n",
     "no column 'sent1'; its columns are": HEADER.replace("sent1", "context") + LINE,
     r"x.csv:3: label '4' is not one of the known labels \['0', '1', '2', '3'\]": (
         HEADER + LINE + row(1, label="4") + "\n"
     ),
-    "x.csv:2: label 'entailment'": HEADER + row(0, label="entailment") + "\n",
-    r"(?s)x.csv:2: 13 fields, expected 12.*1 of 1 rows": HEADER + row(0) + ",more\n",
-    "not a CSV file": HEADER + row(0, sent1='"open') + "\n",
 }
 
 
@@ -255,20 +244,3 @@ def test_folds_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=r"held_out_fold=\w+ is not one of folds=\w+"):
         make(**folds)
-
-
-def test_a_torn_row_is_refused_where_all_are_predicted(
-    make: Callable[..., FinetuningDataModule], tmp_path: Path
-) -> None:
-    (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
-    data = make()
-    data.setup()
-    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
-        data.load_test()
-
-
-def test_a_missing_file_is_refused_before_anything_is_read(
-    make: Callable[..., FinetuningDataModule],
-) -> None:
-    with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
-        make(validation_file="nowhere.csv")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import logging
 import string
 from collections.abc import Callable
@@ -98,19 +95,9 @@ def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
     assert examples.ids[5] == "6"  # the row's own number, so that it can be found in the file
 
 
-def test_undecodable_row_is_a_bad_row(tmp_path: Path) -> None:
-    content = b"sentence\tlabel\n" + b"fine\t1\n" * 150 + b"\xff\xfe broken\t1\n"
-    assert read_table_of(write_table(tmp_path, content), SINGLE, ["1"]).num_bad_rows == 1
-
-
 def test_a_header_may_have_a_name_twice_that_nobody_reads(tmp_path: Path) -> None:
     unread = write_table(tmp_path, "sentence\tlabel\t\t\tnote\tnote\na\t1\t\t\t\t\n")
     assert read_table_of(unread, SINGLE, ["0", "1"]).labels == ["1"]
-
-
-def test_missing_label_column_only_for_prediction(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "index\tsentence\n0\ta\n")
-    assert read_table_of(path, SINGLE, ["1"], has_labels=False).labels is None
 
 
 CODAH_LIKE = TableFormat(["sentence"], "label", "index", ["source", "label", "mark", "sentence"])
@@ -143,44 +130,6 @@ def test_a_file_without_its_column_of_names_is_numbered(
     assert found.texts == [("a", "b"), ("c", "d")]
     assert found.labels == ["yes", "no"]
     assert "has no column 'index': its rows are numbered from 0" in caplog.text
-
-
-ROWS = [('a "quoted", text', "yes"), ("tab\tand\nline", "no"), ("Zürich", "yes")]
-
-
-def as_csv(rows: list[tuple[str, str]]) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerows([("s", "label"), *rows])
-    return out.getvalue()
-
-
-def as_jsonl(rows: list[tuple[str, str]]) -> str:
-    return "".join(
-        json.dumps({"other": [1], "label": label, "s": text}) + "\n" for text, label in rows
-    )
-
-
-@pytest.mark.parametrize(
-    ("suffix", "content"), [(".csv", as_csv(ROWS)), (".jsonl", as_jsonl(ROWS))]
-)
-def test_every_format_gives_the_same_examples(tmp_path: Path, suffix: str, content: str) -> None:
-    for name, file_format in ((f"x{suffix}", "auto"), ("odd", suffix[1:])):
-        (tmp_path / name).write_bytes(content.encode())
-        layout = TableFormat(["s"], "label", file_format=file_format)
-        found = read_table_of(tmp_path / name, layout, ["yes", "no"])
-        assert found.texts == [(text,) for text, _ in ROWS]
-        assert found.labels == [label for _, label in ROWS]
-
-
-def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
-    """Labels are as JSON writes them; a null text is a damaged row, and so is a broken line."""
-    good = [{"s": "a", "label": 1}, {"s": "b", "label": True}, {"s": "c", "label": 2.5}] * 100
-    lines = [json.dumps(line) for line in good]
-    (tmp_path / "x.jsonl").write_text(
-        "\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]\n"])
-    )
-    found = read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
-    assert (found.labels or [])[:3] == ["1", "true", "2.5"] and found.num_bad_rows == 3
 
 
 QNLI = TableFormat(["question", "sentence"], "label", "index")
@@ -512,23 +461,19 @@ def test_further_validation_sets_lie_behind_the_first(
     assert data.fingerprint != make().fingerprint
 
 
-def test_test_files(make: Callable[..., FinetuningDataModule], tmp_path: Path) -> None:
-    files = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
-    (tmp_path / "test.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
-    data = make(**files)
-    data.setup()
-    assert data.require_test_files() and data.load_test()["Toy"][1].ids.tolist() == ["5", "6"]
-
-
 def test_labels_of_a_test_file_are_not_used(
     make: Callable[..., FinetuningDataModule], tmp_path: Path
 ) -> None:
     """The validation file may be predicted as it is, and labels may be the hub's -1."""
     (tmp_path / "hub.tsv").write_text("label\tsentence\n-1\tgood\n-1\tbad\n")
-    data = make(test_files={"dev": "dev.tsv", "hub": "hub.tsv"}, test_id_column="index")
+    (tmp_path / "own.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
+    files = {name: f"{name}.tsv" for name in ("dev", "hub", "own")}
+    data = make(test_files=files, test_id_column="index")
     data.setup()
+    assert data.require_test_files()
     found = {name: split for name, (_, split) in data.load_test().items()}
     assert found["hub"].labels.tolist() == [-1, -1] and found["hub"].ids.tolist() == ["0", "1"]
+    assert found["own"].ids.tolist() == ["5", "6"]
     assert np.array_equal(found["dev"].sequences.input_ids, data.validation.sequences.input_ids)
 
 
@@ -678,12 +623,6 @@ def test_odd_labels_are_said_at_every_launch(
     assert not make(labels=labels, validation_file=None).preview().warnings, "they are named"
 
 
-def test_labels_may_be_numbers(make: Callable[..., FinetuningDataModule]) -> None:
-    data = make(labels=[0, 1])  # as YAML reads them
-    data.setup()
-    assert data.target.classes == ["0", "1"]
-
-
 def test_long_documents_in_windows(make: Callable[..., FinetuningDataModule]) -> None:
     """Nothing is cut; windows are training examples with their text's label."""
     cut, data = (
@@ -744,37 +683,6 @@ def test_a_bad_table_is_refused(
         read_table_of(write_table(tmp_path, content), SINGLE, labels)
 
 
-@pytest.mark.parametrize(
-    ("content", "layout", "sentence"),
-    [
-        (
-            '{"s": "a", "label": 1}\n' * 100,
-            TableFormat(["text"], "label"),
-            "no column 'text'; its columns are 's', 'label'",
-        ),
-        ("no json\n", TableFormat(["s"], "label"), "x.jsonl:1: no JSON object"),
-        (
-            "no json\n",
-            TableFormat(["s"], "label", file_format="xml"),
-            "file_format=xml: choose one of auto, tsv, csv, jsonl",
-        ),
-    ],
-)
-def test_bad_json_lines_are_refused(
-    tmp_path: Path, content: str, layout: TableFormat, sentence: str
-) -> None:
-    (tmp_path / "x.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=sentence):
-        read_table_of(tmp_path / "x.jsonl", layout)
-
-
-def test_a_number_that_is_none(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\tnan\n")
-    (tmp_path / "test.tsv").write_text("text\nthe cat\n")
-    with pytest.raises(ValueError, match=r"n\.tsv:2: label 'nan' is not a number"):
-        load(tmp_path, tokenizer, **NUMBERS)
-
-
 def test_a_number_out_of_range_is_refused_with_its_line(
     tmp_path: Path, tokenizer: WordPieceTokenizer
 ) -> None:
@@ -831,6 +739,7 @@ BAD_SETTINGS: dict[str, dict[str, Any]] = {
         WINDOWS | {"window_stride": 15}
     ),
     "window_stride=0 tokens": WINDOWS | {"window_stride": 0},
+    "file_format=xml: choose one of auto, tsv, csv, jsonl": {"file_format": "xml"},
 }
 
 

@@ -588,41 +588,6 @@ def test_batches_bring_sentences(make_features: Callable[..., FinetuningDataModu
     assert isinstance(data.train_sequences.layers[0], np.memmap)
 
 
-def test_damaged_features_are_computed_anew(
-    make_features: Callable[..., FinetuningDataModule], tmp_path: Path
-) -> None:
-    expected = make_features().train_sequences.gather(np.arange(4))["features"]
-    calls = CountedEncoder.calls
-    files = sorted((tmp_path / "cache/features").glob("*/layer_05.npy"))
-    assert len(files) == 2
-    for path in files:
-        content = bytearray(path.read_bytes())
-        content[-2] ^= 1
-        path.write_bytes(content)
-    again = make_features().train_sequences.gather(np.arange(4))["features"]
-    assert CountedEncoder.calls == 2 * calls
-    np.testing.assert_array_equal(again, expected)
-
-
-def test_a_broken_pass_leaves_nothing(
-    make_features: Callable[..., FinetuningDataModule],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class OutOfMemory(Exception):
-        pass
-
-    def fails(*args: Any, **kwargs: Any) -> Any:
-        raise OutOfMemory
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CountedEncoder, "forward", fails)
-        with pytest.raises(OutOfMemory):
-            make_features()
-    assert list((tmp_path / "cache/features").iterdir()) == []
-    make_features()
-
-
 def test_a_part_of_speech_that_nobody_gave(tmp_path: Path) -> None:
     """conllu writes `_`, which is an answer of features; of a file to predict nobody asks."""
     path = tmp_path / "x.conllu"
