@@ -341,19 +341,11 @@ def test_a_binary_file_is_refused(tmp_path: Path, name: str, content: bytes, sen
 
 WRONG_BEGINNINGS: list[tuple[str, bytes, str]] = [
     ("a.txt", b"\x89PNG\0" + ALL_BYTES * 10, "a.txt is binary"),
-    (
-        "a.txt",
-        b"caf\xe9 latin\n" * 40,
-        "a.txt: 40 of its first 40 rows .*40 x not UTF-8 text; first: a.txt:1",
-    ),
+    ("a.txt", b"caf\xe9 latin\n" * 40, "40 of its first 40 rows .* not UTF-8 text; first: a.txt:1"),
     ("a.jsonl", jsonl(*[{"body": "x"}] * 40), "40 x no text in field 'text'"),
     ("a.jsonl", b"plain text\n" * 40, "40 x no JSON object"),
     ("a.jsonl.gz", b"not compressed", "damaged or incomplete"),
-    (
-        "a.jsonl",
-        jsonl(*[{"title": "t", "body": "b"}] * 20),
-        r"a\.jsonl:1: no text in field 'text' \(there are body, title\)",
-    ),
+    ("a.jsonl", jsonl(*[{"title": "t", "body": "b"}] * 20), r"a\.jsonl:1: .* are body, title\)"),
 ]
 
 

@@ -491,24 +491,6 @@ def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
             assert ids.tolist() == expected.tolist()
 
 
-def test_prepared_tokenizers_are_not_taken_for_a_folders_own(tmp_path: Path) -> None:
-    """The same class, ids and fingerprint, and no special token in text."""
-    for number, made in enumerate(
-        (
-            WordPieceTokenizer.train(TRAINING, 300, True),
-            WordPieceTokenizer.train(TRAINING, 300, False).with_token_types("one"),
-            ByteBpeTokenizer.train(TRAINING, 400, True, True),
-        )
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for name, content in made.files().items():
-            (folder / name).write_bytes(content)
-        again = read_tokenizer(folder)
-        assert type(again) is type(made) and again.fingerprint == made.fingerprint
-        assert made.mask_id not in again.encode_flat([f"a {made.mask_token}"])[0]
-
-
 def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
     """Its config.json still has the fingerprint of the prepared tokenizer."""
     made = WordPieceTokenizer.train(TRAINING, 300, True)

@@ -161,11 +161,7 @@ def test_the_hub_is_not_asked_before_rows_are_read(no_network: list[str]) -> Non
 @pytest.mark.parametrize(
     ("settings", "hub", "reason"),
     [
-        (
-            WEB,
-            False,
-            "source web: org/web comes from the Hugging Face hub, which is asked only wit",
-        ),
+        (WEB, False, "source web: org/web comes from the Hugging Face hub, which is asked only"),
         ({**WEB, "revision": "main"}, True, "corpus.sources.0.revision='main' is no commit of org"),
         ({**WEB, "revision": None}, True, "corpus.sources.0.revision=None is no commit of org/we"),
     ],

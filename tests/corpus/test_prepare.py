@@ -19,7 +19,6 @@ import pytest
 from pyarrow import parquet
 from tests.screens import shows
 from tokenizers import Tokenizer as Library
-from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, Shard, TableFile
@@ -445,43 +444,23 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 30
 
 
-@pytest.mark.parametrize("kind", ["whole words", "unigram"])
+@pytest.mark.parametrize("kind", ["other names", "whole texts"])
 def test_any_tokenizer_json_prepares_a_corpus(tmp_path: Path, data: Path, kind: str) -> None:
     """A kind that no code here names: the file and the roles of its special tokens are enough."""
-    names = ("<none>", "<odd>", "<begin>", "<end>", "<hole>")
-    if kind == "unigram":
-        library = Library(models.Unigram())
-        library.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=200, special_tokens=[*names], unk_token="<odd>", show_progress=False
-        )
-    else:
-        library = Library(models.WordLevel(unk_token="<odd>"))
-        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(special_tokens=[*names], show_progress=False)
-    library.train_from_iterator(make_text(100).split("\n"), trainer)
-    library.post_processor = processors.TemplateProcessing(
-        single="<begin> $A <end>",
-        pair="<begin> $A <end> $B:1 <end>:1",
-        special_tokens=[("<begin>", 2), ("<end>", 3)],
-    )
-    folder = data / "theirs"
-    folder.mkdir()
-    library.save(str(folder / "tokenizer.json"))
-    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    config = dict(zip(roles, names, strict=True))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    from tests.corpus.test_folder_tokenizers import KINDS
 
-    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="theirs/tokenizer.json", lowercase=False))
-    tokenizer = corpus.tokenizer
-    assert tokenizer.special_tokens == names and tokenizer.mask_id == names.index("<hole>")
-    sentences = [line for line in make_text(60).split("\n") if line]
+    KINDS[kind](data / "theirs")
+    folder = run(tmp_path, vocab_file="theirs/tokenizer.json", max_unknown_share=1.0)
+    corpus = PreparedCorpus.open(folder)
+    assert corpus.tokenizer.mask_token == "<hole>"
+    library = Library.from_file(str(data / "theirs/tokenizer.json"))
+    sentences = [line for line in make_text(100).split("\n") if line]
     expected = {tuple(library.encode(line, add_special_tokens=False).ids) for line in sentences}
     found = set()
     for split in (corpus.train, corpus.validation):
         bounds = split.sentence_offsets.tolist()
         found |= {tuple(split.tokens[a:b].tolist()) for a, b in pairwise(bounds)}
-    assert expected <= found and not (corpus.train.tokens[:] == tokenizer.unk_id).any()
+    assert expected == found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -96,11 +95,6 @@ def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
     assert write(tmp_path / "b", documents).fingerprint == first
     documents[3][0][0] = (documents[3][0][0] + 1) % 100
     assert write(tmp_path / "c", documents).fingerprint != first
-
-
-def test_shards_json_has_no_machine_path(tmp_path: Path, documents: list) -> None:
-    write(tmp_path, documents)
-    assert str(tmp_path) not in json.dumps((tmp_path / "shards.json").read_text())
 
 
 # What is refused

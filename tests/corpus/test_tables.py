@@ -86,16 +86,9 @@ def test_every_table_gives_the_documents_of_its_jsonl(tmp_path: Path, name: str)
         (
             {"more": TEXTS},
             {},
-            (
-                r"does not say which column is the text \('id', 'body', 'more'\): name it by"
-                r" corpus\.sour"
-            ),
+            r"which column is the text \('id', 'body', 'more'\): name it by corpus",
         ),
-        (
-            {},
-            {"text_field": "story"},
-            r"has no column 'story'; its columns are 'id', 'body': name one by corpus\.source",
-        ),
+        ({}, {"text_field": "story"}, "no column 'story'; its columns are 'id', 'body': name one"),
         ({"text": range(150)}, {}, r"the column 'text' holds (int64|numbers)"),
     ],
 )
@@ -273,18 +266,9 @@ def test_a_stream_whose_writer_was_stopped(tmp_path: Path) -> None:
 
 
 ROWS = "".join(f'"The cat sat on mat number {number}.",{number}\n' for number in range(20))
-BAD_FILES = [
-    ("x.csv", ROWS, r"first line names no columns \('The cat sat on mat number 0.'\)"),
-    (
-        "x.csv",
-        'text\n"opened and never closed\n' + "a line\n" * 50,
-        r"x\.csv:52: not a CSV file: unexpected end of data",
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "content", "sentence"), BAD_FILES)
-def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: str, sentence: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=sentence):
-        read(tmp_path, name)
+def test_a_table_without_a_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(ROWS)
+    with pytest.raises(ValueError, match=r"names no columns \('The cat sat on mat number 0"):
+        read(tmp_path, "x.csv")

@@ -95,15 +95,6 @@ def test_cache_offsets_and_batches_agree(
             assert ids.tolist() == expected.tolist()
 
 
-def test_offsets_point_into_the_text_as_given(wordpiece: WordPieceTokenizer) -> None:
-    text = "The  naïve\u200b cat (Σίσυφος)"
-    ids, offsets = wordpiece.encode_with_offsets([text])[0]
-    assert offsets.shape == (len(ids), 2)
-    words = [text[start:end] for start, end in offsets]
-    assert words[0] == "The"
-    assert "".join(words).replace("\u200b", "") == text.replace(" ", "").replace("\u200b", "")
-
-
 def test_final_sigma_as_python_lowers_it() -> None:
     tokenizer = WordPieceTokenizer(
         [*SPECIAL_TOKENS, "ο", "##δ", "##ο", "##ς", "##σ", "σ", "."], lowercase=True
@@ -142,33 +133,6 @@ ODD_TEXTS = [
     "١٢٣ २३ ½ ²",
     "mixed\u200bzero\ufeffwidth",
 ]
-
-
-@pytest.mark.parametrize("has_json", [True, False])
-def test_wordpiece_with_robertas_special_tokens(tmp_path: Path, has_json: bool) -> None:
-    """MPNet's: transformers' own class gives the same ids around a text and a pair."""
-    ours = MpnetTokenizer.train(make_texts(), 200, lowercase=True)
-    for name, content in ours.files().items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
-    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
-    assert type(theirs).__name__ == "MPNetTokenizer"
-    if not has_json:
-        (tmp_path / "tokenizer.json").unlink()
-    again = read_tokenizer(tmp_path)
-    # Without tokenizer.json it is as MPNetTokenizer makes it, for which special tokens are no text.
-    assert (type(again) is MpnetTokenizer) == has_json
-    assert ours.fingerprint in (again.fingerprint, again.released)
-    assert (ours.cls_id, ours.pad_id, ours.sep_id) == (0, 1, 2)
-    assert ours.kind == "wordpiece" and not ours.has_token_types and ours.pair_separators == 2
-    assert ours.undrawn_ids == (0, 1, 2, 3, 4)
-    first, second = make_texts(2)
-    a, b = (ids.tolist() for ids in again.encode_batch([first, second]))
-    assert theirs(first)["input_ids"] == [0, *a, 2]
-    assert theirs(first, second)["input_ids"] == [0, *a, 2, 2, *b, 2]
-    assert "token_type_ids" not in theirs(first)
-    masked = again.encode_masked([f"{first} <mask>"])[0].tolist()
-    assert theirs(f"{first} <mask>")["input_ids"] == [0, *masked, 2]
 
 
 def train_bpe(
@@ -234,6 +198,7 @@ def test_special_tokens_have_robertas_ids_and_are_never_drawn() -> None:
     assert ours.mask_id == ours.vocab_size - 1 and ours.vocab_size <= 400
     assert ours.undrawn_ids == (0, 1, 2, 3, ours.mask_id)
     assert WordPieceTokenizer.train(["a text"], 50, True).undrawn_ids == ()
+    assert MpnetTokenizer.train(["a text"], 50, True).undrawn_ids == (0, 1, 2, 3, 4)
     assert not set(ours.undrawn_ids) & set(
         ours.encode_flat(["<s> <mask> </s> <pad> <unk>"])[0].tolist()
     )
@@ -264,14 +229,12 @@ def test_training_is_the_same_in_every_process_and_order(wordpiece: WordPieceTok
     )
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("vocab.json", "merges.txt", "tokenizer_config.json"), ("tokenizer.json",)]
-)
-def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer, names: tuple[str, ...]) -> None:
+def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer) -> None:
+    names = ("vocab.json", "merges.txt", "tokenizer_config.json")
     found = read_tokenizer(write(tmp_path / "one", ours, *names))
     # Without tokenizer.json it is as RobertaTokenizer makes it, for which <mask> is no text.
-    assert isinstance(found, ByteBpeTokenizer) == ("vocab.json" not in names)
-    assert ours.fingerprint in (found.fingerprint, found.released)
+    assert not isinstance(found, ByteBpeTokenizer)
+    assert ours.fingerprint == found.released
     given = TokenizerSettings("byte_bpe", 400, False, "two", ours.add_prefix_space)
     write(tmp_path / "two", ours)
     assert (tokenizer := given.given(tmp_path)) is not None

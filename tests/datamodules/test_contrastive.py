@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tests.datamodules.test_labelled import TASK
-from tests.parts import contrastive_data
+from tests.parts import PAIRS, contrastive_data
 from tests.screens import refuses
 
 from clozelab.checks.subject import ERROR, OK, Finding
@@ -22,7 +21,6 @@ from clozelab.datamodules.finetuning import (
     FinetuningDataModule,
     TaskInputs,
     TrainingBatches,
-    TrainingPlan,
 )
 from clozelab.tasks.contrast import COMMON
 
@@ -41,20 +39,16 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
     (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
 
     def build(*columns: str, **changes: Any) -> FinetuningDataModule:
-        plan = TrainingPlan(4, 1, 1, None, 1, 0)
         inputs = TaskInputs("x", tmp_path, tmp_path / "cache", tokenizer, 64)
-        settings = {
+        settings = PAIRS | {
             "train_file": "train.jsonl",
             "validation_file": "dev.tsv",
-            "text_columns": ["first", "second"],
             "label_column": "score",
             "numeric_labels": True,
-            "labels": None,
-            "id_column": None,
-            "pairs": "apart",
             "train_columns": columns,
+            "max_seq_length": 16,
         }
-        return contrastive_data(inputs=inputs, plan=plan, **(TASK | settings | changes))
+        return contrastive_data(inputs=inputs, **(settings | changes))
 
     return build
 
@@ -148,22 +142,10 @@ def test_other_columns_are_other_sequences(make: Any) -> None:
 @pytest.mark.parametrize(
     ("columns", "changes", "reason"),
     [
-        (("text",), {}, "train_columns=['text']: name two columns (text, and what"),
-        (
-            ("text", "same", "other", "text"),
-            {},
-            "train_columns=['text', 'same', 'other', 'text']: name two",
-        ),
-        (
-            ("text", "same"),
-            {"pairs": "joint"},
-            "task.data.pairs=joint: this task reads pairs apart",
-        ),
-        (
-            ("text", "same"),
-            {"numeric_labels": False},
-            "texts that belong together are validated by numbers",
-        ),
+        (("text",), {}, "train_columns=['text']: name two columns"),
+        (("text", "same", "other", "text"), {}, "'same', 'other', 'text']: name two columns"),
+        (("text", "same"), {"pairs": "joint"}, "pairs=joint: this task reads pairs apart"),
+        (("text", "same"), {"numeric_labels": False}, "are validated by numbers"),
     ],
     ids=str,
 )

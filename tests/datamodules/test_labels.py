@@ -249,11 +249,7 @@ NO_NUMBER = [1.0, float("nan"), 0.0] * 5
 BAD_LABELS: list[tuple[str, list[Any], str]] = [
     ("jsonl", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number \(2 rows"),
     ("parquet", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number"),
-    (
-        "csv",
-        ["a", "b", "['a', 'b']"] * 3,
-        r"label is a list or an object \(\['a', 'b'\]\) \(3 rows",
-    ),
+    ("csv", ["a", "b", "['a', 'b']"] * 3, r"label is a list or an object .* \(3 rows"),
     ("jsonl", NO_NUMBER, "label is empty"),
     ("parquet", NO_NUMBER, "label is empty"),
     ("csv", NO_NUMBER, "label is empty"),

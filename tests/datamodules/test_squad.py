@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from clozelab.datamodules.finetuning import (
 )
 from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 from clozelab.tasks.passages import (
-    PassageSplit,
     WindowSettings,
     answer_tokens,
     build_features,
@@ -273,54 +272,15 @@ def test_settings_follow_the_length_of_rows(length: int) -> None:
         assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)
 
 
-def load_split(
-    path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None
-) -> tuple[PassageSplit, PassageSplit]:
-    """Training and validation split, both from one file."""
-    data = squad_data(
-        inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
-        plan=replace(PLAN, max_train_examples=largest),
-        max_seq_length=16,
-        doc_stride=4,
-        max_query_length=4,
-        **FILES,
-    )
-    data.setup()
-    return data.train, data.validation
-
-
-def write_split(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
-    questions = [question(str(i), start=4) for i in range(num_answered)]
-    questions += [unanswerable(f"n{i}") for i in range(num_unanswerable)]
-    return write_articles(folder, questions, "The cat sat.", "s.json")
-
-
-def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
-    tmp_path: Path, tokenizer: WordPieceTokenizer
-) -> None:
-    path = write_split(tmp_path, 5, 0)
-    first, scoring = load_split(path, tokenizer, 3)
-    again, scored = load_split(path, tokenizer, 3)
-    assert not first.examples
-    assert (len(again), again.num_available, again.counts) == (3, 5, first.counts)
-    assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
-    assert [len(split.examples) for split in (scoring, scored)] == [5, 5]
-
-
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True
 )
-PLAN = TrainingPlan(4, 1, 1, None, 1, 0)
 FILES: dict[str, Any] = {
-    "validation_fraction": 0.1,
-    "validation_seed": 1,
     "test_files": {"test": "test.json"},
     "train_file": "s.json",
     "validation_file": "s.json",
     "train_extra": [],
     "with_unanswerable": False,
-    "how_to_get": "make it",
-    "evaluation_tokens": 100,
 }
 
 
@@ -329,18 +289,30 @@ def build_module(
     max_positions: int = 64,
     asked: str = "who",
     max_seq_length: int = 8,
+    further: Sequence[dict[str, Any]] = (),
     **changes: Any,
 ) -> FinetuningDataModule:
     questions = [question(str(i), start=8, asked=asked) for i in range(6)]
+    questions += further
     write_articles(folder, questions, "sat sat cat sat sat", "s.json")
     return squad_data(
         inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
-        plan=PLAN,
         max_seq_length=max_seq_length,
         doc_stride=2,
         max_query_length=3,
         **(FILES | changes),
     )
+
+
+def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path) -> None:
+    plan = TrainingPlan(4, 1, 1, 3, 1, 0)
+    built, again = (build_module(tmp_path, plan=plan) for _ in range(2))
+    for data in (built, again):
+        data.setup()
+        assert (len(data.train), data.train.num_available) == (3, 6)
+        assert not data.train.examples and len(data.validation.examples) == 6
+    assert again.train.counts == built.train.counts
+    assert np.array_equal(again.train_sequences.input_ids, built.train_sequences.input_ids)
 
 
 def test_windows_are_the_training_examples(tmp_path: Path) -> None:
@@ -483,8 +455,7 @@ def test_rows_too_short_for_any_question(tmp_path: Path) -> None:
         build_module(tmp_path, max_positions=6)
 
 
-def test_unanswerable_questions_are_another_data_set(
-    tmp_path: Path, tokenizer: WordPieceTokenizer
-) -> None:
+def test_unanswerable_questions_are_another_data_set(tmp_path: Path) -> None:
+    further = [unanswerable(f"n{number}") for number in range(4)]
     with pytest.raises(ValueError, match=r"4 questions have no answer .*needs SQuAD 1\.1"):
-        load_split(write_split(tmp_path, 5, 4), tokenizer)
+        build_module(tmp_path, further=further).setup()

@@ -81,24 +81,6 @@ def test_a_threshold_parts_two_neighbouring_floats() -> None:
         assert (scores > threshold).astype(int).tolist() == labels
 
 
-def test_an_example_does_not_choose_its_own_threshold(
-    drawn: tuple[np.ndarray, np.ndarray],
-) -> None:
-    scores, labels = drawn
-    folds = np.arange(len(scores)) % 4
-    found = label_sets.predict_by_folds(scores, labels, folds)
-    for fold in range(4):
-        inside = folds == fold
-        thresholds = label_sets.best_thresholds(scores[~inside], labels[~inside])
-        assert (found[inside] == (scores[inside] > thresholds)).all()
-    # Whatever the labels of a fold are, its predictions stay.
-    other = labels.copy()
-    other[folds == 1] = 1 - other[folds == 1]
-    changed = label_sets.predict_by_folds(scores, other, folds)
-    assert (changed[folds == 1] == found[folds == 1]).all()
-    assert (changed != found).any(), "or the labels decide nothing"
-
-
 def test_what_is_no_set_of_labels_is_refused() -> None:
     ones = np.ones((3, 2))
     with pytest.raises(ValueError, match=r"\(3, 2\) and labels \(3,\) must be equal"):
