@@ -52,6 +52,12 @@ def data_of(unit: Any, target: Any, settings: Mapping[str, Any]) -> FinetuningDa
     return data
 
 
+def ready(data: FinetuningDataModule) -> FinetuningDataModule:
+    """With its splits read."""
+    data.setup()
+    return data
+
+
 def labelled_data(**settings: Any) -> FinetuningDataModule:
     metrics = ["spearman" if settings.get("numeric_labels") else "accuracy"]
     defaults = {"metrics": metrics, "numeric_labels": False, "class_weights": None}

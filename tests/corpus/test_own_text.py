@@ -59,17 +59,6 @@ def test_passes_over_the_text() -> None:
     )
 
 
-def test_the_scale_for_it_takes_a_text(tmp_path: Path) -> None:
-    composed = compose(
-        "pretrain", ["scale=own", f"corpus.sources.0.path={tmp_path}", "objective=mlm"]
-    ).config
-    assert composed.corpus.name == "text" and composed.tokenizer.vocab_size == 8192
-    assert (
-        sum(one.steps * one.global_batch_size * one.seq_length for one in composed.phases)
-        == 7_372_800
-    )
-
-
 @pytest.mark.parametrize(
     ("word", "path"),
     [

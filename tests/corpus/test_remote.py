@@ -16,13 +16,12 @@ import fsspec
 import pandas
 import pytest
 import zstandard
-from tests.corpus.test_prepare import make_text, run
+from tests.corpus.test_prepare import make_text, opened, run
 from tests.screens import refuses
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusFile, CorpusSource, content_marks
 from clozelab.corpus.preparation import running, texts
-from clozelab.corpus.shards import PreparedCorpus
 from clozelab.readers import remote
 
 S3_MISSING = [name for name in ("moto", "s3fs", "flask") if not importlib.util.find_spec(name)]
@@ -66,9 +65,9 @@ def test_a_store_gives_the_corpus_of_a_disk(tmp_path: Path, memory: Any, name: s
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(FILES[name])
     memory.pipe(f"/store/{name}", FILES[name])
-    local = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", name)]))
+    local = opened(tmp_path, name)
     source = CorpusSource("one", f"memory://store/{name}")
-    stored = PreparedCorpus.open(run(tmp_path, sources=[source]))
+    stored = opened(tmp_path, sources=[source])
     assert stored.fingerprint == local.fingerprint and stored.folder != local.folder
     (facts,) = stored.manifest["settings"]["sources"][0]["files"]
     assert facts["name"] == name and facts["size"] == len(FILES[name])
@@ -159,7 +158,7 @@ def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
     for number in range(3):
         memory.pipe(f"/store/{number}.txt", make_text(20, first=20 * number).encode())
     sources = [CorpusSource("one", "memory://store/*.txt")]
-    expected = PreparedCorpus.open(run(tmp_path, sources=sources))
+    expected = opened(tmp_path, sources=sources)
     real = remote.RemotePath.open
 
     def fail(file: remote.RemotePath, mode: str = "rb") -> Any:
@@ -182,7 +181,7 @@ def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
         assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
     monkeypatch.setattr(prepare, "begin_work", same_work)
-    again = PreparedCorpus.open(run(tmp_path, sources=sources, cache_dir=tmp_path / "again"))
+    again = opened(tmp_path, sources=sources, cache_dir=tmp_path / "again")
     assert again.fingerprint == expected.fingerprint
 
 
@@ -294,9 +293,9 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for name in ("packed.txt.zst", "rows.parquet"):
             (tmp_path / "data" / name).write_bytes(FILES[name])
             store.pipe(f"bucket/{name}", FILES[name])
-            local = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", name)]))
+            local = opened(tmp_path, name)
             source = CorpusSource("one", f"s3://bucket/{name}")
-            stored = PreparedCorpus.open(run(tmp_path, sources=[source]))
+            stored = opened(tmp_path, sources=[source])
             assert stored.fingerprint == local.fingerprint
         folder = CorpusSource("source", "s3://bucket/packed*")
         (file,) = folder.shards(0, Path())

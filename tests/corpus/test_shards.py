@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
+from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype
 
 
 def write(
@@ -84,19 +84,6 @@ def test_dtype_follows_the_vocabulary() -> None:
     assert token_dtype(65_537) == np.uint32
 
 
-def test_unigram_entropy(tmp_path: Path) -> None:
-    assert unigram_entropy(np.array([5, 5, 0, 5, 5])) == pytest.approx(np.log(4))
-    assert unigram_entropy(np.zeros(3)) == 0
-    assert write(tmp_path, [[[1, 2], [3, 4]]]).unigram_entropy == pytest.approx(np.log(4))
-
-
-def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
-    first = write(tmp_path / "a", documents).fingerprint
-    assert write(tmp_path / "b", documents).fingerprint == first
-    documents[3][0][0] = (documents[3][0][0] + 1) % 100
-    assert write(tmp_path / "c", documents).fingerprint != first
-
-
 # What is refused
 
 
@@ -127,10 +114,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize(("sentence", "damage"), DAMAGES.items())
 def test_a_damaged_folder_does_not_open(
-    tmp_path: Path,
-    documents: list[Any],
-    sentence: str,
-    damage: Callable[[Path], object],
+    tmp_path: Path, documents: list[Any], sentence: str, damage: Callable[[Path], object]
 ) -> None:
     write(tmp_path, documents)
     damage(tmp_path)

@@ -31,18 +31,6 @@ def frame(**columns: Sequence[object]) -> pandas.DataFrame:
     )
 
 
-def write_csv(path: Path) -> None:
-    frame().to_csv(path, index=False)
-
-
-def write_parquet(path: Path) -> None:
-    frame().to_parquet(path, row_group_size=40)
-
-
-def write_feather(path: Path) -> None:
-    frame().to_feather(path)
-
-
 def write_stream(path: Path) -> None:
     """As the `datasets` library saves to disk."""
     table = pyarrow.Table.from_pandas(frame())
@@ -50,10 +38,10 @@ def write_stream(path: Path) -> None:
         writer.write_table(table, max_chunksize=40)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "x.csv": write_csv,
-    "x.parquet": write_parquet,
-    "x.feather": write_feather,
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "x.csv": lambda path: frame().to_csv(path, index=False),
+    "x.parquet": lambda path: frame().to_parquet(path, row_group_size=40),
+    "x.feather": lambda path: frame().to_feather(path),
     "x.arrow": write_stream,
 }
 
@@ -118,13 +106,13 @@ def test_the_column_called_text_comes_first(tmp_path: Path) -> None:
 
 def test_what_a_folder_is_read_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Texts come first: a table beside them says something about them. A LICENSE is no corpus."""
-    write_csv(tmp_path / "about.csv")
+    WRITERS["x.csv"](tmp_path / "about.csv")
     (tmp_path / "a.txt").write_text("From a.")
     assert read(tmp_path, ".")[0] == [["From a."]]
     assert "files left out: 1," in caplog.text
     (tmp_path / "a.txt").rename(tmp_path / "LICENSE")
     assert read(tmp_path, ".")[0] == [["From a."]], "files without a suffix are texts"
-    write_parquet(tmp_path / "x.parquet")
+    WRITERS["x.parquet"](tmp_path / "x.parquet")
     assert len(read(tmp_path, ".")[0]) == 150
 
 

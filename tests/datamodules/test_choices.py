@@ -10,14 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.parts import choice_data
+from tests.parts import choice_data, ready
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingBatches
 from clozelab.tasks.choices import ChoiceFormat, fold_of
 
 Make = Callable[..., FinetuningDataModule]
@@ -96,7 +92,7 @@ def test_rows_stand_in_order_and_share_their_context(
     assert " ".join(words) == "[CLS] the cat sat . [SEP] the cat ran , fast 0 [SEP]"
     assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
     assert split.sequences.second_starts[0] == 6
-    assert cut.train_sequences.lengths.max() == 10
+    assert cut.train.sequences.lengths.max() == 10
     assert cut.train.counts["truncated_sequences"] == 12
 
 
@@ -136,8 +132,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def test_choices_are_sequences_of_their_own(make: Make) -> None:
-    data = make()
-    data.setup()
+    data = ready(make())
     data.setup()  # the second time does nothing
     assert data.steps_per_epoch == 6
     for batch in TrainingBatches(data, range(6), 0, 1):
@@ -155,8 +150,7 @@ def test_choices_are_sequences_of_their_own(make: Make) -> None:
 
 
 def test_folds_of_one_file(make: Make) -> None:
-    data = make(validation_file="train.csv", folds=3, held_out_fold=1)
-    data.setup()
+    data = ready(make(validation_file="train.csv", folds=3, held_out_fold=1))
     assert len(data.train) + len(data.validation) == 21
     assert not set(data.train.ids) & set(data.validation.ids)
     assert data.facts["train_examples_available"] == len(data.train)
@@ -181,8 +175,7 @@ def test_test_file(make: Make, tmp_path: Path) -> None:
         (tmp_path / "test.csv").write_text(
             header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9))
         )
-        data = make(validation_file="train.csv", folds=3, held_out_fold=1)
-        data.setup()
+        data = ready(make(validation_file="train.csv", folds=3, held_out_fold=1))
         sequences, split = data.load_test()["Toy"]
         assert len(sequences) == 9
         assert len(split) == 9

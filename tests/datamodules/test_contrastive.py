@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tests.parts import PAIRS, contrastive_data
+from tests.parts import PAIRS, contrastive_data, ready
 from tests.screens import refuses
 
 from clozelab.checks.subject import ERROR, OK, Finding
 from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingBatches
 from clozelab.tasks.contrast import COMMON
 
 ROWS = [
@@ -57,8 +53,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
 def test_an_examples_texts_are_neighbours_in_the_batch(
     make: Any, tokenizer: WordPieceTokenizer, columns: tuple[str, ...]
 ) -> None:
-    data = make(*columns)
-    data.setup()
+    data = ready(make(*columns))
     assert (len(data.train), len(data.validation), data.total_steps) == (12, 3, 3)
     assert data.validation.labels.tolist() == [5, 3, 0]
     seen = []
@@ -96,8 +91,7 @@ def test_batches_are_drawn_without_regard_to_length(make: Any, tmp_path: Path) -
     texts = [" ".join(["cat"] * number) for number in draw.integers(1, 40, 600)]
     rows = [json.dumps({"text": text, "same": text}) for text in texts]
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
-    data = make("text", "same")
-    data.setup()
+    data = ready(make("text", "same"))
     lengths = data.train_sequences.lengths
 
     def epoch(number: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
@@ -117,16 +111,14 @@ def test_batches_are_drawn_without_regard_to_length(make: Any, tmp_path: Path) -
     assert first == epoch(0) != second
     parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
     assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
-    grouped = make("text", "same", groups_by_length=True)
-    grouped.setup()
+    grouped = ready(make("text", "same", groups_by_length=True))
     assert grouped.fingerprint == data.fingerprint, "the same sequences, in other batches"
     data = grouped
     assert share_within(epoch(0)) < 0.1
 
 
 def test_the_baseline_is_the_share_of_common_words(make: Any) -> None:
-    data = make("text", "same")
-    data.setup()
+    data = ready(make("text", "same"))
     shares = [1.0, 1 / 3, 0.0]
     expected = stats.spearmanr(shares, [5, 3, 0]).statistic
     assert data.baselines[COMMON]["spearman"] == pytest.approx(expected)

@@ -309,9 +309,7 @@ def test_held_out_labels_are_what_the_loss_is_over(make: Make, corpus: Any) -> N
 
 
 def test_documents_that_spoil_next_sentence_prediction_are_told(
-    make: Make,
-    corpus: Any,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One document with nearly all of the text finds no other one to draw from."""
     make().instances("train", 16)
@@ -419,11 +417,7 @@ def test_fewer_validation_instances_than_devices(make: Make) -> None:
     ],
 )
 def test_a_split_without_pairs(
-    make: Make,
-    corpus: Any,
-    split: str,
-    num_documents: int,
-    sentence: str,
+    make: Make, corpus: Any, split: str, num_documents: int, sentence: str
 ) -> None:
     setattr(corpus, split, make_shards(num_documents, 0))
     with pytest.raises(ValueError, match=sentence):
@@ -475,10 +469,7 @@ def test_weights_that_cannot_be_kept_are_refused_before_training(make: Make) -> 
 
 @pytest.mark.parametrize("weights", [(), WEIGHTS])
 def test_words_are_counted_as_they_are_read(
-    make: Make,
-    corpus: Any,
-    weights: Any,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, corpus: Any, weights: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Twice as many words as tokens in wiki, half as many in books.
     manifest = {"words": {"wiki": {"words": 60, "tokens": 30}, "books": {"words": 9, "tokens": 18}}}

@@ -36,12 +36,7 @@ RETRIEVAL = {
     "temperature": 0.05,
     "sizes": None,
 }
-QUESTIONS = {
-    "with_unanswerable": False,
-    "doc_stride": 8,
-    "max_query_length": 8,
-    "train_extra": [],
-}
+QUESTIONS = {"with_unanswerable": False, "doc_stride": 8, "max_query_length": 8, "train_extra": []}
 SCORED = PAIRS | {"label_column": "score", "numeric_labels": True}
 
 
@@ -98,8 +93,11 @@ def test_folds_are_of_the_rows_that_validation_reads(tmp_path: Path) -> None:
         rows.append({"query": f"q {number}", "passage": f"p {number}", "negative": negative})
     write_rows(tmp_path / "train.jsonl", rows)
     validated: Counter[str] = Counter()
+    sources = set()
     for seed in range(5):
         data = retrieval_data(tmp_path, seed=seed, validation_folds=5)
+        assert data.facts["held_out"] == {"folds": 5, "seed": 1, "number": seed}
+        sources.add(data.source_fingerprint)
         held_out = set(ids_of(data, "validation"))
         trained = set(ids_of(data, "training"))
         assert len(held_out) == 24 and not held_out & trained
@@ -107,6 +105,9 @@ def test_folds_are_of_the_rows_that_validation_reads(tmp_path: Path) -> None:
         assert data.overlap.num_seen == 0
         validated.update(held_out)
     assert set(validated.values()) == {1} and len(validated) == 120
+    assert len(sources) == 1, "tables compare runs of equal data: the seed alone tells folds apart"
+    with pytest.raises(ValueError, match="for a task without a validation file"):
+        retrieval_data(tmp_path, validation_file="train.jsonl", validation_folds=5)
 
 
 def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.parts import TEXTS, labelled_data
+from tests.parts import TEXTS, labelled_data, ready
 from tests.screens import refuses, shows
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -36,22 +36,15 @@ SINGLE = TableFormat(["sentence"], "label")
 
 
 def read_table_of(
-    path: Path, layout: TableFormat, names: list[str] | None = None, has_labels: bool = True
+    folder: Path, content: str, layout: TableFormat, names: list[str] | None = None, **more: bool
 ) -> TextExamples:
-    return layout.read(path, has_labels, names=names)
-
-
-def write_table(folder: Path, content: str | bytes) -> Path:
-    path = folder / "train.tsv"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    (folder / "train.tsv").write_bytes(content.encode())
+    return layout.read(folder / "train.tsv", names=names, **more)
 
 
 def test_quotes_are_characters(tmp_path: Path) -> None:
-    path = write_table(
-        tmp_path, 'index\ts1\ts2\tlabel\n7\t"He said\tshe\'s "fine"\tyes\n8\tb\tc"\tno\n'
-    )
-    examples = read_table_of(path, PAIRS, ["yes", "no"])
+    content = 'index\ts1\ts2\tlabel\n7\t"He said\tshe\'s "fine"\tyes\n8\tb\tc"\tno\n'
+    examples = read_table_of(tmp_path, content, PAIRS, ["yes", "no"])
     assert examples.ids == ["7", "8"]
     assert examples.texts == [('"He said', 'she\'s "fine"'), ("b", 'c"')]
     assert examples.labels == ["yes", "no"]
@@ -59,7 +52,7 @@ def test_quotes_are_characters(tmp_path: Path) -> None:
 
 def test_byte_order_mark_crlf_and_unicode_line_separators(tmp_path: Path) -> None:
     text = "\ufeffindex\ts1\ts2\tlabel\r\n0\ta\u2028b\tc\x85d\tyes\r\n\r\n\r\n"
-    examples = read_table_of(write_table(tmp_path, text), PAIRS, ["yes"])
+    examples = read_table_of(tmp_path, text, PAIRS, ["yes"])
     assert examples.texts == [("a\u2028b", "c\x85d")]
     assert examples.labels == ["yes"]
     assert examples.num_bad_rows == 0
@@ -67,9 +60,8 @@ def test_byte_order_mark_crlf_and_unicode_line_separators(tmp_path: Path) -> Non
 
 def test_file_without_header(tmp_path: Path) -> None:
     layout = TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"])
-    examples = read_table_of(
-        write_table(tmp_path, "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"), layout, ["0", "1"]
-    )
+    content = "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"
+    examples = read_table_of(tmp_path, content, layout, ["0", "1"])
     assert examples.ids == ["0", "1"]
     assert examples.texts == [("One.",), ("Two.",)]
     assert examples.labels == ["1", "0"]
@@ -77,29 +69,28 @@ def test_file_without_header(tmp_path: Path) -> None:
 
 def test_columns_may_be_called_by_numbers(tmp_path: Path) -> None:
     """As pandas writes columns without a name; YAML reads the names as numbers."""
-    path = write_table(tmp_path, "id\t0\t1\na\tthe cat\tyes\n")
     layout = TableFormat([0], 1)  # type: ignore[list-item, arg-type]
-    examples = layout.read(path)
+    content = "id\t0\t1\na\tthe cat\tyes\n"
+    examples = read_table_of(tmp_path, content, layout)
     assert (examples.texts, examples.labels) == ([("the cat",)], ["yes"])
     assert layout == TableFormat(["0"], "1")
     with refuses("has no column '2'; its columns are 'id', '0', '1'"):
-        TableFormat(["0"], 2).read(path)  # type: ignore[arg-type]
+        read_table_of(tmp_path, content, TableFormat(["0"], 2))  # type: ignore[arg-type]
 
 
 def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = [f"text {i}\t{i % 2}" for i in range(300)]
     rows[5] = "torn"
     rows[200] = "a\tb\tc"
-    examples = read_table_of(
-        write_table(tmp_path, "sentence\tlabel\n" + "\n".join(rows)), SINGLE, ["0", "1"]
-    )
+    content = "sentence\tlabel\n" + "\n".join(rows)
+    examples = read_table_of(tmp_path, content, SINGLE, ["0", "1"])
     assert (len(examples), examples.num_bad_rows) == (298, 2)
     assert examples.ids[5] == "6"  # the row's own number, so that it can be found in the file
 
 
 def test_a_header_may_have_a_name_twice_that_nobody_reads(tmp_path: Path) -> None:
-    unread = write_table(tmp_path, "sentence\tlabel\t\t\tnote\tnote\na\t1\t\t\t\t\n")
-    assert read_table_of(unread, SINGLE, ["0", "1"]).labels == ["1"]
+    unread = "sentence\tlabel\t\t\tnote\tnote\na\t1\t\t\t\t\n"
+    assert read_table_of(tmp_path, unread, SINGLE, ["0", "1"]).labels == ["1"]
 
 
 CODAH_LIKE = TableFormat(["sentence"], "label", "index", ["source", "label", "mark", "sentence"])
@@ -118,16 +109,15 @@ def test_a_test_file_may_have_labels_a_header_or_neither(
     tmp_path: Path, content: str, ids: list[str]
 ) -> None:
     """Its labels are not read; a header is a first line that names the texts."""
-    found = read_table_of(write_table(tmp_path, content), CODAH_LIKE, ["0", "1"], has_labels=False)
+    found = read_table_of(tmp_path, content, CODAH_LIKE, ["0", "1"], has_labels=False)
     assert (found.texts, found.ids, found.labels) == ([("One.",), ("Two.",)], ids, None)
 
 
 def test_a_file_without_its_column_of_names_is_numbered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = read_table_of(
-        write_table(tmp_path, "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"), PAIRS, ["yes", "no"]
-    )
+    content = "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"
+    found = read_table_of(tmp_path, content, PAIRS, ["yes", "no"])
     assert found.ids == ["0", "1"]
     assert found.texts == [("a", "b"), ("c", "d")]
     assert found.labels == ["yes", "no"]
@@ -154,7 +144,7 @@ QNLI = TableFormat(["question", "sentence"], "label", "index")
 def test_real_files_give_the_published_counts(
     shared_dir: Path, file: str, layout: TableFormat, count: int
 ) -> None:
-    examples = read_table_of(shared_dir / "data" / file, layout)
+    examples = layout.read(shared_dir / "data" / file)
     assert (len(examples), examples.num_bad_rows) == (count, 0)
     assert 2 <= len(set(examples.labels or [])) <= 3
 
@@ -181,8 +171,7 @@ def module(
 
 def load(*where: Any, **changes: Any) -> TextSplit:
     """The training split."""
-    data = module(*where, **changes)
-    data.setup()
+    data = ready(module(*where, **changes))
     return data.train
 
 
@@ -194,8 +183,7 @@ def table_folder(tmp_path: Path) -> Path:
 
 
 def test_label_order_is_the_lists(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
-    data = module(table_folder, tokenizer)
-    data.setup()
+    data = ready(module(table_folder, tokenizer))
     split = data.train
     assert data.target.classes == ["yes", "no"]
     assert split.labels.tolist()[:4] == [0, 1, 1, 0]
@@ -205,8 +193,7 @@ def test_label_order_is_the_lists(table_folder: Path, tokenizer: WordPieceTokeni
 
 
 def test_labels_from_the_data_are_sorted(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
-    data = module(table_folder, tokenizer, labels=None)
-    data.setup()
+    data = ready(module(table_folder, tokenizer, labels=None))
     assert data.target.classes == ["no", "yes"]
 
 
@@ -245,8 +232,7 @@ NUMBERS: dict[str, Any] = {
 def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     path = tmp_path / "n.tsv"
     path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
-    data = module(tmp_path, tokenizer, **NUMBERS)
-    data.setup()
+    data = ready(module(tmp_path, tokenizer, **NUMBERS))
     split = data.train
     assert (split.labels.tolist(), split.labels.dtype) == ([4.25, 0.0], "float32")
     assert data.target.classes == []
@@ -329,8 +315,7 @@ def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Make:
 
 
 def test_steps_and_evaluations(make: Make) -> None:
-    data = make()
-    data.setup()
+    data = ready(make())
     assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
     assert data.evaluation_steps == [4, 7, 10, 14, 18]
     seen = []
@@ -341,8 +326,7 @@ def test_steps_and_evaluations(make: Make) -> None:
 
 
 def test_batches_hold_the_rows_they_name(make: Make) -> None:
-    data = make()
-    data.setup()
+    data = ready(make())
     data.setup()  # the second time does nothing
     for batch in TrainingBatches(data, range(3), 0, 1):
         index = batch["example_index"].numpy()
@@ -361,8 +345,7 @@ def test_a_unit_may_draw_other_batches(make: Make, monkeypatch: pytest.MonkeyPat
         starts = range(0, part.stop - part.start, batch_size)
         return np.array_split(np.arange(part.stop - part.start), list(starts)[1:])
 
-    data = make()
-    data.setup()
+    data = ready(make())
     monkeypatch.setattr(data.unit, "draw_batches", in_order)
     batches = TrainingBatches(data, range(data.steps_per_epoch), 0, 1)
     seen = chain.from_iterable(batch["example_index"].tolist() for batch in batches)
@@ -396,8 +379,7 @@ def test_rows_are_cut_to_what_the_encoder_takes(
     caplog.set_level(logging.INFO)
     make().setup()
     assert "longer ones" not in caplog.text
-    data = make(max_positions=5)
-    data.setup()
+    data = ready(make(max_positions=5))
     limit = "of at most 5 tokens, as the encoder takes no longer ones (max_seq_length=16)"
     assert caplog.text.count(limit) == 1
     assert (
@@ -416,20 +398,9 @@ def test_fingerprint_follows_content_and_settings(make: Make, tmp_path: Path) ->
     assert make().fingerprint != first
 
 
-def test_facts_count_what_was_used(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    data = make(plan={"max_train_examples": 20})
-    with caplog.at_level("INFO"):
-        data.setup()
-    assert "20 of 53 training examples and 9 of validation" in caplog.text
-    assert data.facts["train_examples"] == 20
-    assert data.facts["train_examples_available"] == 53
-    assert np.array_equal(data.train_targets["labels"], data.train.labels)
-
-
 def test_further_validation_sets_lie_behind_the_first(make: Make, tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
-    data = make(extra_validation_files={"other": "other.tsv"})
-    data.setup()
+    data = ready(make(extra_validation_files={"other": "other.tsv"}))
     assert (len(data.validation), len(data.validation_sequences)) == (9, 11)
     assert data.validation.extra["other"].labels.tolist() == [0, 1]
     assert (
@@ -444,8 +415,7 @@ def test_labels_of_a_test_file_are_not_used(make: Make, tmp_path: Path) -> None:
     (tmp_path / "hub.tsv").write_text("label\tsentence\n-1\tgood\n-1\tbad\n")
     (tmp_path / "own.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
     files = {name: f"{name}.tsv" for name in ("dev", "hub", "own")}
-    data = make(test_files=files, test_id_column="index")
-    data.setup()
+    data = ready(make(test_files=files, test_id_column="index"))
     assert data.require_test_files()
     found = {name: split for name, (_, split) in data.load_test().items()}
     assert found["hub"].labels.tolist() == [-1, -1] and found["hub"].ids.tolist() == ["0", "1"]
@@ -454,13 +424,10 @@ def test_labels_of_a_test_file_are_not_used(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
-    make: Make,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A share of the file's own tokens: [UNK] in 2 of 100 rows, then in 46 of 50."""
-    data = make()
-    data.setup()
+    data = ready(make())
     assert data.facts["unknown_shares"] == {"training": 0, "validation": 0}
     assert "[UNK]" not in caplog.text
     for unknown, count in ((2, 100), (46, 50)):
@@ -501,8 +468,7 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
 
 
 def test_cut_rows_are_said_aloud(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    data = make(max_positions=5)
-    data.setup()
+    data = ready(make(max_positions=5))
     cut = data.facts["train_counts"]
     assert cut["truncated_sequences"] > 0
     assert (
@@ -531,8 +497,7 @@ def test_damaged_rows_are_said_aloud(
 
     # Where validation is held out of the training file, its damaged row counts once.
     caplog.clear()
-    alone = make(train_file="dev.tsv", validation_file=None)
-    alone.setup()
+    alone = ready(make(train_file="dev.tsv", validation_file=None))
     assert caplog.text.count("1 damaged row(s)") == 1 and alone.facts["bad_rows"] == 1
 
 
@@ -564,8 +529,7 @@ def test_swapped_pairs_are_no_new_examples(
         assert "5 of 6 rows" in caplog.text and ", 3 of them also in swapped order (" in caplog.text
         assert some.facts["validation_in_training"] == 5
         some = module(tmp_path, film_tokenizer, validation_file="some.tsv", **columns)
-    whole = module(tmp_path, film_tokenizer, validation_file="all.tsv", **columns)
-    whole.setup()
+    whole = ready(module(tmp_path, film_tokenizer, validation_file="all.tsv", **columns))
     with pytest.raises(ValueError, match=r"60 of 60 rows .* 60 of them also in swapped order"):
         whole.refuse_overlap(allowed=False)
 
@@ -643,7 +607,7 @@ def test_a_bad_table_is_refused(
     tmp_path: Path, sentence: str, content: str, labels: list[str] | None
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        read_table_of(write_table(tmp_path, content), SINGLE, labels)
+        read_table_of(tmp_path, content, SINGLE, labels)
 
 
 def test_a_number_out_of_range_is_refused_with_its_line(
@@ -651,11 +615,9 @@ def test_a_number_out_of_range_is_refused_with_its_line(
 ) -> None:
     (tmp_path / "n.tsv").write_text("text\tscore\nthe cat\t0.1\nthe dog\t0.7\nthe cow\t0.2\n")
     for number_range in (None, [0.1, 0.7]):
-        data = module(tmp_path, tokenizer, **NUMBERS, number_range=number_range)
-        data.setup()
+        data = ready(module(tmp_path, tokenizer, **NUMBERS, number_range=number_range))
         data.refuse_outside()
-    data = module(tmp_path, tokenizer, **NUMBERS, number_range=[0.1, 0.6])
-    data.setup()
+    data = ready(module(tmp_path, tokenizer, **NUMBERS, number_range=[0.1, 0.6]))
     with pytest.raises(ValueError, match=r"n\.tsv:3: label 0\.7 lies outside of 0\.1 to 0\.6"):
         data.refuse_outside()
 
@@ -722,7 +684,6 @@ def test_labels_of_the_training_file_bind_the_validation_split(make: Make, tmp_p
 def test_a_torn_row_of_a_test_file(make: Make, tmp_path: Path) -> None:
     rows = [f"{number}\tgood\n" for number in range(200)]
     (tmp_path / "test.tsv").write_text("".join(["index\tsentence\n", *rows, "torn\n"]))
-    data = make(**TEST_FILES)
-    data.setup()
+    data = ready(make(**TEST_FILES))
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()

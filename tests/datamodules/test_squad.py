@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from tests.parts import squad_data
+from tests.parts import ready, squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
@@ -22,12 +22,7 @@ from clozelab.datamodules.finetuning import (
     TrainingPlan,
 )
 from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
-from clozelab.tasks.passages import (
-    WindowSettings,
-    answer_tokens,
-    build_features,
-    max_context_flags,
-)
+from clozelab.tasks.passages import WindowSettings, answer_tokens, build_features, max_context_flags
 from clozelab.tasks.sequences import window_ranges
 
 CONTEXT = "A cat sat. A cat ran."
@@ -45,10 +40,7 @@ def unanswerable(identifier: str) -> dict[str, Any]:
 
 
 def write_articles(
-    folder: Path,
-    questions: list[dict[str, Any]],
-    context: str = CONTEXT,
-    name: str = "train.json",
+    folder: Path, questions: list[dict[str, Any]], context: str = CONTEXT, name: str = "train.json"
 ) -> Path:
     """One article of one passage."""
     article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
@@ -316,8 +308,7 @@ def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path)
 
 
 def test_windows_are_the_training_examples(tmp_path: Path) -> None:
-    data = build_module(tmp_path)
-    data.setup()
+    data = ready(build_module(tmp_path))
     assert data.facts["train_examples"] == 6
     # two windows a question: tokens 0-2 and 2-4
     assert (len(data.train_sequences), data.total_steps) == (12, 3)
@@ -330,8 +321,7 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
 def test_a_short_encoder_shortens_the_question(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = build_module(tmp_path, asked="who sat who")
-    data.setup()
+    data = ready(build_module(tmp_path, asked="who sat who"))
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
     assert (
@@ -345,8 +335,7 @@ def test_a_short_encoder_shortens_the_question(
 def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     questions = [{"id": str(i), "question": "who"} for i in range(3)]
     write_articles(tmp_path, questions, "sat cat", "test.json")
-    data = build_module(tmp_path)
-    data.setup()
+    data = ready(build_module(tmp_path))
     sequences, split = data.load_test()["test"]
     assert len(split) == len(sequences) == 3
 
@@ -354,8 +343,7 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     questions = [question(str(i), "who", 0, "cat") for i in range(5)]
     write_articles(tmp_path, questions, "who sat", "extra.json")
-    data = build_module(tmp_path, train_extra=["extra.json"])
-    data.setup()
+    data = ready(build_module(tmp_path, train_extra=["extra.json"]))
     assert (data.num_first_sequences, data.first_steps) == (5, 2)
     assert (data.steps_per_epoch, data.total_steps) == (3, 5)
     assert data.evaluation_steps == [5]
@@ -374,8 +362,7 @@ def test_questions_without_answer(tmp_path: Path) -> None:
     files = {"train_file": "none.json", "validation_file": "none.json"}
     with pytest.raises(ValueError, match="no usable question"):
         build_module(tmp_path, **files).setup()
-    data = build_module(tmp_path, with_unanswerable=True, **files)
-    data.setup()
+    data = ready(build_module(tmp_path, with_unanswerable=True, **files))
     assert (
         data.train_targets["start_positions"].tolist()
         == data.train_targets["end_positions"].tolist()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from tests.parts import WORDS, feature_data, tag_data
+from tests.parts import WORDS, feature_data, ready, tag_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
@@ -319,8 +319,7 @@ def test_types_without_prefixes_are_entities_and_that_is_said(
     files = ("a PER\nbb PER\nc LOC\nd O\n\na O\n", "b LOC\na O\n")
     for _ in range(2):  # the second time from the cache
         caplog.clear()
-        data = make_tags(*files, document_context=False)
-        data.setup()
+        data = ready(make_tags(*files, document_context=False))
         assert "its tags are types without B- and I-" in caplog.text
     assert data.target.classes == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert tags(data, data.train) == [["B-PER", "I-PER", "B-LOC", "O"], ["O"]]
@@ -334,15 +333,13 @@ def test_two_files_of_two_schemes(
 ) -> None:
     """In the plain one `a bb` is one entity, in the other there are two."""
     files = {"train": "a B-PER\nbb B-PER\nc O\n", "dev": "bb B-PER\na B-PER\nd O\n"}
-    data = make_tags(files["train"], files["dev"], document_context=False)
-    data.setup()
+    data = ready(make_tags(files["train"], files["dev"], document_context=False))
     assert "in one scheme" not in caplog.text
     files[plain] = files[plain].replace("B-", "")
     (other,) = files.keys() - {plain}
     for _ in range(2):  # the second time from the cache
         caplog.clear()
-        data = make_tags(files["train"], files["dev"], document_context=False)
-        data.setup()
+        data = ready(make_tags(files["train"], files["dev"], document_context=False))
         folder = data.train_path.parent
         assert (
             f"{folder / plain}.txt has types without B- and I-, and"
@@ -359,8 +356,7 @@ def test_two_files_of_two_schemes(
 
 def test_documents_are_held_out_whole(make_tags: Make) -> None:
     documents = "".join(f"-DOCSTART- O\n\na B-PER\n{letter} O\n\nb O\n\n" for letter in "abcdefgh")
-    data = make_tags(documents, validation_file=None, validation_fraction=0.4)
-    data.setup()
+    data = ready(make_tags(documents, validation_file=None, validation_fraction=0.4))
     held_out = data.validation.by_sentence(data.validation.words)
     trained = data.train.by_sentence(data.train.words)
     assert len(held_out) + len(trained) == 16 and held_out and trained
@@ -370,8 +366,7 @@ def test_documents_are_held_out_whole(make_tags: Make) -> None:
 
 
 def test_schemes_are_converted_and_reported(make_tags: Make) -> None:
-    data = make_tags()
-    data.setup()
+    data = ready(make_tags())
     data.setup()  # the second time does nothing
     assert data.target.classes == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert tags(data, data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
@@ -383,8 +378,7 @@ def test_schemes_are_converted_and_reported(make_tags: Make) -> None:
 
 
 def test_batches_count_words_as_targets(make_tags: Make) -> None:
-    data = make_tags()
-    data.setup()
+    data = ready(make_tags())
     batches = list(TrainingBatches(data, range(2), 0, 1))
     assert sum(batch["global_examples"] for batch in batches) == 4
     assert sum(batch["global_targets"] for batch in batches) == 6
@@ -405,18 +399,14 @@ def test_batches_count_words_as_targets(make_tags: Make) -> None:
     ],
 )
 def test_what_is_odd_in_tags_is_warned_of(
-    make_tags: Make,
-    caplog: pytest.LogCaptureFixture,
-    files: tuple[str, str],
-    sentence: str,
+    make_tags: Make, caplog: pytest.LogCaptureFixture, files: tuple[str, str], sentence: str
 ) -> None:
     make_tags(*files).setup()
     assert sentence in caplog.text
 
 
 def test_other_tags_are_classes_as_they_are(make_tags: Make) -> None:
-    data = make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
-    data.setup()
+    data = ready(make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False))
     assert data.target.classes == ["NOUN", "VERB", "X"]
     assert tags(data, data.validation) == [["X"]]
 
@@ -425,8 +415,7 @@ def test_test_file_needs_no_tags(make_tags: Make, tmp_path: Path) -> None:
     """Words alone, and tags of types that training has not."""
     for text in ("a\nb\n\nc\n", "a B-NEW\nb O\n\nc O\n"):
         (tmp_path / "test.txt").write_text(text)
-        data = make_tags()
-        data.setup()
+        data = ready(make_tags())
         sequences, split = data.load_test()["test"]
         assert split.words == ["a", "b", "c"] and len(sequences) == 2
 

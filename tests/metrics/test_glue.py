@@ -13,7 +13,6 @@ import pytest
 from clozelab.metrics import glue
 from clozelab.metrics.glue import TEST_SETS, file_problems, placeholder, write_submission
 from clozelab.tasks.classes import ClassTarget
-from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.unit import Split
 
@@ -103,13 +102,6 @@ def test_nearly_one_answer_is_collapsed_too(ones: int, gold_ones: int, is_collap
 def test_several_classes_that_are_hardly_ever_given() -> None:
     assert glue.is_collapsed([0] * 96 + [1, 2, 1, 2], labels=[0, 1, 2, 0] * 25)
     assert not glue.is_collapsed([0] * 90 + [1, 2] * 5, labels=[0, 1, 2, 0] * 25)
-
-
-def test_scores_fit_the_kind_of_task() -> None:
-    ClassTarget(metrics=["accuracy", "f1"])
-    NumberTarget(metrics=["pearson", "spearman"])
-    with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a"):
-        NumberTarget(metrics=["spearman", "accuracy"])
 
 
 GOOD = {name: placeholder(name).encode() for name in TEST_SETS}

@@ -33,9 +33,7 @@ def test_f1_is_that_of_scikit_learn(drawn: tuple[np.ndarray, np.ndarray]) -> Non
     assert label_sets.micro_f1(0 * labels, 0 * labels) == 0.0
 
 
-def test_average_precision_is_that_of_scikit_learn(
-    drawn: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_average_precision_is_that_of_scikit_learn(drawn: tuple[np.ndarray, np.ndarray]) -> None:
     scores, labels = drawn
     expected = oracle.average_precision_score(labels, scores, average="macro")
     found = label_sets.mean_average_precision(scores, labels)
