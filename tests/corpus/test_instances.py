@@ -464,11 +464,7 @@ def test_windows_are_as_full_as_whole_sentences_allow(
         [43, 44, 45, 46],
     ]
     assert rows.source.tolist() == [0] * 5
-
-
-def test_an_exactly_full_window_and_inner_separators(
-    make_shards: MakeShards, ids: SpecialIds
-) -> None:
+    # An exactly full one, with separators inside.
     shards = make_shards([[4], [3], [2], [6]], sources=[1, 0, 2, 0])
     rows = every_row(FullSentences().bind(shards, ids, 13))[0]
     assert windows(rows) == [[0, 1, 2, 3, -1, 4, 5, 6, -1, 7, 8], [9, 10, 11, 12, 13, 14]]

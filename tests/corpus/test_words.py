@@ -66,7 +66,19 @@ def check(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert ids.tolist() == list(chain.from_iterable(row.tolist() for row in expected))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+EACH_WAY = [
+    *("bert", "bert cased", "bert keeps accents", "bert with every flag"),
+    *("bert with a special word", "config adds tokens", "merges.txt and added tokens"),
+    *("roberta", "roberta prefixed with every flag", "whole texts"),
+]
+"""One folder of each way to cut, and one that is not cut; the others are longer evidence."""
+FOLDERS = []
+for folder_kind in KINDS:
+    marks = [] if folder_kind in EACH_WAY else [pytest.mark.slow]
+    FOLDERS.append(pytest.param(folder_kind, marks=marks))
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
 def test_ids_of_a_folders_tokenizer(folder_of: Callable[[str], Path], kind: str) -> None:
     check_many(read_tokenizer(folder_of(kind)))
 

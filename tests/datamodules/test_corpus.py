@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from tests.screens import shows
-from torch import nn
 
 from clozelab.assembly.passes import passes
 from clozelab.assembly.pretraining import log_passes
@@ -345,60 +343,6 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     of_sources = Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=pair)
     make(of_sources).instances("train", 16)
     shows(caplog.text, "train split at seq_length 16: source books has a single")
-
-
-class Recorder(LightningModule):
-    """Takes optimizer steps by hand and writes down what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.weight = nn.Parameter(torch.zeros(()))
-        self.steps: list[list[tuple[Any, ...]]] = []
-        self.validated = 0
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def training_step(self, micro_batches: list[dict[str, Any]], batch_index: int) -> None:
-        self.steps.append([fingerprint(micro) for micro in micro_batches])
-        self.manual_backward(self.weight * 1.0)
-        self.optimizers().step()
-
-    def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
-        self.validated += batch["layout"].batch_size
-
-
-def fit(
-    module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, checkpoint: Path | None
-) -> Trainer:
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=max_steps,
-        max_epochs=-1,
-        val_check_interval=2,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
-    trainer.fit(module, data, ckpt_path=checkpoint)
-    return trainer
-
-
-def test_lightning_stops_and_goes_on_at_the_same_step(make: Make, tmp_path: Path) -> None:
-    whole = stream_fingerprint(make().train_dataloader())
-    first = Recorder()
-    trainer = fit(first, make(), tmp_path, 3, None)
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    second = Recorder()
-    trainer = fit(second, make(), tmp_path, 8, tmp_path / "last.ckpt")
-    assert first.steps + second.steps == whole
-    assert trainer.global_step == 8
-    assert first.validated == 40
 
 
 # What is refused

@@ -373,12 +373,12 @@ def test_ranks_share_each_global_batch(make: Make) -> None:
         assert len(second["example_index"]) > 0
 
 
-def test_rows_are_cut_to_what_the_encoder_takes(
+def test_rows_are_cut_to_what_the_encoder_takes_and_that_is_said(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     make().setup()
-    assert "longer ones" not in caplog.text
+    assert "longer ones" not in caplog.text and "were cut" not in caplog.text
     data = ready(make(max_positions=5))
     limit = "of at most 5 tokens, as the encoder takes no longer ones (max_seq_length=16)"
     assert caplog.text.count(limit) == 1
@@ -387,6 +387,13 @@ def test_rows_are_cut_to_what_the_encoder_takes(
         == 5
         == data.train_sequences.lengths.max()
         == data.facts["max_seq_length"]
+    )
+    cut = data.facts["train_counts"]
+    assert cut["truncated_sequences"] > 0
+    shows(
+        caplog.text,
+        f"toy, training: {cut['truncated_sequences']} sequences are longer than max_seq_length=5",
+        f"{cut['truncated_tokens']} tokens were lost with them",
     )
 
 
@@ -465,20 +472,6 @@ def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) 
     assert types[0].sum() == 6 and types[1].sum() == 0
     assert (two.facts["token_types"], one.facts["token_types"]) == (2, 1)
     assert two.fingerprint != one.fingerprint and two.source_fingerprint == one.source_fingerprint
-
-
-def test_cut_rows_are_said_aloud(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    data = ready(make(max_positions=5))
-    cut = data.facts["train_counts"]
-    assert cut["truncated_sequences"] > 0
-    assert (
-        f"toy, training: {cut['truncated_sequences']} sequences are longer than max_seq_length=5"
-        " and were cut" in caplog.text
-    )
-    assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
-    caplog.clear()
-    make().setup()
-    assert "were cut" not in caplog.text
 
 
 def test_damaged_rows_are_said_aloud(
