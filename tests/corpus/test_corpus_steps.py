@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.corpus.test_prepare import files_of
 from tests.reference.corpora import CORPORA, jsonl, plain, prepare, rows
 from tests.screens import refuses
 
@@ -71,6 +72,13 @@ def manifest_of(folder: Path) -> Any:
 def number_of(step: Any) -> int:
     """The documents that a step leaves."""
     return sum(kept["documents"] for kept in step["kept"].values())
+
+
+def test_steps_with_tables_give_the_same_for_any_shards(tmp_path: Path) -> None:
+    whole = prepare(NOTICES, tmp_path, steps=STEPS)
+    with patch.object(texts, "SHARD_CHARACTERS", 15_000):
+        other = prepare(NOTICES, tmp_path, cache="other", steps=STEPS, workers=2)
+    assert files_of(other) == files_of(whole)
 
 
 def test_files_without_text_are_refused_for_steps_with_tables(tmp_path: Path) -> None:
