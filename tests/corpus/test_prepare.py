@@ -294,18 +294,17 @@ def test_text_without_spaces_is_for_another_tokenizer(
 ) -> None:
     """Said at once; byte-level BPE reads it, and so does WordPiece where spaces are there."""
     (data / "one.txt").write_text(unspaced(400, letters))
-    source = [CorpusSource("one", "one.txt")]
     with pytest.raises(
         ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"
     ):
-        run(tmp_path, sources=source)
+        run(tmp_path, "one.txt")
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     bpe = {"kind": "byte_bpe", "vocab_size": 300, "add_prefix_space": False}
-    assert opened(tmp_path, sources=source, **bpe).manifest["unknown_fraction"] == 0
+    assert opened(tmp_path, "one.txt", **bpe).manifest["unknown_fraction"] == 0
     (data / "one.txt").write_text(
         "\n\n".join(" ".join([unspaced(9, letters)[:9]] * 3 + [str(n)]) for n in range(30))
     )
-    run(tmp_path, sources=source)
+    run(tmp_path, "one.txt")
 
 
 def test_text_without_spaces_is_not_warned_of(
