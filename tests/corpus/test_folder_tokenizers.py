@@ -619,17 +619,3 @@ def test_full_sentences_need_no_template_of_pairs(
     for pairs in (SegmentPairs(0.5, "corpus"), SentencePairs()):
         with refuses("of a pair, with token types 0 1; pairs can be read as"):
             pairs.bind(shards, ids, 16)
-
-
-def test_another_vocabulary_beside_tokenizer_json_is_refused(
-    folder_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Somebody wrote a word of theirs into vocab.txt, which nothing reads."""
-    folder = rewritten(folder_of("bert"), tmp_path / "m", lambda content: None)
-    vocabulary = [*read_tokenizer(folder).vocabulary]
-    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
-    assert read_tokenizer(folder).vocab_size == len(vocabulary)
-    vocabulary[50] = "covid"
-    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocabulary))
-    with refuses("has 'covid' where tokenizer.json has '日' (id 50); AutoTokenizer reads"):
-        read_tokenizer(folder)

@@ -14,7 +14,7 @@ from tests.hub_server import Hub, serving
 from tests.screens import refuses
 
 from clozelab.assembly.corpora import prepared_corpus, require_sources
-from clozelab.corpus.files import CorpusCounts
+from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.sources import DatasetSource, make_source
 
 COMMIT = "c0ffee" * 6 + "abcd"
@@ -78,7 +78,7 @@ def texts_of(source: Any) -> list[str]:
 def test_a_split_gives_the_corpus_of_its_rows(tmp_path: Path, hub: Hub) -> None:
     (tmp_path / "data").mkdir()
     pandas.DataFrame({"text": ROWS}).to_parquet(tmp_path / "data/rows.parquet")
-    local = opened(tmp_path, "rows.parquet")
+    local = opened(tmp_path, sources=[CorpusSource("web", "rows.parquet")])
     source = make_source(WEB, 0, hub=True)
     prepared = opened(tmp_path, sources=[source])
     assert prepared.fingerprint == local.fingerprint

@@ -78,23 +78,6 @@ def test_equals_the_released_tokenizer(shared_dir: Path, kind: str, lowercase: b
         assert [tokenizer.vocabulary[index] for index in ids] == row["tokens"]
 
 
-def test_cache_offsets_and_batches_agree(
-    wordpiece: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cached route, the library's own, one text at a time, and a cache that is full."""
-    rng = random.Random(2)
-    alphabet = "abcde ΣσAÉé.,!?-'日 \u200b\u0301\x85\x0c\u2028\u00a0\tİ"
-    texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
-    batch = wordpiece.encode_batch(texts)
-    with_offsets = [ids for ids, _ in wordpiece.encode_with_offsets(texts)]
-    monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
-    one_by_one = [wordpiece.encode_batch([text])[0] for text in texts]
-    for expected, *others in zip(with_offsets, batch, one_by_one, strict=True):
-        for ids in others:
-            assert ids.dtype == np.int32
-            assert ids.tolist() == expected.tolist()
-
-
 def test_final_sigma_as_python_lowers_it() -> None:
     tokenizer = WordPieceTokenizer(
         [*SPECIAL_TOKENS, "ο", "##δ", "##ο", "##ς", "##σ", "σ", "."], lowercase=True
@@ -162,23 +145,6 @@ def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
     return transformers.RobertaTokenizerFast.from_pretrained(
         str(folder), add_prefix_space=ours.add_prefix_space
     )
-
-
-def test_ids_and_offsets_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
-    """By the cached way and by the one with offsets; the cache is asked twice."""
-    for text, ids, again, (aligned, offsets) in zip(
-        ODD_TEXTS,
-        ours.encode_batch(ODD_TEXTS),
-        ours.encode_batch(ODD_TEXTS),
-        ours.encode_with_offsets(ODD_TEXTS),
-        strict=True,
-    ):
-        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
-        assert ids.tolist() == again.tolist() == aligned.tolist() == expected["input_ids"], repr(
-            text
-        )
-        assert offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]], repr(text)
-        assert ours.decode(ids) == theirs.decode(expected["input_ids"])
 
 
 def test_words_of_running_text_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:

@@ -161,11 +161,12 @@ def test_texts_with_other_spaces_than_single_ones_are_not_cut() -> None:
     ]
 
 
-def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_a_full_cache_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_bpe(False)
     texts = [*PIECES, *make_texts()]
     together = tokenizer.encode_flat(texts)
     monkeypatch.setattr("clozelab.corpus.words.BATCH_CHARACTERS", 50)
+    monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
     for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
         assert whole.tolist() == parts.tolist()
 

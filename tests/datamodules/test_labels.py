@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -161,10 +161,13 @@ def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
 
 
 def class_label_file(
-    folder: Path, labels: list[int], names: Sequence[str] = ("sad", "glad")
+    folder: Path,
+    labels: list[Any],
+    names: Sequence[str] = ("sad", "glad"),
+    nested: Callable[[Any], Any] = lambda feature: feature,
 ) -> Path:
-    """As the datasets library writes a column of classes."""
-    feature = {"names": list(names), "_type": "ClassLabel"}
+    """As the datasets library writes a column of classes, or of lists of them."""
+    feature = nested({"names": list(names), "_type": "ClassLabel"})
     noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     table = pyarrow.table(
         {"text": [f"text {index}" for index in range(len(labels))], "label": labels}
@@ -189,11 +192,7 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
 )
 def test_names_of_a_column_of_lists_of_classes(tmp_path: Path, nested: Any) -> None:
     """As older and newer releases of the datasets library write it; -1 is no label."""
-    feature = nested({"names": ["sad", "glad"], "_type": "ClassLabel"})
-    noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    table = pyarrow.table({"text": ["a", "b", "c"], "label": [[1], [0, 1], []]})
-    path = tmp_path / "x.parquet"
-    parquet.write_table(table.replace_schema_metadata(noted), path)
+    path = class_label_file(tmp_path, [[1], [0, 1], []], nested=nested)
     target = SeveralClassesTarget(separator=",")
     labels = TableFormat(["text"], "label").read(path, read_cell=target.read_cell).labels
     assert labels == [("glad",), ("sad", "glad"), ()]
