@@ -24,16 +24,15 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 transformers = pytest.importorskip("transformers")
 
 KINDS = ["unigram", "characters", "bytes", "whitespace"]
-EVERY_KIND = [*KINDS, "wordpiece", "wordpiece_roberta", "byte_bpe", "byte_bpe as released"]
+EVERY_KIND = [*KINDS, "wordpiece", "wordpiece_roberta", "byte_bpe"]
 NASTY = [text for text in [*ODD_TEXTS, *AWKWARD, "▁ a▁b", "[MASK", "MASK]"] if "\ud800" not in text]
 TRAINING = [*TEXTS * 5, *make_texts(100)]
 
 
 def settings(kind: str, *, lowercase: bool = False, **changes: Any) -> TokenizerSettings:
-    kind, _, released = kind.partition(" ")
     if kind in ("bytes", "byte_bpe"):
         vocab_size = 261 if kind == "bytes" else 400
-        changes = {"vocab_size": vocab_size, "add_prefix_space": not released} | changes
+        changes = {"vocab_size": vocab_size, "add_prefix_space": True} | changes
     return TokenizerSettings(
         **({"kind": kind, "vocab_size": 300, "lowercase": lowercase} | changes)
     )
@@ -57,10 +56,7 @@ def test_transformers_gives_the_same_ids(tmp_path: Path, kind: str, lowercase: b
         ids = ours.encode_batch([text])[0].tolist()
         expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
         assert ids == expected["input_ids"], repr(text)
-        ((aligned, offsets),) = ours.encode_with_offsets([text])
-        assert aligned.tolist() == ids
-        if ours.kind == "byte_bpe":
-            assert offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]]
+        assert ours.encode_with_offsets([text])[0][0].tolist() == ids
         assert ours.decode(ids) == theirs.decode(ids)
     a, b = (ids.tolist() for ids in ours.encode_batch(TEXTS[:2]))
     separators = [ours.sep_id] * ours.pair_separators

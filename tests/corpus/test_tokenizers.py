@@ -147,15 +147,21 @@ def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
     )
 
 
-def test_words_of_running_text_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
-    """Of words that are given one by one, every one has its space."""
-    words = ["The", "cat", "'s", "naïve", ",", "日本語", "\U0001f600", "U.N."]
-    ids, lengths = ours.encode_words(words)
-    if ours.add_prefix_space:  # transformers refuses such input otherwise
-        expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
-        assert ids.tolist() == expected["input_ids"]
-        assert np.repeat(np.arange(len(words)), lengths).tolist() == expected.word_ids()
-    assert ours.decode(ids) == "".join(f" {word}" for word in words)
+def test_ids_and_offsets_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
+    """By the cached way and by the one with offsets; the cache is asked twice."""
+    for text, ids, again, (aligned, offsets) in zip(
+        ODD_TEXTS,
+        ours.encode_batch(ODD_TEXTS),
+        ours.encode_batch(ODD_TEXTS),
+        ours.encode_with_offsets(ODD_TEXTS),
+        strict=True,
+    ):
+        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert ids.tolist() == again.tolist() == aligned.tolist() == expected["input_ids"], repr(
+            text
+        )
+        assert offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]], repr(text)
+        assert ours.decode(ids) == theirs.decode(expected["input_ids"])
 
 
 def test_special_tokens_have_robertas_ids_and_are_never_drawn() -> None:
