@@ -360,6 +360,16 @@ def test_a_text_that_looks_wrong_is_warned_of(
     assert sentence in caplog.text
 
 
+def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) -> None:
+    texts = [f"The {NOUNS[n % 6]} has number {n}. It is long." for n in range(50)]
+    (data / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pandas.DataFrame({"n": range(50), "body": texts}).to_parquet(data / "x.parquet")
+    first, second = (opened(tmp_path, name) for name in ("x.jsonl", "x.parquet"))
+    assert first.fingerprint == second.fingerprint and first.folder != second.folder
+    assert second.manifest["settings"]["sources"][0]["files"][0]["column"] == "body"
+    assert "column" not in first.manifest["settings"]["sources"][0]["files"][0]
+
+
 def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:
     (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"абвгдежз", "."]))
     sentence = r"8\d\.\d% of the tokens of .*tokenizer\.vocab_file.* are \[UNK\]"
