@@ -35,7 +35,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.locate import ADAPTER
 from clozelab.models.peft_folders import FILES, read_about, require_files
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import Record
+from clozelab.runs.record import STEP_FILE, Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
@@ -232,6 +232,7 @@ def build_callbacks(
         fingerprint=run.fingerprint,
         watch=run.watch,
         progress_bar=cfg.trainer.progress_bar,
+        note=run.dir / STEP_FILE,
         stop_after_step=cfg.stop_after_step,
     )
     return [*configured_callbacks(cfg), *before_checkpoint, *of_stage]
