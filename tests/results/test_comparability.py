@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change
 from tests.results.words import (
     NOTHING,
     incomparability_of,
@@ -23,7 +24,7 @@ from claims.analysis.verdicts import Judgement, judge
 from clozelab.launch import sweep
 from clozelab.report.problems import _encoders_of_row, inconsistencies, problems
 from clozelab.results.evidence import derived_settings, treatment_factors
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 
@@ -49,11 +50,6 @@ FEATURES = {
 
 
 @pytest.fixture
-def experiment() -> Experiment:
-    return load_experiment(find_experiment("table5_pretraining_tasks"))
-
-
-@pytest.fixture
 def root(make_runs: Callable[..., Path]) -> Path:
     """Runs that say of themselves what those of table 5 say."""
     root = make_runs(MEANS)
@@ -71,21 +67,6 @@ def root(make_runs: Callable[..., Path]) -> Path:
             row_delta={"row": row, "encoder_arm": row, "head": "linear"},
         )
     return root
-
-
-def change(root: Path, pattern: str, **values: Any) -> None:
-    """Set dotted keys of run.json in all folders that match."""
-    folders = list(root.glob(pattern))
-    assert folders
-    for folder in folders:
-        state = json.loads((folder / "run.json").read_text())
-        for key, value in values.items():
-            part = state
-            *parents, last = key.split("__")
-            for name in parents:
-                part = part.setdefault(name, {})
-            part[last] = value
-        (folder / "run.json").write_text(json.dumps(state))
 
 
 def mrpc(experiment: Experiment, root: Path) -> Judgement:
@@ -510,6 +491,8 @@ def test_what_steps_bring_with_them_and_nothing_else(
         ("trainer__devices", 2, Verdict.HOLDS),
         ("trainer__strategy", "ddp", Verdict.HOLDS),
         ("trainer__threads", 2, Verdict.HOLDS),
+        ("predict_test", True, Verdict.HOLDS),
+        ("task__data__test_files", {"test": "file"}, Verdict.HOLDS),
         ("phases", [{"micro_batch_size": 8}], Verdict.HOLDS),
         ("phases", [{"global_batch_size": 8}], Verdict.NOT_COMPARABLE),
         ("trainer__precision", "32-true", Verdict.NOT_COMPARABLE),
@@ -527,24 +510,9 @@ def test_how_the_work_is_laid_out_is_no_protocol(
     assert mrpc(experiment, root).verdict == verdict
 
 
-def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
-    change(
-        root,
-        "finetune/ltr/*/*/*",
-        config__predict_test=True,
-        config__task__data__test_files={"t": "f"},
-    )
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
-
-
 def test_another_metric(experiment: Experiment, root: Path) -> None:
-    for path in root.glob("finetune/ltr/*/mrpc/*/run.json"):
-        state = json.loads(path.read_text())
-        state["scores"], state["metric"] = (
-            {"validation/f1": state["scores"]["validation/accuracy"]},
-            "validation/f1",
-        )
-        path.write_text(json.dumps(state))
+    score = {"unit": "percent", "higher_is_better": True, "value": 60.0}
+    change(root, "finetune/ltr/*/mrpc/*", metric="validation/f1", scores={"validation/f1": score})
     found = mrpc(experiment, root)
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert missing_in(found) == (

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.results.words import forecast, judgement_note, missing_in, read_claim, role_of
-from tests.screens import shows
+from tests.records import change
+from tests.results.words import forecast, judgement_note, missing_in, read_claim
 
 from claims.analysis import contrasts
 from claims.analysis.contrasts import Contrast
 from claims.analysis.schema import Row
 from claims.analysis.scores import Cell, Origin
-from claims.analysis.statistics import FINETUNING_SEEDS
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge
-from claims.report.wording import summarise
 from claims.text.phrases import duration
 from clozelab.report.problems import inconsistencies, problems
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
-
-
-@pytest.fixture
-def experiment() -> Experiment:
-    return load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
 def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
@@ -73,64 +64,15 @@ def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path
     assert missing_in(squad) == "no run on SQuAD F1 or a substitute for it"
 
 
-def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    (one,) = judged(experiment, make_runs({("ltr", "mrpc"): 70.0}))["ltr_hurts_mrpc"]
-    assert one.verdict == Verdict.NOT_COMPARABLE
-    assert missing_in(one) == "no complete run of No NSP"
-
-
-def test_one_pretraining_seed_shows_the_difference(
+def test_a_claim_about_all_columns_lacks_one(
     experiment: Experiment, make_runs: Callable[..., Path]
 ) -> None:
-    root = make_runs(
-        {("ltr", "mrpc"): 60.0, ("mlm", "mrpc"): 70.0},
-        pretrain_seeds=(1,),
-        finetune_seeds=(1, 2, 3),
-    )
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == Verdict.ONE_SEED
-    assert one.difference is not None
-    assert one.difference.basis == FINETUNING_SEEDS and one.difference.low is not None
-
-
-EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
-
-
-def test_claim_about_all_columns(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
-    root = make_runs(means)
-    (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == Verdict.INCONCLUSIVE  # SST-2 has no runs
+    tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
+    means = {("ltr", task): 50.0 for task in tasks} | {("mlm", task): 60.0 for task in tasks}
+    (one,) = judged(experiment, make_runs(means))["ltr_hurts_everywhere"]
+    assert one.verdict == Verdict.INCONCLUSIVE
     assert one.resolved.columns_without_data == ("SST-2",)
     assert one.judged_on == "4 of 5 columns"
-    short = experiment.model_copy(
-        update={
-            "columns": tuple(column for column in experiment.columns if column.name != "SST-2"),
-            "rows": tuple(
-                row.model_copy(update={"cells": (*row.cells[:3], row.cells[4])})
-                for row in experiment.rows
-            ),
-        }
-    )
-    (one,) = judged(short, root)["ltr_hurts_everywhere"]
-    assert one.verdict == Verdict.HOLDS
-
-
-def test_one_confident_opposite_is_enough_to_fail(
-    experiment: Experiment, make_runs: Callable[..., Path]
-) -> None:
-    means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
-    root = make_runs(means | {("ltr", "squad_v1"): 75.0})
-    (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
-    assert one.verdict == Verdict.CONTRADICTED
-    verdicts = {
-        contrast.label: verdict
-        for contrast, verdict in zip(one.resolved.contrasts, one.verdicts, strict=True)
-    }
-    assert verdicts["SQuAD F1"] == Verdict.CONTRADICTED
-    assert list(verdicts.values()).count(Verdict.CONTRADICTED) == 1
 
 
 def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -149,28 +91,10 @@ def test_unknown_task_is_a_column_of_its_own(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0})
-    folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "other" / "seed-1"
-    source = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
-    folder.mkdir(parents=True)
-    state = json.loads((source / "run.json").read_text())
-    state["config"]["task"] = {"name": "other", "title": "Other", "stand_in_for": None}
-    (folder / "run.json").write_text(json.dumps(state))
+    folder = root / "finetune/mlm/pretrain-seed-1/mrpc/seed-1"
+    change(folder, config__task={"name": "other", "title": "Other", "stand_in_for": None})
     table = build_table(experiment, find(root))
     assert table.columns[-1].heading == "Other" and table.columns[-1].column is None
-
-
-def test_collapsed_runs_are_flagged(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    root = make_runs({("mlm", "mrpc"): 70.0}, finetune_seeds=(1,))
-    for seed in (1, 2, 3):
-        writers.finetune(root, "mlm", "mrpc", (seed, 2), 31.6, collapsed=True)
-    cell = build_table(experiment, find(root)).cells["mlm", "mrpc"]
-    assert cell.num_collapsed == 3
-    assert cell.estimate is not None and cell.estimate.mean == pytest.approx(50.8, abs=0.7)
-    assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(
-        70.0, abs=0.7
-    )
 
 
 @pytest.mark.parametrize(
@@ -194,18 +118,6 @@ def test_a_row_that_only_collapsed_decides_nothing(
     if verdict == Verdict.INCONCLUSIVE:
         cautions.append("every run of LTR & No NSP collapsed: it has measured nothing")
     assert list(contrast_of(one).context.cells) == cautions
-
-
-def test_missing_and_unfinished(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    writers.finetune(root, "ltr", "mrpc", (1, 1), 0.0, status="running")
-    writers.finetune(root, "ltr", "mrpc", (2, 1), 0.0, status="failed")
-    table = build_table(experiment, find(root))
-    assert table.cells["ltr", "mrpc"].missing == ((1, 1), (2, 1))
-    assert table.cells["ltr", "mrpc"].estimate is None
-    assert table.cells["mlm", "mrpc"].missing == ()
 
 
 BELOW = "No NSP has 12.9 on SQuAD F1, where the same head on random weights has 24.9"
@@ -333,45 +245,6 @@ def test_a_verdict_says_which_runs_it_lacks(
     assert caution == "2 run(s) of LTR & No NSP missing"
 
 
-def test_generated_tasks_are_synthetic_without_any_pretraining_run(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    """Files in the official format and place, made by a generator: never the paper's data set."""
-    root = make_runs({}, pretrain_seeds=())
-    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
-    table = build_table(experiment, find(root))
-    (column,) = (one for one in table.columns if one.key == "mrpc")
-    assert column.origin is Origin.SYNTHETIC
-    assert role_of(column) == "synthetic, for MRPC"
-    shows(column.heading, "microworld MRPC")
-
-
-def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    one, *_ = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
-    kinds = [
-        replace(one, verdict=verdict)
-        for verdict in (Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.INCONCLUSIVE)
-    ]
-    assert summarise(kinds) == "1 holds, 1 contradicted, 1 inconclusive"
-    assert summarise(kinds * 2) == "2 hold, 2 contradicted, 2 inconclusive"
-    assert summarise([]) == "no claims"
-
-
-def test_a_difference_with_and_without_collapsed_runs(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 70.0}, finetune_seeds=(1,))
-    for seed in (1, 2, 3):
-        writers.finetune(root, "mlm", "mrpc", (seed, 2), 72.0)
-        writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
-    contrast = contrast_of(one)
-    assert contrast.context.cells == ("3 collapsed run(s) of LTR & No NSP",)
-    assert contrast.without_collapsed is not None
-    assert -3.0 < contrast.without_collapsed.mean < -1.0
-
-
 @pytest.mark.parametrize(
     ("healthy", "verdict", "depends_on_collapsed_runs"),
     [(72.0, Verdict.INCONCLUSIVE, True), (60.0, Verdict.HOLDS, False)],
@@ -429,13 +302,9 @@ def test_seeds_with_one_encoder_are_copies(
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 60.0})
     assert judged(experiment, root)["ltr_hurts_mrpc"][0].verdict == Verdict.HOLDS
-    for path in root.glob("finetune/ltr/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"] |= {"initialisation": "pretrained"}
-        state["inputs"] = {"encoder": "e" if state["config"]["pretrain_seed"] < 3 else "f"}
-        path.write_text(json.dumps(state))
-    for path in root.glob("finetune/mlm/*/*/*/run.json"):
-        path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
+    change(root, "finetune/*/*/*/*", config__initialisation="pretrained")
+    for seed, encoder in ((1, "e"), (2, "e"), (3, "f")):
+        change(root, f"finetune/ltr/pretrain-seed-{seed}/*/*", inputs__encoder=encoder)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == Verdict.INCONCLUSIVE and not forecast(one)
     copies = "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder"
@@ -450,14 +319,10 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     for number, seed in enumerate((1, 2, 3)):
         for tuning in (1, 2):
             writers.finetune(root, "given", "mrpc", (seed, tuning), 80.0 + 0.2 * number)
-    for path in root.glob("finetune/*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"] |= {"initialisation": "pretrained"}
-        seed = state["config"]["pretrain_seed"]
-        encoder = f"of seed {seed}"
-        if state["config"]["row"] == "given":
-            encoder = "given"
-        path.write_text(json.dumps(state | {"inputs": {"encoder": encoder}}))
+    change(root, "finetune/*/*/*/*", config__initialisation="pretrained", inputs__encoder="given")
+    for seed in (1, 2, 3):
+        mine = f"finetune/mlm/pretrain-seed-{seed}/*/*"
+        change(root, mine, inputs__encoder=f"of seed {seed}")
     line = {"row": "given", "label": "Given", "arm": None, "cells": [None] * 4}
     claim = read_claim(
         {"text": "t", "direction": "higher", "compare": ["given", "mlm", "MRPC"], "id": "ahead"}
@@ -477,15 +342,14 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     note = "Given is one encoder: its seeds are of fine-tuning alone"
     assert contrast_of(fixed).context.encoders == (note,)
     # One of its seeds fine-tuned another encoder.
-    (other, *_) = root.glob("finetune/given/pretrain-seed-3/*/*/run.json")
-    state = json.loads(other.read_text())
-    other.write_text(json.dumps(state | {"inputs": {"encoder": "another"}}))
+    third = "finetune/given/pretrain-seed-3/*/seed-1"
+    change(root, third, inputs__encoder="another")
     mixed = judge_given(fixed_encoder=True)
     assert mixed.verdict == Verdict.NOT_COMPARABLE
     reason = contrast_of(mixed).exclusions.incomparability
     assert reason is not None
     assert reason.text == "Given says fixed_encoder, and its runs began with 2 encoders"
-    other.write_text(json.dumps(state))
+    change(root, third, inputs__encoder="given")
 
     rows = (*experiment.rows, Row(**(line | {"fixed_encoder": True})))
     fixed = experiment.model_copy(update={"rows": rows})
@@ -495,21 +359,6 @@ def test_a_given_encoder_is_one_and_its_seeds_are_of_fine_tuning(
     assert any("one and the same" in line for line in lines)
     with pytest.raises(ValueError, match="fixed_encoder is of a row whose encoder is given"):
         Row(**(line | {"fixed_encoder": True, "arm": "ltr"}))
-
-
-def test_a_difference_without_spread_waits_for_one_more_seed(
-    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
-) -> None:
-    """Two honest seeds may differ by the same number of examples."""
-    root = make_runs({}, pretrain_seeds=(1, 2))
-    for seed in (1, 2):
-        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0 + seed)
-        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0 + seed)
-    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
-    assert one.verdict == Verdict.INCONCLUSIVE and one.corrected_p is None
-    assert one.forecast is not None and one.forecast.additional_seeds == 1
-    assert one.decisive_seeds is None, "no number of seeds decides without a spread"
-    assert one.difference is not None and one.difference.has_no_spread
 
 
 def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
@@ -635,11 +484,7 @@ def test_what_is_needed_is_said_in_hours(
     )
     for number, path in enumerate(sorted(root.glob("*/*/**/run.json"))):  # two at a time
         begin = f"2030-01-01T{number // 2:02d}:00:00+00:00"
-        state = json.loads(path.read_text()) | {
-            "started": begin,
-            "finished": begin.replace("00:00+", "06:00+"),
-        }
-        path.write_text(json.dumps(state))
+        change(path.parent, started=begin, finished=begin.replace("00:00+", "06:00+"))
     assert _forecast(experiment, root).endswith(
         f"about {duration(more * 3 * 360.0)}, as these runs took"
     )
@@ -647,8 +492,7 @@ def test_what_is_needed_is_said_in_hours(
         _forecast(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))
         == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
     )
-    for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
-        path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
+    change(root, "pretrain/*/*", seconds=0.0)  # no time that is known: seeds alone
     assert _forecast(experiment, root).endswith("at this difference and spread")
 
 

@@ -4,7 +4,6 @@ an experiment.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +118,7 @@ def test_a_loss_is_below_its_floor_where_it_is_larger(table: ResultTable) -> Non
 def test_evaluations_with_another_arms_encoder_are_named(
     table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:
-    """As after `evaluate row=ltr encoder_arm=mlm`, and where a line of the row was another one for
-    one seed.
-    """
+    """As after `evaluate row=ltr encoder_arm=mlm`."""
     for place, arms in (("misfiled", ("mlm", "mlm")), ("right", ("mlm", "ltr"))):
         for row, arm in zip(("mlm", "ltr"), arms, strict=True):
             for seed in (1, 2):
@@ -142,12 +139,6 @@ def test_evaluations_with_another_arms_encoder_are_named(
             " the encoder of mlm"
         )
         assert other.startswith(why) if place == "misfiled" else not other
-    path = tmp_path / "right/evaluate/ltr/pretrain-seed-2/text/seed-1/run.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"row_delta": {"encoder_fraction": 0.5}})
-    )
-    two = why_not(build_table(table.experiment, find(tmp_path / "right")), "mlm", "ltr", ["text"])
-    assert two == "the runs of ltr were made from 2 versions of its row"
 
 
 def test_rows_of_another_protocol_are_not_comparable(
@@ -168,18 +159,6 @@ def test_rows_of_another_protocol_are_not_comparable(
     reason = why_barred(other, "mlm", "ltr", ["text"])
     assert reason.code == "other protocol"
     assert "fine-tuned with max_unknown_tokens 100 against 200," in reason.text
-
-
-def test_a_stand_in_speaks_for_its_measure(tmp_path: Path, writers: Any) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/paper.yaml").write_text(
-        PAPER.replace("task: text,", "task: treebank, stand_ins: [text],")
-    )
-    for row, bits in (("mlm", 1.5), ("ltr", 2.5)):
-        writers.evaluation(tmp_path / "runs", row, "text", 1, {BITS: bits}, experiment="mine")
-    table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
-    (column,) = table.with_results
-    assert not column.is_paper and table.cells["mlm", column.key].scores
 
 
 def test_a_folder_of_evaluations_has_a_table_of_its_own(table: ResultTable) -> None:

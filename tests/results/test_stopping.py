@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from tests.records import table_of
 from tests.results.words import judgement_note, verdict_label
 from tests.simulation import benchmark
 
+from claims.analysis.history import BreachKind
 from claims.analysis.statistics import sequential_p
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, load_experiment
-from clozelab.results.table import build_table
 from clozelab.results.timing import seconds_of_work
-from clozelab.runs.find import Runs
 
 simulation = benchmark("looks")
 DIFFERENCES = np.array([[2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9]])
@@ -42,7 +42,7 @@ def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) ->
     records = [
         one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
     ]
-    table = build_table(experiment, Runs(root, records))
+    table = table_of(experiment, records, root)
     (found,) = run_interim_analysis(table, root).judgements
     return found
 
@@ -105,16 +105,22 @@ def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_pat
 
 
 def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
-    """Of another rule, of none, and with seeds that come before those of an earlier look."""
-    befores = {
-        "none": (made(tmp_path / "free"), 0),
-        "other": (made(tmp_path / "most", first=3, most=9), 0),
-    }
-    for name, (before, left_out) in (befores | {"seeds": (experiment, 1)}).items():
+    """Of another rule, of none, and with seeds that come before those of an earlier look; and the
+    rule's own, where it is dropped afterwards.
+    """
+    free = made(tmp_path / "free")
+    other = made(tmp_path / "most", first=3, most=9)
+    for name, before, left_out, after, seeds, kind in (
+        ("none", free, 0, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("other", other, 0, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("seeds", experiment, 1, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("dropped", experiment, 0, free, 5, BreachKind.RULE_CHANGED),
+    ):
         root = tmp_path / f"runs-{name}"
         root.mkdir()
         looked(before, root, 5, left_out)
-        assert looked(experiment, root, 8).is_exploratory, name
+        kinds = [breach.kind for breach in looked(after, root, seeds).breaches]
+        assert kinds == [kind], name
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change
 from tests.results.words import judgement_note, why_not
 from tests.screens import shows
 
@@ -20,7 +21,7 @@ from claims.analysis.verdicts import Judgement, judge
 from clozelab.report.problems import problems
 from clozelab.report.render import write_results
 from clozelab.results.evidence import find_outdated
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, results_version_of
@@ -30,11 +31,6 @@ from clozelab.text.plain import with_changes
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 OLD = RESULTS_VERSIONS["finetune"] - 1
 HEADING = "Another results version"
-
-
-@pytest.fixture
-def experiment() -> Experiment:
-    return load_experiment(find_experiment("table5_pretraining_tasks"))
 
 
 @pytest.fixture
@@ -146,13 +142,9 @@ def test_keys_with_a_version_of_their_own_are_compared_with_rows_that_lack_them(
 def test_runs_on_encoders_of_an_older_version_are_left_out_with_them(
     experiment: Experiment, root: Path
 ) -> None:
-    for path in root.glob("finetune/*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"] |= {
-            "initialisation": "pretrained",
-            "encoder_arm": path.relative_to(root).parts[1],
-        }
-        path.write_text(json.dumps(state))
+    change(root, "finetune/*/*/*/*", config__initialisation="pretrained")
+    for row in ("mlm", "ltr"):
+        change(root, f"finetune/{row}/*/*/*", config__encoder_arm=row)
     make_older(root, "pretrain/*/seed-1")
     table = build_table(experiment, find(root))
     assert seeds_in(table, "mlm") == seeds_in(table, "ltr") == {2, 3, 4}
@@ -169,10 +161,9 @@ def test_runs_on_an_encoder_that_was_trained_anew_stay(experiment: Experiment, r
     old = root / "pretrain/mlm/seed-1"
     new = root / "pretrain/mlm/new/seed-1"
     shutil.copytree(old, new)
-    state = json.loads((new / "run.json").read_text())
+    # With another learning rate it is no copy of a run of the same name.
     version = RESULTS_VERSIONS["pretrain"]
-    (new / "run.json").write_text(json.dumps(state | {"results_version": version}))
-    record_learning_rate(new, 2e-4)
+    change(new, results_version=version, config__learning_rate=2e-4)
     encoders = {}
     for folder in (old, new):
         (folder / "encoder").mkdir()
@@ -180,26 +171,18 @@ def test_runs_on_an_encoder_that_was_trained_anew_stay(experiment: Experiment, r
         (folder / "encoder/checksums.json").write_text(json.dumps({"of": str(folder)}))
         encoders[folder] = encoder_fingerprint(folder / "encoder")
     for row in ("mlm", "ltr"):
-        for path in root.glob(f"finetune/{row}/*/*/*/run.json"):
-            state = json.loads(path.read_text())
-            state["config"] |= {"initialisation": "pretrained", "encoder_arm": row}
-            began_with = old
-            if row == "mlm" and path.parent.name == "seed-2":
-                began_with = new
-            state["inputs"] = {"encoder": encoders[began_with]}
-            path.write_text(json.dumps(state))
+        change(root, f"finetune/{row}/*/*/*", config__encoder_arm=row)
+    change(
+        root,
+        "finetune/*/*/*/*",
+        config__initialisation="pretrained",
+        inputs__encoder=encoders[old],
+    )
+    change(root, "finetune/mlm/*/*/seed-2", inputs__encoder=encoders[new])
     table = build_table(experiment, find(root))
     assert (1, 2) in table.cells["mlm", "mrpc"].scores
     assert (1, 1) not in table.cells["mlm", "mrpc"].scores, "it began with the old one"
     assert seeds_in(table, "ltr") == {2, 3, 4}, "no encoder of its own is of the new version"
-
-
-def record_learning_rate(folder: Path, value: float) -> None:
-    """Give a run another learning rate, so that it is no copy of a run of the same name."""
-    path = folder / "run.json"
-    state = json.loads(path.read_text())
-    state["config"]["learning_rate"] = value
-    path.write_text(json.dumps(state))
 
 
 def test_other_columns_keep_their_own_version(experiment: Experiment, make_runs: Any) -> None:
@@ -220,7 +203,6 @@ def test_versions_may_be_what_rows_differ_in(experiment: Experiment, root: Path)
 
 def test_a_newer_run_that_failed_leaves_nothing_out(experiment: Experiment, root: Path) -> None:
     make_older(root, "**")
-    (path,) = root.glob("finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json")
-    state = json.loads(path.read_text())
-    path.write_text(json.dumps(state | {"results_version": OLD + 1, "status": "failed"}))
+    folder = root / "finetune/mlm/pretrain-seed-1/mrpc/seed-1"
+    change(folder, results_version=OLD + 1, status="failed")
     assert not build_table(experiment, find(root)).outdated
