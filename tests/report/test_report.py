@@ -133,6 +133,7 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
     assert summarise([judgement] * 2) == "2 supported" and summarise([judgement]) == "1 supported"
     monkeypatch.undo()
     assert summarise([judgement] * 2) == "2 hold" and summarise([judgement]) == "1 holds"
+    assert summarise([]) == "no claims"
     with (report.folder / "claims.csv").open(newline="") as file:
         assert judgement.verdict in {line["verdict"] for line in csv.DictReader(file)}
 

@@ -201,6 +201,16 @@ def records(make: Any, **more: Any) -> list[Record]:
     ]
 
 
+def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> None:
+    experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
+    cells = table_of(experiment, records(asked)).cells
+    assert not any(cell.scores for cell in cells.values())
+    notes: set[str] = set()
+    for cell in cells.values():
+        notes |= set(cell.notes)
+    assert notes == {"3 run(s) lack validation/selectivty"}
+
+
 def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
     experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
     table = table_of(experiment, records(asked, measure="entities"))
