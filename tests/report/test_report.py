@@ -24,7 +24,7 @@ from claims.report import verdict_styles
 from claims.report.page import CellView
 from claims.report.screen import verdict_table
 from claims.report.wording import summarise
-from claims.text.phrases import duration, format_count, signed
+from claims.text.phrases import duration, format_count, signed, truncate_list
 from clozelab.report import page as pages
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
@@ -510,6 +510,7 @@ def test_wording() -> None:
         "1 M",
         "3.2 G",
     ]
+    assert truncate_list(list("abcde"), "; ") == "a; b; c and 2 more"
     assert [duration(value) for value in (5.2, 90, 7200)] == ["5 s", "1.5 min", "2.0 h"]
     assert [signed(value) for value in (-0.04, 1.26, -3.5, None)] == ["0.0", "+1.3", "−3.5", "–"]
 
