@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from tests.records import change, made_up
 
 from claims.analysis.contrasts import contrast_rows
 from claims.analysis.schema import Column
@@ -28,7 +29,7 @@ from clozelab.results.units import scale_without_runs
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.outcome import results
-from clozelab.runs.record import Record, Score
+from clozelab.runs.record import Score
 from clozelab.stages.report import main
 
 
@@ -93,13 +94,10 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
 
 def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
     """What the sweep varied in pre-training is what the rows of its measures are about, too."""
-    for path in rates.glob("*/*/*/*/run.json"):
-        state, rate = json.loads(path.read_text()), path.parts[-5].partition("=")[2]
-        state["config"] |= {
-            "arm": f"p-{rate}",
-            "objective": {"token": {"predict_prob": float(rate)}},
-        }
-        path.write_text(json.dumps(state))
+    for rate in ("0.15", "0.3"):
+        token = {"predict_prob": float(rate)}
+        pattern = f"predict_prob={rate}/*/*/*"
+        change(rates, pattern, config__arm=f"p-{rate}", config__objective={"token": token})
     for rate, score in (("0.15", 50.0), ("0.3", 60.0)):
         for seed in (1, 2, 3):
             writers.finetune(
@@ -119,12 +117,9 @@ def test_losses_over_other_tokens_are_not_compared(
     rates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masking twice as many is a harder question."""
-    for path in rates.glob("*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"]["objective"] = {
-            "token": {"predict_prob": float(path.parts[-5].partition("=")[2])}
-        }
-        path.write_text(json.dumps(state))
+    for rate in ("0.15", "0.3"):
+        token = {"predict_prob": float(rate)}
+        change(rates, f"predict_prob={rate}/*/*/*", config__objective={"token": token})
     table = infer_table(find(rates))
     assert "Unequal" not in problems(table)
     (found,) = differences(table)
@@ -136,10 +131,7 @@ def test_losses_over_other_tokens_are_not_compared(
 
 def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
     say(rates, "*/*/*/*", "scale=demo")
-    for path in rates.glob("predict_prob=0.3/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"]["objective"] = {"token": {"predict_prob": 0.3}}
-        path.write_text(json.dumps(state))
+    change(rates, "predict_prob=0.3/*/*/*", config__objective={"token": {"predict_prob": 0.3}})
     assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
 
 
@@ -297,20 +289,16 @@ def write_tunings(
             pair = (number, 1) if seeds.get(row) == "pretrain_seed" else (1, number)
             config = {"initialisation": "pretrained", "encoder_arm": "mlm_nsp"}
             writers.finetune(root, row, "mrpc", pair, score, config=config)
-            path = root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}/run.json"
-            run = json.loads(path.read_text())
-            run["inputs"] = {"encoder": f"weights of {row}"}
+            name = f"weights of {row}"
             if encoders[row] == "own" and seeds.get(row) == "pretrain_seed":
-                run["inputs"] = {"encoder": f"weights of {row}, seed {number}"}
-            run["facts"]["encoder"] = {
-                "scale": encoders[row],
-                "num_hidden_layers": 6,
-                "hidden_size": 384,
-                "num_attention_heads": 12,
-                "parameters": 22_713_216,
-            }
-            run["overrides"] = [f"encoder=weights/{row}", f"row={row}", f"seed={number}"]
-            path.write_text(json.dumps(run))
+                name = f"weights of {row}, seed {number}"
+            shape = {"scale": encoders[row], "num_hidden_layers": 6, "hidden_size": 384}
+            change(
+                root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}",
+                inputs={"encoder": name},
+                facts__encoder=shape | {"num_attention_heads": 12, "parameters": 22_713_216},
+                overrides=[f"encoder=weights/{row}", f"row={row}", f"seed={number}"],
+            )
 
 
 FURTHER = [80.0, 81.5, 81.0, 82.5]
@@ -394,9 +382,8 @@ def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, writers: Any) 
     write_tunings(
         tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
     )
-    path = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2/run.json"
-    run = json.loads(path.read_text())
-    path.write_text(json.dumps(run | {"inputs": {"encoder": "another"}}))
+    second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"
+    change(second, inputs={"encoder": "another"})
     table = infer_table(find(tmp_path))
     assert [row.fixed_encoder for row in table.experiment.rows] == [True, False]
     (difference,) = differences(table)
@@ -501,10 +488,11 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
                 majority_baseline=0.8,
                 baselines={"bag of words": {"f1": 0.7}},
             )
-            path = tmp_path / f"finetune/{row}/pretrain-seed-1/mrpc/seed-{seed}/run.json"
-            record = json.loads(path.read_text())
-            record["scores"]["validation/f1"]["positive_label"] = label
-            path.write_text(json.dumps(record))
+        change(
+            tmp_path,
+            f"finetune/{row}/*/*/*",
+            **{"scores__validation/f1__positive_label": label},
+        )
 
     write("first", 60.0, "ok")
     write("older", 70.0, None, labels=["fraud", "ok"])  # before runs named their class
@@ -539,13 +527,10 @@ def test_held_out_scores_of_two_texts_are_not_compared(
 ) -> None:
     """The same text may lie in two corpora: with other names of its files, for example."""
     for text, rate in zip(digests, ("0.15", "0.3"), strict=True):
-        for path in rates.glob(f"predict_prob={rate}/*/*/*/run.json"):
-            state = json.loads(path.read_text())
-            state["inputs"] = {"corpus": f"the shards of {rate}"}
-            state["config"]["corpus"]["name"] = rate
-            if text:
-                state["facts"]["text"] = text
-            path.write_text(json.dumps(state))
+        pattern = f"predict_prob={rate}/*/*/*"
+        change(rates, pattern, inputs__corpus=f"the shards of {rate}", config__corpus__name=rate)
+        if text:
+            change(rates, pattern, facts__text=text)
         say(rates, f"predict_prob={rate}/*/*/*", f"corpus={rate}")
     (found,) = differences(infer_table(find(rates)))
     assert (found.p == "p < 0.001") == is_compared
@@ -556,27 +541,22 @@ def test_arms_of_one_name_in_two_experiments_are_two_recipes(tmp_path: Path) -> 
     records = []
     for experiment, loss, score in (("rate15", 3.0, 0.1), ("rate30", 3.6, 0.3)):
         for seed in (1, 2, 3):
-            files = {"encoder": f"{experiment}{seed}", "task_files": "f"}
             common = {"experiment": experiment, "initialisation": "pretrained"}
             tuned = {"row": "mlm", "encoder_arm": "mlm", "pretrain_seed": seed, "seed": 1}
             of_stage = {
                 "pretrain": {"arm": "mlm", "seed": seed, "validation": {"seq_length": 64}},
                 "finetune": tuned | {"task": {"name": "mrpc"}},
             }
+            percent = Score(
+                unit="percent", higher_is_better=True, value=80 + score * (20 + seed**2)
+            )
             for stage, config in of_stage.items():
-                percent = Score(
-                    unit="percent", higher_is_better=True, value=80 + score * (20 + seed**2)
-                )
-                run = Record(
-                    status="complete",
-                    stage=stage,
+                run = made_up(
+                    stage,
                     scale="demo",
-                    fingerprint=f"{stage}{experiment}{seed}",
                     results_version=RESULTS_VERSIONS[stage],
                     config=common | config,
-                    inputs=files,
-                    watched={},
-                    started="",
+                    inputs={"encoder": f"{experiment}{seed}", "task_files": "f"},
                     metric="validation/accuracy",
                     scores={"validation/accuracy": percent},
                     facts={"validation/loss": loss, "tokens": 1000},
