@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -17,6 +16,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.records import change
+from tests.report.writing import written
 from tests.screens import Screens, refuses, shows
 
 from claims.analysis.verdict_codes import Verdict
@@ -35,11 +36,6 @@ from clozelab.stages.report import main as report_verb
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
-
-
-def written(root: Path) -> Report:
-    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    return write_report(experiment, root, root / "report", scale="demo")
 
 
 def texts(report: Report) -> dict[str, str]:
@@ -141,10 +137,6 @@ def test_a_renamed_verdict_keeps_its_colours_and_its_code(
 @pytest.mark.usefixtures("no_pictures")
 def test_what_the_papers_numbers_are_stands_above_the_table(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
-    shows(
-        section(texts(written(root))["report.md"], "The table"),
-        "Percent on the dev sets; ours is the mean ± the 95 % interval over",
-    )
     medians = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(
         update={"seeds": 5, "averaging": "median"}
     )
@@ -254,8 +246,7 @@ def test_no_text_is_html(make_runs: Callable[..., Path], writers: Any) -> None:
         one.model_copy(update={"text": f"{one.text} {HOSTILE}"}) for one in experiment.claims
     )
     update = {"title": f"{HOSTILE} 3 < 4", "source": HOSTILE, "rows": rows, "claims": claims}
-    failed = root / "finetune/ltr/pretrain-seed-1/mrpc/seed-9/run.json"
-    failed.write_text(json.dumps(json.loads(failed.read_text()) | {"error": HOSTILE}))
+    change(root, "finetune/ltr/pretrain-seed-1/mrpc/seed-9", error=HOSTILE)
     hostile = write_report(
         experiment.model_copy(update=update), root, root / "report", scale=HOSTILE
     )
@@ -329,16 +320,6 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
-    report = written(make_runs({("mlm", "mrpc"): 70.0}))
-    assert not report.page.bounds
-    shows(
-        table(texts(report)["report.md"], "Pre-training"),
-        "MLM & NSP (mlm_nsp) | L2 H128, 1.53 M | 4.400 | 6.200 | – | – | – | –",
-    )
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_surface_baselines_are_a_row_and_no_claim(
     make_runs: Callable[..., Path], writers: Any
 ) -> None:
@@ -404,18 +385,11 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
     assert not written(root).page.overview.unlearnt
     told = {"nsp_accuracy": 0.7, "nsp_source_rule": 0.769, "nsp_accuracy_one_source": 0.554}
     pairs = {f"validation/{key}": value for key, value in told.items()}
-    for arm, facts in (("mlm_nsp", pairs), ("mlm", {"validation/loss": 6.1})):
-        for path in root.glob(f"pretrain/{arm}/*/run.json"):
-            state = json.loads(path.read_text())
-            state["facts"] |= facts
-            path.write_text(json.dumps(state))
+    change(root, "pretrain/mlm_nsp/*", **{f"facts__{key}": told for key, told in pairs.items()})
+    change(root, "pretrain/mlm/*", **{"facts__validation/loss": 6.1})
     page = written(root).page
     # replaced-token detection: the loss is its generator's
-    for path in root.glob("pretrain/mlm/*/run.json"):
-        state = json.loads(path.read_text())
-        path.write_text(
-            json.dumps(state | {"facts": state["facts"] | {"validation/rtd_loss": 0.2}})
-        )
+    change(root, "pretrain/mlm/*", **{"facts__validation/rtd_loss": 0.2})
     assert len(written(root).page.problems["Not learnt"]) == 1
     shows(
         "\n".join(page.problems["Not learnt"]),
@@ -438,12 +412,10 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
 @pytest.mark.parametrize(
     ("accuracy", "rule", "inside", "is_learnt"),
     [
-        *(
-            (0.70, 0.769, 0.60, False),
-            (0.78, 0.769, 0.60, True),
-            (0.78, 0.769, 0.53, False),
-            (0.58, 0.51, 0.58, True),
-        ),
+        (0.70, 0.769, 0.60, False),
+        (0.78, 0.769, 0.60, True),
+        (0.78, 0.769, 0.53, False),
+        (0.58, 0.51, 0.58, True),
         # every random segment is of another source: none is left inside one
         (0.99, 1.0, None, False),
     ],
@@ -456,14 +428,11 @@ def test_learnt_is_above_the_sources_and_inside_one(
     is_learnt: bool,
 ) -> None:
     root = make_runs({("mlm_nsp", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    for path in root.glob("pretrain/mlm_nsp/*/run.json"):
-        state = json.loads(path.read_text())
-        state["facts"]["validation/nsp_accuracy"], state["facts"]["validation/nsp_source_rule"] = (
-            accuracy,
-            rule,
-        )
-        state["facts"] |= {} if inside is None else {"validation/nsp_accuracy_one_source": inside}
-        path.write_text(json.dumps(state))
+    facts = {"nsp_accuracy": accuracy, "nsp_source_rule": rule}
+    if inside is not None:
+        facts["nsp_accuracy_one_source"] = inside
+    known = {f"facts__validation/{key}": value for key, value in facts.items()}
+    change(root, "pretrain/mlm_nsp/*", **known)
     assert (not written(root).page.overview.unlearnt) == is_learnt
 
 
@@ -476,11 +445,9 @@ def test_copying_is_no_context(
     that makes 5.58.
     """
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
-    for path in root.glob("pretrain/mlm/*/run.json"):
-        state = json.loads(path.read_text())
-        state["facts"]["validation/loss"] = loss
-        state["config"]["objective"] = {"token": {"random_fraction": 0.1, "same_fraction": 0.1}}
-        path.write_text(json.dumps(state))
+    token = {"random_fraction": 0.1, "same_fraction": 0.1}
+    known = {"facts__validation/loss": loss, "config__objective": {"token": token}}
+    change(root, "pretrain/mlm/*", **known)
     page = written(root).page
     assert (not page.overview.unlearnt) == is_learnt
     assert [one.without_context for one in page.arms if "mlm)" in one.label] == ["5.580"]
@@ -629,10 +596,7 @@ def test_a_difference_that_rests_on_collapsed_runs_says_so_beside_its_verdict(
 def test_updates_that_were_left_out_are_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     assert "Sudden gradients" not in written(root).page.problems
-    path = root / "pretrain" / "mlm" / "seed-2" / "run.json"
-    state = json.loads(path.read_text())
-    state["facts"]["steps_left_out"] = [3, 466]
-    path.write_text(json.dumps(state))
+    change(root / "pretrain/mlm/seed-2", facts__steps_left_out=[3, 466])
     assert written(root).page.problems["Sudden gradients"] == [
         "pretrain/mlm/seed-2: without the update of step 3 and 466"
     ]
@@ -649,14 +613,8 @@ def test_what_scores_are_of(
         section(texts(written(root))["report.md"], "The table"),
         "Percent on the dev sets; ours is the mean ± the 95 % interval over",
     )
-    for folder in root.glob("finetune/*/*/mrpc/*"):
-        facts = {
-            "data": {"train_examples": 1000, "train_examples_available": 3668},
-            "num_evaluations": 2,
-        }
-        (folder / "run.json").write_text(
-            json.dumps(json.loads((folder / "run.json").read_text()) | {"facts": facts})
-        )
+    data = {"train_examples": 1000, "train_examples_available": 3668}
+    change(root, "finetune/*/*/mrpc/*", facts={"data": data, "num_evaluations": 2})
     found = texts(written(root))
     assert "was scored several times on the way" in found["report.md"]
     for text in ("was scored several times on the way", "trained on 1,000 of 3,668"):
@@ -694,14 +652,8 @@ def test_what_is_not_matched_says_why(
 @pytest.mark.usefixtures("no_pictures")
 def test_each_length_of_held_out_rows_is_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1,))
-    lengths = set()
-    for number, path in enumerate(sorted(root.glob("pretrain/*/*/run.json"))):
-        state = json.loads(path.read_text())
-        state["config"]["validation"]["seq_length"] = 32 * (1 + number % 2)
-        lengths.add(32 * (1 + number % 2))
-        path.write_text(json.dumps(state))
+    change(root, "pretrain/mlm/*", config__validation={"seq_length": 32})
     found = texts(written(root))
-    assert lengths == {32, 64}
     assert re.search("All held-out rows have (32 or 64|64 or 32) tokens", found["report.md"])
     assert re.search("in rows of (32 or 64|64 or 32)<", found["report.html"])
 

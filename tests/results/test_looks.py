@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from tests.report.writing import written
 from tests.results.words import judgement_note, verdict_label
 from tests.simulation import benchmark
 
@@ -29,11 +30,6 @@ from clozelab.results.experiment import find_experiment, load_experiment
 simulation = benchmark("looks")
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
-
-
-def written(root: Path, target: str = "report") -> Report:
-    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    return write_report(experiment, root, root / target, scale="demo")
 
 
 def claim(report: Report) -> Judgement:
@@ -174,7 +170,8 @@ def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writ
     # The note lies beside the runs: another report folder, or none, does not begin the count anew.
     shutil.rmtree(root / "report")
     assert all(
-        claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report")
+        claim(written(root, target=target)).is_exploratory
+        for target in ("report", "elsewhere", "report")
     )
     assert len(noted(root)) == 2
     # The data of the first look are what they were then.

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.records import change
+from tests.report import writing
 from tests.screens import shows
 
 from claims.analysis.schema import Scale
 from claims.report.pictures import use_style
 from clozelab.report import plots
-from clozelab.report.render import DRAWINGS, Report, write_latex, write_report
+from clozelab.report.render import DRAWINGS, Report, write_latex
 from clozelab.report.screen import print_page
 from clozelab.report.summaries import arm_labels
 from clozelab.results.experiment import find_experiment, load_experiment
@@ -65,8 +66,8 @@ def make_figure(
     return root
 
 
-def written(root: Path, name: str = FIGURE_5) -> Report:
-    return write_report(load_experiment(find_experiment(name)), root, root / "report", scale="demo")
+def written(root: Path) -> Report:
+    return writing.written(root, FIGURE_5)
 
 
 def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writers: Any) -> None:
@@ -235,7 +236,7 @@ def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: A
 
 def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
     writers.pretrain(tmp_path, "mlm", 1)
-    report = written(tmp_path, "table5_pretraining_tasks")
+    report = writing.written(tmp_path)
     shows("\n".join(headings(report)), "The table", "The claims")
     assert not (report.folder / "points.png").exists()
 
