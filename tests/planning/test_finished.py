@@ -26,9 +26,8 @@ WORDS = ["scale=demo", "finetune.task=mrpc", "finetune.row=mlm,ltr", "finetune.s
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> dict[str, Step]:
-    places = [f"runs_dir={tmp_path}", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
-    return {step.verb: step for step in make_steps(FOLDER, [*WORDS, *places])}
+def steps(folders: list[str]) -> dict[str, Step]:
+    return {step.verb: step for step in make_steps(FOLDER, [*WORDS, *folders])}
 
 
 def plan(steps: dict[str, Step], root: Path) -> Costing:

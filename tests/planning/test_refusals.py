@@ -90,28 +90,27 @@ def test_what_steps_are_not_made_of(experiment: str, words: Sequence[str], sente
 
 @pytest.mark.parametrize(("words", "sentence"), PLANS.values(), ids=PLANS)
 def test_what_plan_refuses(
-    words: Sequence[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: Sequence[str], sentence: str, folders: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Worker(monkeypatch)
-    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     with pytest.raises(ValueError, match=re.escape(sentence)):
         plan(["table5_pretraining_tasks", "scale=demo", *folders, *words])
 
 
-def test_a_text_that_prepare_refuses_is_not_planned(tmp_path: Path) -> None:
+def test_a_text_that_prepare_refuses_is_not_planned(tmp_path: Path, folders: list[str]) -> None:
     """As `prepare` would say it; a text that is not there yet is planned."""
     text = tmp_path / "a.jsonl.gz"
     rows = [json.dumps({"body": f"The cat number {number} sat."}) + "\n" for number in range(200)]
     text.write_bytes(gzip.compress("".join(rows).encode()))
-    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     words = ["pretrain", "scale=own", "objective=mlm", "--no-measure", *folders]
     with pytest.raises(ValueError, match=r"a\.jsonl\.gz: .* rows cannot be read .*text_field"):
         plan([*words, f"text={text}"])
     assert plan([*words, f"text={tmp_path / 'later'}"]) == 0
 
 
-def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path, capsys: Any) -> None:
-    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
+def test_a_student_is_planned_before_its_teacher_is_trained(
+    folders: list[str], capsys: Any
+) -> None:
     words = ["scale=demo", "pretrain.seed=1", "finetune.task=mrpc", *folders]
     assert plan(["distillation_retention", "--no-measure", *words]) == 0
     capsys.readouterr()
@@ -120,13 +119,12 @@ def test_a_student_is_planned_before_its_teacher_is_trained(tmp_path: Path, caps
     assert "does not exist" not in capsys.readouterr().out
 
 
-def test_an_encoder_that_is_measured_has_to_be_there(tmp_path: Path) -> None:
+def test_an_encoder_that_is_measured_has_to_be_there(tmp_path: Path, folders: list[str]) -> None:
     experiment = tmp_path / "mine.yaml"
     experiment.write_text(
         "columns:\n  - {name: Pairs, from: evaluate, task: blimp, metric: validation/accuracy}\n"
         "rows:\n  - {row: one, fixed_encoder: true, set: {encoder: nowhere, encoder_arm: null}}\n"
     )
-    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     with pytest.raises(ValueError, match="nowhere"):
         plan([str(experiment), "scale=laptop", "--no-measure", *folders])
 
