@@ -18,7 +18,6 @@ from tests.screens import Screens, refuses, shows
 
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
@@ -71,12 +70,6 @@ def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
         token_head = hidden * hidden + hidden + 2 * hidden + vocab
         pair_head = 2 * hidden + 2 if arm.name == "mlm_nsp" else 0
         assert arm.trained_parameters == arm.parameters + token_head + pair_head
-
-
-def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
-    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
-    arm = replace(next(arm for arm in demo if arm.name == "mlm_nsp"), config=base)
-    assert arm.trained_parameters == 110_106_428  # transformers' BertForPreTraining
 
 
 def test_an_adapted_arm_has_moments_of_what_is_trained(demo: list[Arm]) -> None:

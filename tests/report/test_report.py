@@ -458,18 +458,6 @@ def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
         written(tmp_path)
 
 
-def test_only_pretraining_so_far(make_runs: Callable[..., Path]) -> None:
-    report = written(make_runs({}))
-    assert (report.folder / "curves.png").is_file()
-    notes = re.findall(">([^<>]*no run[^<>]*)<", texts(report)["report.html"])
-    shows(
-        "\n".join(sorted({note.strip() for note in notes})),
-        "Dropping NSP costs SQuAD: not comparable here (no run on SQuAD F1 or a",
-        "Left-to-right costs SQuAD: not comparable here (no run on SQuAD F1 or a",
-        "no runs for MNLI-m, QNLI, MRPC, SST-2, SQuAD F1",
-    )
-
-
 def test_wording() -> None:
     assert [format_count(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == [
         "7",

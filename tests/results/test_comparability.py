@@ -592,32 +592,29 @@ def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root
     ]
 
 
-def test_rows_with_another_number_of_token_types_are_named(
-    experiment: Experiment, root: Path
+@pytest.mark.parametrize(
+    ("fact", "usual", "other", "words"),
+    [
+        ("token_types", 2, 1, "the token types of a pair: 1 (1 runs, e.g. ltr seed 1/1), 2"),
+        (
+            "max_seq_length",
+            384,
+            64,
+            "the length that texts are cut to: 64 tokens (1 runs, e.g. ltr seed 1/1), 384 tokens",
+        ),
+    ],
+)
+def test_what_runs_measured_otherwise_is_named_and_failed_runs_are_not(
+    experiment: Experiment, root: Path, fact: str, usual: int, other: int, words: str
 ) -> None:
-    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no
-    secret.
+    """No bar to a claim, and no secret: an encoder that never met a second segment gives pairs one
+    token type.
     """
-    change(root, "finetune/*/*/*/*", facts__data={"token_types": 2})
+    change(root, "finetune/*/*/*/*", facts__data={fact: usual})
     assert unequal(experiment, root) == []
-    change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
-    (line,) = unequal(experiment, root)
-    assert line == (
-        "fine-tuning runs on mrpc differ in the token types of a pair: 1 (6 runs, e.g. ltr seed"
-        " 1/1), 2 (6 runs, e.g. mlm seed 1/1)"
-    )
-
-
-def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
-    experiment: Experiment, root: Path
-) -> None:
-    change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
-    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})
+    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={fact: other})
     (line,) = problems(build_table(experiment, find(root)))["Unequal"]
-    assert line == (
-        "fine-tuning runs on mrpc differ in the length that texts are cut to: 64 tokens (1 runs,"
-        " e.g. ltr seed 1/1), 384 tokens (11 runs, e.g. ltr seed 1/2)"
-    )
+    assert line == f"fine-tuning runs on mrpc differ in {words} (11 runs, e.g. ltr seed 1/2)"
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
     assert unequal(experiment, root) == []
 

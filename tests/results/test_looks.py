@@ -22,7 +22,7 @@ from tests.simulation import benchmark
 
 from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Judgement, run_interim_analysis
+from claims.analysis.verdicts import Judgement
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.report.screen import print_page
 from clozelab.results.experiment import find_experiment, load_experiment
@@ -289,14 +289,3 @@ def test_four_of_five_repetitions_decide_at_the_forecast(
     (count,) = {one.decisive_seeds for one in found}
     assert count is not None
     assert decided(count) >= 0.75 and decided(min(simulation.former(found))) < 0.7
-
-
-def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
-    from claims.analysis.verdicts import judge
-    from clozelab.results.table import build_table
-    from clozelab.runs.find import find
-
-    table = build_table(
-        load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS))
-    )
-    assert judge(table) == run_interim_analysis(table, table.runs.root).judgements

@@ -135,25 +135,6 @@ def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
     assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
 
 
-def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
-    for epochs, gain in ((3, 0.0), (6, 2.0)):
-        for seed in (1, 2):
-            for task, score in (("mrpc", 70.0), ("sst2", 80.0)):
-                writers.finetune(
-                    tmp_path / str(epochs),
-                    "mlm",
-                    task,
-                    (seed, 1),
-                    score + gain,
-                    config={"epochs": epochs},
-                )
-        say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
-    table = infer_table(find(tmp_path))
-    assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
-    assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
-    assert {one.ours for one in differences(table)} == {"+2.0"} and not table.runs.damaged
-
-
 def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:
     """Whatever the record declares: value and unit of a column agree."""
     for arm in ("mlm", "ltr"):
