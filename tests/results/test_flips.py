@@ -185,26 +185,6 @@ def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     assert missing_in(found) == "no complete run of LTR & No NSP"
 
 
-def test_equality_has_to_be_shown(experiment: Experiment, lab: Lab) -> None:
-    """Not significantly different is not yet alike: a wide interval around a small mean decides
-    nothing.
-    """
-    near = AS_CLAIMED | {("mlm_nsp", "sst2"): 80.2}
-    assert (
-        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict
-        == Verdict.HOLDS
-    )
-    assert (
-        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=2.0))["alike"].verdict
-        == Verdict.INCONCLUSIVE
-    )
-    far = AS_CLAIMED | {("mlm_nsp", "sst2"): 84.0}
-    assert (
-        verdicts(experiment, lab.write(far, PERPLEXITIES, wobble=0.1))["alike"].verdict
-        == Verdict.CONTRADICTED
-    )
-
-
 def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab) -> None:
     level = scores(**dict.fromkeys(ROWS, 70.0))
     root = lab.write(level | {("ltr", "mrpc"): 66.9}, dict.fromkeys(PERPLEXITIES, 25.0), wobble=1.0)

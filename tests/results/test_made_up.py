@@ -21,7 +21,6 @@ from claims.analysis.verdicts import (
     judge,
     run_interim_analysis,
 )
-from clozelab.planning.choice import power_study
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.record import Record, Score
@@ -134,23 +133,6 @@ def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
     assert [one.verdict for one in found] == [Verdict.INCONCLUSIVE] * 3
     chosen = nearest(found, ruled)
     assert chosen is not None and chosen.claim.text == "r"
-
-
-def test_a_plan_counts_as_the_judge_does(declare: Any) -> None:
-    claims = [claim("t", "b", "a", primary=True), claim("u", "a", "c", primary=True)]
-    assert power_study(declare(claims=claims), {"task": {"": "percent"}}, 2.0).families == [
-        [0],
-        [1],
-        [],
-    ]
-    bits = {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}
-    of_bits = {"text": "t", "compare": ["b", "a", "m"], "direction": "lower"}
-    assert power_study(declare(columns=[bits], claims=[of_bits]), {"m": {}}, 2.0).unknown == ["t"]
-    # A column that names no score has the task's main one, here an error in points.
-    plain = {"name": "task", "task": "task"}
-    of_points = declare(columns=[plain], claims=[claim("t", "b", "a", primary=True)])
-    assert power_study(of_points, {"task": {"": "points"}}, 2.0).unknown == ["t"]
-    assert power_study(of_points, {"task": {"": "percent"}}, 2.0).unknown == []
 
 
 def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> None:
