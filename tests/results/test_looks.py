@@ -23,9 +23,9 @@ from tests.simulation import benchmark
 from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
-from clozelab.report.render import Report, write_latex, write_report
+from clozelab.report.render import Report, write_latex
 from clozelab.report.screen import print_page
-from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import find_experiment
 
 simulation = benchmark("looks")
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -63,9 +63,7 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
         ("points: 9", "points: 5"),
     ):
         path.write_text(f"{text.rstrip()}\n{within}\n".replace(*change))
-        found = write_report(
-            load_experiment(folder), root, root / "report", scale="demo"
-        ).judgements
+        found = written(root, str(folder)).judgements
         seen[change[1]] = {one.claim.id: one.breaches for one in found if one.is_exploratory}
     page = (root / "report" / "report.md").read_text()
     assert "that rows differ by less than a margin gets “holds” only if" in page
@@ -78,12 +76,12 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
     # a name is no claim
     nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")
     path.write_text(nameless)
-    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    found = written(root, str(folder)).judgements
     assert not any(one.is_exploratory for one in found)
     look, *_ = noted(root)
     # of a look that did not note them
     (root / ANALYSIS_LOG).write_text(json.dumps(look | {"claims": {}}) + "\n")
-    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    found = written(root, str(folder)).judgements
     assert not any(one.is_exploratory for one in found)
 
 
