@@ -24,14 +24,17 @@ DIFFERENCES = (2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9)
 DESIGN = SequentialDesign(first=3, most=8)
 
 
+def of_given_encoders(made: ScoreTable) -> ScoreTable:
+    rows = [row.model_copy(update={"fixed_encoder": True, "arm": None}) for row in made.spec.rows]
+    return replace(made, spec=made.spec.model_copy(update={"rows": tuple(rows)}))
+
+
 def table(seeds: int) -> ScoreTable:
     first = {(1, seed): 70.0 + one for seed, one in enumerate(DIFFERENCES[:seeds], 1)}
     second = dict.fromkeys(first, 70.0)
     claim = read_claim({"text": "c", "compare": ["a", "b", "t"], "direction": "higher"})
-    made = make_score_table(Scores({("a", "t"): first, ("b", "t"): second}), [claim], DESIGN)
-    given = {"fixed_encoder": True, "arm": None}
-    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
-    return replace(made, spec=made.spec.model_copy(update={"rows": rows}))
+    scores = Scores({("a", "t"): first, ("b", "t"): second})
+    return of_given_encoders(make_score_table(scores, [claim], DESIGN))
 
 
 def test_the_p_is_that_of_all_analyses_of_fine_tuning_seeds(tmp_path: Path) -> None:
@@ -94,10 +97,7 @@ def test_a_missing_run_takes_one_pair_from_a_difference_of_differences(tmp_path:
     del scores["a", "u"][1, 9]
     words = {"text": "c", "compare": ["a", "b", "t"], "against": ["a", "b", "u"]}
     claim = read_claim(words | {"direction": "higher"})
-    made = make_score_table(Scores(scores), [claim])
-    given = {"fixed_encoder": True, "arm": None}
-    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
-    whole = replace(made, spec=made.spec.model_copy(update={"rows": rows}))
+    whole = of_given_encoders(make_score_table(Scores(scores), [claim]))
     (judgement,) = run_interim_analysis(whole, tmp_path).judgements
     expected = float(stats.ttest_1samp(DIFFERENCES[:8], 0.0).pvalue)
     assert judgement.p_value == pytest.approx(expected)

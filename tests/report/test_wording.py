@@ -261,55 +261,34 @@ def test_a_claim_about_all_columns_names_each() -> None:
 
 LINES = Crossover("new", "old", "", 0.05, 1.0, point=None, level_stretches=(), leader=None)
 IN_TOKENS = replace(LINES, unit="tokens", start=5e4, end=1e6, point=2.5e5)
+IN_FLOPS = replace(IN_TOKENS, unit="flops", point=2.5e12)
+IN_SECONDS = replace(IN_TOKENS, unit="seconds", point=600.0)
+WHOLE = "5 % of the steps to 100 % of the steps"
+CROSSINGS = {
+    "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]": replace(
+        IN_TOKENS, level_stretches=((2.07e5, 2.88e5),)
+    ),
+    "new overtakes old at 2.5e+12 FLOPs; 95 % interval: up to 1e+05 FLOPs": replace(
+        IN_FLOPS, level_stretches=((5e4, 1e5),)
+    ),
+    "new overtakes old at 10.0 min; 95 % interval: anywhere": replace(
+        IN_SECONDS, level_stretches=((5e4, 1e6),)
+    ),
+    "new goes past, in the mean, old at 250 k tokens": IN_TOKENS,
+    "no crossing in the claimed direction between 5 % of the steps and 100 % of the steps": LINES,
+    f"no crossing: old leads at every point from {WHOLE}": replace(LINES, leader="old"),
+    f"no crossing: old leads at every point from {WHOLE}; that both are level is not excluded up to"
+    " 10 % of the steps or from 50 % of the steps on": replace(
+        LINES, leader="old", level_stretches=((0.05, 0.1), (0.5, 1.0))
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("crossover", "holds", "sentence"),
-    [
-        (
-            replace(IN_TOKENS, level_stretches=((2.07e5, 2.88e5),)),
-            True,
-            "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]",
-        ),
-        (IN_TOKENS, False, "new goes past, in the mean, old at 250 k tokens"),
-        (
-            replace(IN_TOKENS, unit="flops", point=2.5e12, level_stretches=((5e4, 1e5),)),
-            True,
-            "new overtakes old at 2.5e+12 FLOPs; 95 % interval: up to 1e+05 FLOPs",
-        ),
-        (
-            replace(IN_TOKENS, unit="seconds", point=600.0, level_stretches=((5e4, 1e6),)),
-            True,
-            "new overtakes old at 10.0 min; 95 % interval: anywhere",
-        ),
-        (
-            LINES,
-            False,
-            "no crossing in the claimed direction between 5 % of the steps and 100 % of the steps",
-        ),
-        (
-            replace(LINES, leader="old"),
-            False,
-            "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps",
-        ),
-        (
-            replace(LINES, leader="old", level_stretches=((0.05, 0.1), (0.5, 1.0))),
-            False,
-            (
-                "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps;"
-                " that both are level is not excluded up to 10 % of the steps or from 50 % of the"
-                " steps on"
-            ),
-        ),
-    ],
-)
-def test_where_lines_cross(crossover: Crossover, holds: bool, sentence: str) -> None:
-    assert (
-        wording.judgement_note(
-            judgement(crossover=crossover, verdict=Verdict.HOLDS if holds else Verdict.CONTRADICTED)
-        )
-        == sentence
-    )
+@pytest.mark.parametrize("sentence", CROSSINGS)
+def test_where_lines_cross(sentence: str) -> None:
+    verdict = Verdict.HOLDS if "overtakes" in sentence else Verdict.CONTRADICTED
+    judged = judgement(crossover=CROSSINGS[sentence], verdict=verdict)
+    assert wording.judgement_note(judged) == sentence
 
 
 # -- types of claims -------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ the first.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,29 +259,40 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 # -- given encoders --------------------------------------------------------------------------------
 
 
-def write_tunings(
-    root: Path, writers: Any, scores: dict[str, list[float]], encoders: dict[str, str], **seeds: str
-) -> None:
-    """Fine-tunings of a row by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
+Tunings = Callable[..., Path]
 
-    `encoders`: row -> the scale that has pre-trained its encoder, "" for a given one. `seeds`: row
-    -> "pretrain_seed" where that is what its runs differ in.
+
+@pytest.fixture
+def write_tunings(tmp_path: Path, writers: Any) -> Tunings:
+    """Fine-tunings of two rows by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
+
+    write_tunings(first, over_encoders, below): the first row and `public`, whose encoder is given.
+    So is that of the first row, unless it is called `ours`: a scale has pre-trained it. The runs of
+    rows `over_encoders` differ in their pre-training seed.
     """
-    for row, values in scores.items():
-        for number, score in enumerate(values, start=1):
-            pair = (number, 1) if seeds.get(row) == "pretrain_seed" else (1, number)
+
+    def write(first: str = "further", over_encoders: Sequence[str] = (), below: str = "") -> Path:
+        root = tmp_path / below
+        for (row, scores), number in product(
+            ((first, FURTHER), ("public", PUBLIC)), range(1, len(FURTHER) + 1)
+        ):
+            pair = (number, 1) if row in over_encoders else (1, number)
             config = {"initialisation": "pretrained", "encoder_arm": "mlm_nsp"}
-            writers.finetune(root, row, "mrpc", pair, score, config=config)
-            name = f"weights of {row}"
-            if encoders[row] == "own" and seeds.get(row) == "pretrain_seed":
-                name = f"weights of {row}, seed {number}"
-            shape = {"scale": encoders[row], "num_hidden_layers": 6, "hidden_size": 384}
+            writers.finetune(root, row, "mrpc", pair, scores[number - 1], config=config)
+            weights = f"weights of {row}"
+            if row == "ours" and row in over_encoders:
+                weights += f", seed {number}"
+            shape = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
+            scale = "own" if row == "ours" else ""
             change(
                 root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}",
-                inputs={"encoder": name},
-                facts__encoder=shape | {"num_attention_heads": 12, "parameters": 22_713_216},
+                inputs={"encoder": weights},
+                facts__encoder=shape | {"scale": scale, "parameters": 22_713_216},
                 overrides=[f"encoder=weights/{row}", f"row={row}", f"seed={number}"],
             )
+        return root
+
+    return write
 
 
 FURTHER = [80.0, 81.5, 81.0, 82.5]
@@ -287,12 +300,10 @@ PUBLIC = [78.0, 79.0, 77.5, 79.5]
 
 
 def test_two_given_encoders_are_judged_by_their_fine_tunings(
-    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write_tunings: Tunings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Student's t over fine-tuning seeds, as scipy has it; and the page says what that is about."""
-    write_tunings(
-        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
-    )
+    write_tunings()
     table = infer_table(find(tmp_path))
     assert all(row.fixed_encoder for row in table.experiment.rows)
     (difference,) = differences(table)
@@ -314,12 +325,9 @@ def test_two_given_encoders_are_judged_by_their_fine_tunings(
     capsys.readouterr()
 
 
-def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+def test_a_given_encoder_has_no_pre_training_seeds(write_tunings: Tunings) -> None:
     """Also where `pretrain_seed=1,2,3` has made its fine-tunings."""
-    seeds = {"further": "pretrain_seed", "public": "pretrain_seed"}
-    scores = {"further": FURTHER, "public": PUBLIC}
-    write_tunings(tmp_path, writers, scores, {"further": "", "public": ""}, **seeds)
-    table = infer_table(find(tmp_path))
+    table = infer_table(find(write_tunings(over_encoders=("further", "public"))))
     assert table.most_common_basis == FINETUNING_SEEDS
     (difference,) = differences(table)
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
@@ -327,12 +335,10 @@ def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any)
 
 
 def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
-    tmp_path: Path, writers: Any
+    tmp_path: Path, write_tunings: Tunings
 ) -> None:
     """Another pre-training seed of its recipe would give another encoder."""
-    write_tunings(
-        tmp_path, writers, {"ours": FURTHER, "public": PUBLIC}, {"ours": "own", "public": ""}
-    )
+    write_tunings("ours")
     (difference,) = differences(infer_table(find(tmp_path)))
     assert difference.p == "" and "over fine-tuning seeds only" in difference.note
     (named,) = differences(infer_table(find(tmp_path), ["ours"]))
@@ -344,25 +350,19 @@ def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
         main([str(tmp_path), "seed=1"])
 
 
-def test_a_given_encoder_beside_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+def test_a_given_encoder_beside_pre_training_seeds(write_tunings: Tunings) -> None:
     """With the other row's pre-training seeds they are pairs; without them one pair is left."""
-    scores = {"ours": FURTHER, "public": PUBLIC}
-    scales = {"ours": "own", "public": ""}
-    both = tmp_path / "both"
-    write_tunings(both, writers, scores, scales, ours="pretrain_seed", public="pretrain_seed")
+    both = write_tunings("ours", ("ours", "public"), below="both")
     (difference,) = differences(infer_table(find(both)))
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
-    one = tmp_path / "one"
-    write_tunings(one, writers, scores, scales, ours="pretrain_seed")
+    one = write_tunings("ours", ("ours",), below="one")
     (difference,) = differences(infer_table(find(one)))
     assert difference.p == ""
     assert "give public the pretrain_seed= of ours" in difference.note
 
 
-def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, writers: Any) -> None:
-    write_tunings(
-        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
-    )
+def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, write_tunings: Tunings) -> None:
+    write_tunings()
     second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"
     change(second, inputs={"encoder": "another"})
     table = infer_table(find(tmp_path))
