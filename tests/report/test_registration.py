@@ -14,11 +14,7 @@ from tests.screens import refuses, shows
 
 from clozelab.planning.steps import make_steps
 from clozelab.report import registration
-from clozelab.report.registration import (
-    REGISTRATION_FILE,
-    read_registration,
-    registration_summary,
-)
+from clozelab.report.registration import REGISTRATION_FILE, read_registration, registration_summary
 from clozelab.report.render import write_sweep_report
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
@@ -32,10 +28,14 @@ SAID = {
 WORDS = ["scale=demo", "pretrain.seed=1", "finetune.pretrain_seed=1", "finetune.seed=1"]
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment that was registered on 2026-11-22; its runs go below `runs`."""
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """An experiment that was registered on 2026-11-22; its runs go below `runs`."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "paper.yaml").write_text(json.dumps(SAID))
@@ -173,10 +173,7 @@ MEASURED = {
 }
 
 
-def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     declared(folder, **MEASURED)
     there = ["scale=demo", f"runs_dir={tmp_path / 'runs'}", "finetune.seed=1"]
@@ -201,10 +198,7 @@ def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
         )
 
 
-def test_every_rate_that_a_row_tries_is_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+def test_every_rate_that_a_row_tries_is_registered(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     declared(folder, sweeps={"finetune": {"learning_rate": "1e-4,2e-4"}})
     assert verb(words(folder)) == 0

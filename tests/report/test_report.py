@@ -540,10 +540,7 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
     group = report.page.table.groups[0]
     column = [heading.name for heading in group.headings].index("MRPC")
     cells = {row.label: row.cells[column] for row in group.rows}
-    assert (cells["No pre-training"].mean, cells["No pre-training"].half) == (
-        "68.4",
-        "collapsed",
-    )
+    assert (cells["No pre-training"].mean, cells["No pre-training"].half) == ("68.4", "collapsed")
     assert cells["No NSP"].half.startswith("± ")
     text = texts(report)["report.md"]
     shows(

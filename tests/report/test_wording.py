@@ -223,10 +223,7 @@ def test_a_difference_that_no_claim_is_about_says_what_it_rests_on() -> None:
 
 def test_several_differences_are_counted() -> None:
     lacking = replace(
-        CONTRAST,
-        label="LTR − No NSP",
-        difference=None,
-        exclusions=Exclusions(missing=NO_RUN),
+        CONTRAST, label="LTR − No NSP", difference=None, exclusions=Exclusions(missing=NO_RUN)
     )
     judged = judgement(CONTRAST, lacking, verdicts=(Verdict.HOLDS, Verdict.INCONCLUSIVE))
     assert wording.judgement_note(judged) == (
@@ -355,12 +352,7 @@ def test_a_margin_is_explained_by_the_type_of_claim(name: str) -> None:
     reading = str(
         templates()
         .get_template("reading.txt.j2")
-        .render(
-            experiment=experiment,
-            family=1,
-            selection="",
-            has_forecasts=False,
-        )
+        .render(experiment=experiment, family=1, selection="", has_forecasts=False)
     )
     assert ("that rows differ by less than a margin" in reading) == (name == "EquivalenceClaim")
     assert ("A claim with one margin" in reading) == (

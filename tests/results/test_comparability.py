@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 from tests.results.made_runs import MadeRuns
-from tests.results.words import (
-    NOTHING,
-    incomparability_of,
-    judgement_note,
-    missing_in,
-    why_barred,
-)
+from tests.results.words import NOTHING, incomparability_of, judgement_note, missing_in, why_barred
 
 from claims.analysis.comparability import Exclusion
 from claims.analysis.verdict_codes import Verdict
@@ -125,9 +119,7 @@ def test_settings_are_compared_seed_by_seed(runs: MadeRuns) -> None:
 def test_another_search_over_learning_rates(runs: MadeRuns) -> None:
     runs.change("finetune/mlm/*/*/*", config__learning_rate=1e-4)
     runs.change(
-        "finetune/ltr/*/*/*",
-        config__learning_rate=5e-5,
-        config__optimizer={"learning_rate": 5e-5},
+        "finetune/ltr/*/*/*", config__learning_rate=5e-5, config__optimizer={"learning_rate": 5e-5}
     )
     assert protocol_differences(runs) == "learning_rate 5e-05 against 0.0001"
 
@@ -283,10 +275,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(runs: MadeRuns) -> None:
     """
     module = {"_target_": FEATURES["task.module._target_"], "features": "last"}
     runs.change(
-        "finetune/ltr/*/*/*",
-        row_delta=FEATURES,
-        config__task__module=module,
-        config__head="bilstm",
+        "finetune/ltr/*/*/*", row_delta=FEATURES, config__task__module=module, config__head="bilstm"
     )
     runs.change("finetune/mlm/*/*/*", config__head="linear")
     assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
@@ -301,8 +290,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(runs: MadeRuns) -> None:
     assert protocol_differences(runs) == "epochs 9 against none"
     # Two such rows differ in which layers, and in what refers to that.
     runs.change(
-        "finetune/mlm/*/*/*",
-        row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
+        "finetune/mlm/*/*/*", row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9}
     )
     tuned = find(runs.root).finetune
     of_mlm = [run for run in tuned if run.name == "mlm"]
@@ -394,10 +382,7 @@ def train(
     ],
 )
 def test_an_arm_of_other_steps(
-    runs: MadeRuns,
-    is_its_own: bool,
-    matched_by: str | None,
-    unmatched: str | None,
+    runs: MadeRuns, is_its_own: bool, matched_by: str | None, unmatched: str | None
 ) -> None:
     shorter = composed(runs, "ltr", "steps_factor=0.4")
     for arm in ("mlm_nsp", "mlm"):
@@ -456,8 +441,7 @@ def test_how_the_work_is_laid_out_is_no_protocol(
     runs: MadeRuns, stage: str, key: str, value: Any, verdict: str
 ) -> None:
     runs.change(
-        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"),
-        **{f"config__{key}": value},
+        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config__{key}": value}
     )
     assert runs.judge().verdict == verdict
 
@@ -504,9 +488,7 @@ def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:
     runs.make(means, below="other")
     for row, encoder in (("ltr", "one"), ("ltr_bilstm", "one"), ("ltr_bilstm", "another")):
         runs.change(
-            f"finetune/{row}/*/*/*",
-            config__initialisation="pretrained",
-            inputs__encoder=encoder,
+            f"finetune/{row}/*/*/*", config__initialisation="pretrained", inputs__encoder=encoder
         )
         table = runs.table()
         reason = why_barred(table, "ltr", "ltr_bilstm", ("squad_v1",))

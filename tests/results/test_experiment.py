@@ -14,16 +14,10 @@ import pytest
 from tests import forked
 from tests.results.words import read_claim
 
-from claims.analysis.schema import (
-    Part,
-)
+from claims.analysis.schema import Part
 from clozelab.report.page import statistic_of
 from clozelab.results import experiment
-from clozelab.results.experiment import (
-    find_experiment,
-    list_experiments,
-    load_experiment,
-)
+from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.results.units import scale_without_runs
 from clozelab.stages import register, report
 from clozelab.text.paths import EXPERIMENTS_DIR
@@ -75,10 +69,7 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_three_kinds_of_columns(tmp_path: Path) -> None:
     mnli, mrpc, facts, mean = load_experiment(write(tmp_path, TABLE)).columns
     units = [scale_without_runs(column).unit for column in (facts, mnli)]
-    assert units == ["perplexity", "percent"] and mean.parts == (
-        (Part("MNLI"),),
-        (Part("MRPC"),),
-    )
+    assert units == ["perplexity", "percent"] and mean.parts == ((Part("MNLI"),), (Part("MRPC"),))
     assert [bool(one.task) for one in (mnli, mrpc, facts, mean)] == [True, True, False, False]
     assert (
         mnli.accepts("snli_95k", None)
@@ -157,7 +148,7 @@ REFUSED = {
         "": "columns.0: a column has one of task, from: pretrain and mean_of",
     },
     "from: pretrain": {
-        "from: pretraining": "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left",
+        "from: pretraining": "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left"
     },
     ", metric: validation/perplexity": {"": "columns.2: a column from pretrain has a metric"},
     "[MNLI, MRPC]": {
@@ -170,7 +161,7 @@ REFUSED = {
         "[MNLI, MRPC], stand_ins: [x]": "columns.3: stand_ins, benchmarks and a metric belong",
     },
     "task: mrpc": {
-        "task: mrpc, from: evaluate": "columns.3: mean_of: tasks and measures have seeds of their",
+        "task: mrpc, from: evaluate": "columns.3: mean_of: tasks and measures have seeds of their"
     },
     "name: MRPC": {"name: MNLI": "columns: name 'MNLI' is there twice"},
     "3.99, 78.5]": {
@@ -178,7 +169,7 @@ REFUSED = {
         "3.99, high]": "rows.1.cells.3 is 'high'; it is a list with a number, or null",
     },
     "floor: small": {
-        "floor: smal": "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?",
+        "floor: smal": "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?"
     },
     "row: base,": {
         "row: small,": "rows: row 'small' is there twice",

@@ -15,12 +15,7 @@ from tests.records import made_up, table_of
 from tests.results.words import incomparability_of, role_of
 
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import (
-    Judgement,
-    detectable_difference,
-    judge,
-    run_interim_analysis,
-)
+from claims.analysis.verdicts import Judgement, detectable_difference, judge, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
 from clozelab.runs.record import Record, Score
@@ -239,10 +234,7 @@ def test_an_encoder_on_the_way_has_not_the_last_ones_figures(declare: Any) -> No
         row: len(cell.scores)
         for (row, key), cell in table.cells.items()
         if key.startswith("pretrain")
-    } == {
-        "a": 3,
-        "early": 0,
-    }
+    } == {"a": 3, "early": 0}
 
 
 @pytest.mark.parametrize("key", ["validation/loss", "validation/loss/books"])

@@ -470,9 +470,7 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
                 baselines={"bag of words": {"f1": 0.7}},
             )
         change(
-            tmp_path,
-            f"finetune/{row}/*/*/*",
-            **{"scores__validation/f1__positive_label": label},
+            tmp_path, f"finetune/{row}/*/*/*", **{"scores__validation/f1__positive_label": label}
         )
 
     write("first", 60.0, "ok")

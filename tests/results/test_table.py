@@ -122,13 +122,7 @@ def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> Non
     data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}
     scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
     one = run(
-        "large",
-        "mnli",
-        scores,
-        num_examples=9815,
-        synthetic=synthetic,
-        title="MNLI-m",
-        data=data,
+        "large", "mnli", scores, num_examples=9815, synthetic=synthetic, title="MNLI-m", data=data
     )
     table = table_of("table1_glue", one)
     names = (
@@ -181,8 +175,7 @@ def test_one_run_on_generated_files_leaves_the_real_ones_their_columns(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("row", "task", "generator"),
-    [("try", "rte", None), ("a", "cola", "microworld")],
+    ("row", "task", "generator"), [("try", "rte", None), ("a", "cola", "microworld")]
 )
 def test_what_no_cell_shows_makes_no_page_of_generated_data(
     tmp_path: Path, row: str, task: str, generator: str | None
@@ -202,9 +195,7 @@ def test_what_no_cell_shows_makes_no_page_of_generated_data(
     [((100, 100), ("bag of words", 65.0), (100, 1000)), ((100, 500), None, None)],
 )
 def test_sizes_of_training_share_no_baseline(
-    sizes: tuple[int, int],
-    baseline: tuple[str, float] | None,
-    trained_on: tuple[int, int] | None,
+    sizes: tuple[int, int], baseline: tuple[str, float] | None, trained_on: tuple[int, int] | None
 ) -> None:
     """A simple method learns from as many examples as the run that it stands beside."""
     runs = []
@@ -312,12 +303,7 @@ def test_the_size_of_another_split_is_not_compared() -> None:
     nowhere beside it.
     """
     runs = [
-        run(
-            row,
-            "rte",
-            score + wobble * (seed % 3),
-            pretrain_seed=seed,
-        )
+        run(row, "rte", score + wobble * (seed % 3), pretrain_seed=seed)
         for (row, score, wobble), seed in product(
             (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2)), range(1, 7)
         )
@@ -354,12 +340,7 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
 
 
 def test_stand_in_speaks_for_one_column_only() -> None:
-    found = run(
-        "given",
-        "snli_95k",
-        80.0,
-        stand_in_for="mnli",
-    )
+    found = run("given", "snli_95k", 80.0, stand_in_for="mnli")
     table = table_of("table1_glue", found)
     assert [one.column.name for one in table.with_results if one.column] == ["MNLI-m"]
 
@@ -389,13 +370,7 @@ def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
 
     def cell_of(*scores: tuple[float, int, float]) -> Cell:
         runs = [
-            run(
-                "given",
-                "rte",
-                score,
-                learning_rate=rate,
-                seed=seed,
-            )
+            run("given", "rte", score, learning_rate=rate, seed=seed)
             for rate, seed, score in scores
         ]
         return table_of("table1_glue", *runs).cells["given", "rte"]

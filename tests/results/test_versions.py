@@ -164,9 +164,7 @@ def test_runs_on_an_encoder_that_was_trained_anew_stay(runs: MadeRuns) -> None:
     for row in ("mlm", "ltr"):
         runs.change(f"finetune/{row}/*/*/*", config__encoder_arm=row)
     runs.change(
-        "finetune/*/*/*/*",
-        config__initialisation="pretrained",
-        inputs__encoder=encoders[old],
+        "finetune/*/*/*/*", config__initialisation="pretrained", inputs__encoder=encoders[old]
     )
     runs.change("finetune/mlm/*/*/seed-2", inputs__encoder=encoders[new])
     table = runs.table()

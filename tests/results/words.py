@@ -13,12 +13,7 @@ from claims.analysis.schema import BaseClaim, Claim
 from claims.analysis.scores import Cell, DataColumn
 from claims.analysis.verdicts import Judgement
 from claims.report import claims, wording
-from claims.report.wording import (
-    crossover_interval,
-    crossover_place,
-    judgement_note,
-    verdict_label,
-)
+from claims.report.wording import crossover_interval, crossover_place, judgement_note, verdict_label
 from claims.text.phrases import signed
 from clozelab.results.table import ResultTable
 
