@@ -394,7 +394,8 @@ def test_the_worker_compiles_what_a_run_compiles(
     assert asked["hardware"]["compile"] == "auto"
     for choice, expected in (("auto", []), ("true", [False]), ("whole", [False, True])):
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
-        pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
+        hardware = choose_hardware(**asked["hardware"] | {"compile": choice})
+        assert len(pretraining_ticks(asked, hardware)) >= 2
         assert compiled == expected, "on the CPU `auto` compiles nothing"
 
 
