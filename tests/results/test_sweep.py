@@ -137,6 +137,19 @@ def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
     assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
 
 
+def test_what_a_sweep_of_fine_tunings_varies_bars_no_difference(
+    tmp_path: Path, writers: Any
+) -> None:
+    for epochs, gain in ((3, 0.0), (6, 2.0)):
+        for seed in (1, 2, 3):
+            score = 70.0 + gain + 0.01 * seed * gain
+            config = {"epochs": epochs}
+            writers.finetune(tmp_path / str(epochs), "mlm", "mrpc", (seed, 1), score, config=config)
+        say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
+    (found,) = differences(infer_table(find(tmp_path)))
+    assert (found.row, found.first, found.p) == ("epochs=6", "epochs=3", "p < 0.001")
+
+
 def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:
     """Whatever the record declares: value and unit of a column agree."""
     for arm in ("mlm", "ltr"):
