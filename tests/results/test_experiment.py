@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import forked
 from tests.results.words import read_claim
 
 from claims.analysis.schema import Part
+from clozelab.cli import main
 from clozelab.report.page import statistic_of
 from clozelab.results import experiment
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
@@ -266,15 +266,15 @@ def test_a_name_that_no_line_has_is_refused(table5: Path, old: str, new: str, me
 
 
 @pytest.mark.parametrize("verb", ["plan", "report"])
-def test_a_verb_refuses_arms_and_rows_in_files_of_their_own(table5: Path, verb: str) -> None:
+def test_a_verb_refuses_arms_and_rows_in_files_of_their_own(
+    table5: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (table5 / "row").mkdir()
     (table5 / "row/mlm.yaml").write_text("# @package _global_\nhead: bilstm\n")
-    words = [sys.executable, "-m", "clozelab", verb, str(table5), f"runs_dir={table5}/runs"]
-    done = forked.run(
-        words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}
-    )
-    assert done.returncode == 1 and not done.stdout and not (table5 / "runs").exists()
-    assert f"error: {table5}/row/mlm.yaml: arms and rows are no files of their own" in done.stderr
+    assert main([verb, str(table5), f"runs_dir={table5}/runs"]) == 1
+    printed = capsys.readouterr()
+    assert not printed.out and not (table5 / "runs").exists()
+    assert f"error: {table5}/row/mlm.yaml: arms and rows are no files of their own" in printed.err
 
 
 RATES = """\
