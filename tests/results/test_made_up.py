@@ -208,7 +208,7 @@ def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
 
 
 def trained(
-    arm: str, seed: int, loss: float, key: str = "validation/loss", **config: Any
+    arm: str, seed: int, loss: float, key: str = "validation/loss", /, **config: Any
 ) -> Record:
     return run(
         "pretrain",
