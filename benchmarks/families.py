@@ -314,7 +314,7 @@ class Member:
         return Turn((time.process_time() - cpu) / flops, (time.perf_counter() - wall) / flops)
 
 
-def random_words(rows: int) -> Any:
+def random_words(rows: int, vocab_size: int = VOCAB_SIZE) -> Any:
     """Shards of one document of sentences of one word each, so that they fill every row."""
     import numpy as np
 
@@ -322,12 +322,12 @@ def random_words(rows: int) -> Any:
 
     count = (rows + 1) * SEQ_LENGTH
     return TokenShards(
-        tokens=TokenStream([np.random.default_rng(0).integers(1000, VOCAB_SIZE, count)]),
+        tokens=TokenStream([np.random.default_rng(0).integers(1000, vocab_size, count)]),
         sentence_offsets=np.arange(count + 1),
         document_offsets=np.array([0, count]),
         document_source=np.zeros(1, dtype=np.uint8),
         source_names=("random",),
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         unigram_entropy=0.0,
         fingerprint="",
     )

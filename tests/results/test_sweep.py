@@ -5,8 +5,7 @@ the first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -272,26 +271,22 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 # -- given encoders --------------------------------------------------------------------------------
 
 
-Tunings = Callable[..., Path]
+def write_tunings(
+    root: Path,
+    writers: Any,
+    scores: Mapping[str, Sequence[float]],
+    over_encoders: Sequence[str] = (),
+) -> None:
+    """Fine-tunings of rows by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
 
-
-@pytest.fixture
-def write_tunings(tmp_path: Path, writers: Any) -> Tunings:
-    """Fine-tunings of two rows by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
-
-    write_tunings(first, over_encoders, below): the first row and `public`, whose encoder is given.
-    So is that of the first row, unless it is called `ours`: a scale has pre-trained it. The runs of
-    rows `over_encoders` differ in their pre-training seed.
+    All encoders are given but that of a row `ours`, which a scale has pre-trained. The runs of rows
+    `over_encoders` differ in their pre-training seed.
     """
-
-    def write(first: str = "further", over_encoders: Sequence[str] = (), below: str = "") -> Path:
-        root = tmp_path / below
-        for (row, scores), number in product(
-            ((first, FURTHER), ("public", PUBLIC)), range(1, len(FURTHER) + 1)
-        ):
+    for row, values in scores.items():
+        for number, score in enumerate(values, 1):
             pair = (number, 1) if row in over_encoders else (1, number)
             config = {"initialisation": "pretrained", "encoder_arm": "mlm_nsp"}
-            writers.finetune(root, row, "mrpc", pair, scores[number - 1], config=config)
+            writers.finetune(root, row, "mrpc", pair, score, config=config)
             weights = f"weights of {row}"
             if row == "ours" and row in over_encoders:
                 weights += f", seed {number}"
@@ -303,7 +298,19 @@ def write_tunings(tmp_path: Path, writers: Any) -> Tunings:
                 facts__encoder=shape | {"scale": scale, "parameters": 22_713_216},
                 overrides=[f"encoder=weights/{row}", f"row={row}", f"seed={number}"],
             )
-        return root
+
+
+Tunings = Callable[..., Path]
+
+
+@pytest.fixture
+def tunings(tmp_path: Path, writers: Any) -> Tunings:
+    """tunings(first, over_encoders, below) -> the folder of `write_tunings`, of two rows."""
+
+    def write(first: str = "further", over_encoders: Sequence[str] = (), below: str = "") -> Path:
+        scores = {first: FURTHER, "public": PUBLIC}
+        write_tunings(tmp_path / below, writers, scores, over_encoders)
+        return tmp_path / below
 
     return write
 
@@ -313,10 +320,10 @@ PUBLIC = [78.0, 79.0, 77.5, 79.5]
 
 
 def test_two_given_encoders_are_judged_by_their_fine_tunings(
-    tmp_path: Path, write_tunings: Tunings, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tunings: Tunings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Student's t over fine-tuning seeds, as scipy has it; and the page says what that is about."""
-    write_tunings()
+    tunings()
     table = infer_table(find(tmp_path))
     assert all(row.fixed_encoder for row in table.experiment.rows)
     (difference,) = differences(table)
@@ -338,9 +345,9 @@ def test_two_given_encoders_are_judged_by_their_fine_tunings(
     capsys.readouterr()
 
 
-def test_a_given_encoder_has_no_pre_training_seeds(write_tunings: Tunings) -> None:
+def test_a_given_encoder_has_no_pre_training_seeds(tunings: Tunings) -> None:
     """Also where `pretrain_seed=1,2,3` has made its fine-tunings."""
-    table = infer_table(find(write_tunings(over_encoders=("further", "public"))))
+    table = infer_table(find(tunings(over_encoders=("further", "public"))))
     assert table.most_common_basis == FINETUNING_SEEDS
     (difference,) = differences(table)
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
@@ -348,10 +355,10 @@ def test_a_given_encoder_has_no_pre_training_seeds(write_tunings: Tunings) -> No
 
 
 def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
-    tmp_path: Path, write_tunings: Tunings
+    tmp_path: Path, tunings: Tunings
 ) -> None:
     """Another pre-training seed of its recipe would give another encoder."""
-    write_tunings("ours")
+    tunings("ours")
     (difference,) = differences(infer_table(find(tmp_path)))
     assert difference.p == "" and "over fine-tuning seeds only" in difference.note
     (named,) = differences(infer_table(find(tmp_path), ["ours"]))
@@ -363,19 +370,19 @@ def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
         main([str(tmp_path), "seed=1"])
 
 
-def test_a_given_encoder_beside_pre_training_seeds(write_tunings: Tunings) -> None:
+def test_a_given_encoder_beside_pre_training_seeds(tunings: Tunings) -> None:
     """With the other row's pre-training seeds they are pairs; without them one pair is left."""
-    both = write_tunings("ours", ("ours", "public"), below="both")
+    both = tunings("ours", ("ours", "public"), below="both")
     (difference,) = differences(infer_table(find(both)))
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
-    one = write_tunings("ours", ("ours",), below="one")
+    one = tunings("ours", ("ours",), below="one")
     (difference,) = differences(infer_table(find(one)))
     assert difference.p == ""
     assert "give public the pretrain_seed= of ours" in difference.note
 
 
-def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, write_tunings: Tunings) -> None:
-    write_tunings()
+def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, tunings: Tunings) -> None:
+    tunings()
     second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"
     change(second, inputs={"encoder": "another"})
     table = infer_table(find(tmp_path))
