@@ -37,3 +37,4 @@ def test_a_difference_without_spread_has_no_number_of_seeds_that_would_decide() 
         (judgement,) = judge(make_score_table(scores, [claim], design))
         text = "needs more pre-training seeds: so far each has the same difference"
         assert judgement.forecast == Forecast(text, "", additional)
+        assert judgement.verdict is Verdict.INCONCLUSIVE and judgement.corrected_p is None

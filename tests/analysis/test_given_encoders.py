@@ -1,4 +1,6 @@
-"""A stopping rule where every row is one given encoder: its fine-tunings are the replications."""
+"""A stopping rule, over pre-training seeds and where every row is one given encoder: its
+fine-tunings are the replications.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +26,45 @@ DIFFERENCES = (2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9)
 DESIGN = SequentialDesign(first=3, most=8)
 
 
-def table(seeds: int) -> ScoreTable:
-    first = {(1, seed): 70.0 + one for seed, one in enumerate(DIFFERENCES[:seeds], 1)}
+def of_given_encoders(made: ScoreTable) -> ScoreTable:
+    rows = [row.model_copy(update={"fixed_encoder": True, "arm": None}) for row in made.spec.rows]
+    return replace(made, spec=made.spec.model_copy(update={"rows": tuple(rows)}))
+
+
+def table(seeds: int, *, is_given: bool = True) -> ScoreTable:
+    first = {}
+    for seed, one in enumerate(DIFFERENCES[:seeds], 1):
+        pair = (1, seed) if is_given else (seed, 1)
+        first[pair] = 70.0 + one
     second = dict.fromkeys(first, 70.0)
     claim = read_claim({"text": "c", "compare": ["a", "b", "t"], "direction": "higher"})
-    made = make_score_table(Scores({("a", "t"): first, ("b", "t"): second}), [claim], DESIGN)
-    given = {"fixed_encoder": True, "arm": None}
-    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
-    return replace(made, spec=made.spec.model_copy(update={"rows": rows}))
+    scores = Scores({("a", "t"): first, ("b", "t"): second})
+    made = make_score_table(scores, [claim], DESIGN)
+    return of_given_encoders(made) if is_given else made
 
 
-def test_the_p_is_that_of_all_analyses_of_fine_tuning_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_given", [True, False])
+def test_the_p_is_that_of_all_analyses(tmp_path: Path, is_given: bool) -> None:
     plain = [float(stats.ttest_1samp(DIFFERENCES[:count], 0.0).pvalue) for count in range(3, 9)]
     for count in (3, 5, 8):
-        (judgement,) = run_interim_analysis(table(count), tmp_path).judgements
+        whole = table(count, is_given=is_given)
+        (judgement,) = run_interim_analysis(whole, tmp_path).judgements
+        assert judgement.p_value == pytest.approx(plain[count - 3])
         assert judgement.corrected_p == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
         assert not judgement.is_exploratory, "the rule allows for these analyses"
     assert judgement.verdict is Verdict.HOLDS
-    (later,) = run_interim_analysis(table(9), tmp_path).judgements
+    (later,) = run_interim_analysis(table(9, is_given=is_given), tmp_path).judgements
     assert later.corrected_p == judgement.corrected_p
+    note = "seeds after the last interim analysis (8) decide nothing"
+    assert wording.judgement_note(later).endswith(note)
 
 
-def test_before_the_first_analysis_the_forecast_counts_fine_tuning_seeds(tmp_path: Path) -> None:
-    (judgement,) = run_interim_analysis(table(2), tmp_path).judgements
-    text = "the first interim analysis is at 3 fine-tuning seeds"
+@pytest.mark.parametrize(("is_given", "seeds"), [(True, "fine-tuning"), (False, "pre-training")])
+def test_before_the_first_analysis_the_forecast_counts_seeds(
+    tmp_path: Path, is_given: bool, seeds: str
+) -> None:
+    (judgement,) = run_interim_analysis(table(2, is_given=is_given), tmp_path).judgements
+    text = f"the first interim analysis is at 3 {seeds} seeds"
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.forecast == Forecast(text, "waits", additional_seeds=1)
 
@@ -94,10 +111,7 @@ def test_a_missing_run_takes_one_pair_from_a_difference_of_differences(tmp_path:
     del scores["a", "u"][1, 9]
     words = {"text": "c", "compare": ["a", "b", "t"], "against": ["a", "b", "u"]}
     claim = read_claim(words | {"direction": "higher"})
-    made = make_score_table(Scores(scores), [claim])
-    given = {"fixed_encoder": True, "arm": None}
-    rows = tuple(row.model_copy(update=given) for row in made.spec.rows)
-    whole = replace(made, spec=made.spec.model_copy(update={"rows": rows}))
+    whole = of_given_encoders(make_score_table(Scores(scores), [claim]))
     (judgement,) = run_interim_analysis(whole, tmp_path).judgements
     expected = float(stats.ttest_1samp(DIFFERENCES[:8], 0.0).pvalue)
     assert judgement.p_value == pytest.approx(expected)

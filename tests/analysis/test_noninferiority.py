@@ -26,6 +26,12 @@ def claim(direction: str = "not_lower", **keys: object) -> BaseClaim:
     return read_claim(entry | keys)
 
 
+def equivalence() -> BaseClaim:
+    """The claim of the same margin on both sides."""
+    rows = {"text": "w", "rows": ["a", "b"], "column": "t"}
+    return read_claim(rows | {"direction": "within", "points": 1.0})
+
+
 def judge_differences(differences: Sequence[float], *claims: BaseClaim) -> list[Judgement]:
     """The claims about rows a and b, whose scores differ by so much, a value a seed."""
     first, second = {}, {}
@@ -70,12 +76,7 @@ def test_its_p_is_that_of_one_boundary(direction: str, boundary: float, mean: fl
     (judgement,) = judge_differences(differences, claim(direction))
     assert judgement.p_value == pytest.approx(stats.ttest_1samp(differences, boundary).pvalue)
     # The control: a claim of equivalence with the same margin is tested against the nearer end.
-    (within,) = judge_differences(
-        differences,
-        read_claim(
-            {"text": "w", "rows": ["a", "b"], "column": "t", "direction": "within", "points": 1.0}
-        ),
-    )
+    (within,) = judge_differences(differences, equivalence())
     nearer = stats.ttest_1samp(differences, np.copysign(1.0, mean)).pvalue
     assert within.p_value == pytest.approx(nearer)
     is_same = np.copysign(1.0, np.mean(differences)) == boundary
@@ -102,9 +103,7 @@ def test_type_one_error_at_the_margin(
 
 def test_a_claim_and_its_mirror_are_one_test_and_equivalence_is_another() -> None:
     mirrored = claim("not_higher", text="mirrored", compare=["b", "a", "t"])
-    within = read_claim(
-        {"text": "w", "rows": ["a", "b"], "column": "t", "direction": "within", "points": 1.0}
-    )
+    within = equivalence()
     above = claim("higher", points=0.0)
     assert claim().hypotheses("t") == mirrored.hypotheses("t")
     keys = {each.hypotheses("t")[0] for each in (claim(), claim("not_higher"), within, above)}
@@ -119,10 +118,7 @@ def test_a_claim_and_its_mirror_are_one_test_and_equivalence_is_another() -> Non
 
 
 def test_the_log_does_not_take_one_kind_of_margin_for_another() -> None:
-    within = read_claim(
-        {"text": "w", "rows": ["a", "b"], "column": "t", "direction": "within", "points": 1.0}
-    )
-    own, other = statement(claim()), statement(within)
+    own, other = statement(claim()), statement(equivalence())
     assert json.loads(own)["direction"] == "not_lower"
     assert not allowed_for(own, [own, other]) <= allowed_for(own, [own])
 

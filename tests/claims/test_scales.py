@@ -28,6 +28,8 @@ def write_scores(path: Path, column: str, scores: dict[str, float]) -> Path:
         ("multi_logloss", "logloss"),
         ("eval/cross_entropy", "cross_entropy"),
         ("error_rate", "error_rate"),
+        ("word_perplexity", "word_perplexity"),
+        ("WER", "wer"),
     ],
 )
 def test_losses_stay_as_they_are(tmp_path: Path, column: str, unit: str) -> None:
@@ -38,9 +40,10 @@ def test_losses_stay_as_they_are(tmp_path: Path, column: str, unit: str) -> None
     assert scores.cells["a", column][1, 0] == 0.9
 
 
-def test_a_word_that_ends_like_a_loss_is_none(tmp_path: Path) -> None:
-    scores = read_scores(write_scores(tmp_path / "scores.csv", "gloss", {"a": 0.9, "b": 0.8}))
-    assert scores.fractions == ["gloss"] and scores.columns == []
+@pytest.mark.parametrize("column", ["gloss", "twitter"])
+def test_a_word_that_ends_like_a_loss_is_none(tmp_path: Path, column: str) -> None:
+    scores = read_scores(write_scores(tmp_path / "scores.csv", column, {"a": 0.9, "b": 0.8}))
+    assert scores.fractions == [column] and scores.columns == []
 
 
 def test_a_negated_loss_is_better_where_it_is_larger(tmp_path: Path) -> None:

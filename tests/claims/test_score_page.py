@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -149,47 +150,54 @@ def test_seeds_that_change_after_a_look_are_called_so(
 
 
 ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "docs/results"
+
+
+def examples_of_the_page(first_words: str) -> list[str]:
+    """The blocks of docs/judge.md that begin with these words."""
+    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
+    blocks = rf"^```(?:csv|yaml|)\n((?:{first_words}).*?)^```"
+    return re.findall(blocks, page, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], list[str]]:
+    """printed(scores, claims) -> the lines of the terminal."""
+    monkeypatch.setenv("COLUMNS", "100")
+    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
+
+    def judge(*texts: str) -> list[str]:
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text)
+        assert main(["judge", *map(str, files)]) == 0
+        shown = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+        return [line.strip() for line in shown.splitlines() if line.strip()]
+
+    return judge
 
 
 def test_the_example_of_the_page_is_what_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    printed: Callable[[str, str], list[str]],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
-    scores, claims, verdicts, pairs, differences = re.findall(
-        r"^```(?:csv|yaml|)\n((?:recipe|scores| *holds|30 % against).*?)^```", page, re.M | re.S
-    )
-    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
-    files[0].write_text(scores)
-    for text, printed in ((claims, verdicts), (pairs, differences)):
-        files[1].write_text(text)
-        assert main(["judge", *map(str, files)]) == 0
-        text = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
-        shown = [line.strip() for line in text.splitlines()]
-        lines = [line.strip() for line in printed.splitlines()]
-        assert lines == [line for line in shown if line in lines]
+    words = "recipe|scores| *holds|30 % against"
+    scores, claims, verdicts, pairs, differences = examples_of_the_page(words)
+    for text, expected in ((claims, verdicts), (pairs, differences)):
+        lines = [line.strip() for line in expected.splitlines()]
+        assert lines == [line for line in printed(scores, text) if line in lines]
 
 
 def test_the_example_with_single_examples_is_what_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    printed: Callable[[str, str], list[str]],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    page = (ROOT / "docs" / "judge.md").read_text(encoding="utf-8")
-    scores, claims, printed = re.findall(
-        r"^```(?:csv|yaml|)\n((?:arm,seed,task,example|claims:| *inconclusive).*?)^```",
-        page,
-        re.M | re.S,
-    )
-    files = [tmp_path / "scores.csv", tmp_path / "claims.yaml"]
-    files[0].write_text(scores)
-    files[1].write_text(claims)
-    assert main(["judge", *map(str, files)]) == 0
-    shown = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
-    lines = [line.strip() for line in shown.splitlines() if line.strip()]
-    assert [line.strip() for line in printed.splitlines()] == lines[-4:]
+    words = "arm,seed,task,example|claims:| *inconclusive"
+    scores, claims, expected = examples_of_the_page(words)
+    lines = [line.strip() for line in expected.splitlines()]
+    assert printed(scores, claims)[-4:] == lines
 
 
-PUBLISHED = {
+NUM_SAME = {
     "2026-11-23-zero-shot-five-seeds": 9,
     "2026-11-27-recipes": 9,
     "2026-11-27-small-fine-tuning": 13,
@@ -198,11 +206,11 @@ PUBLISHED = {
 UNKNOWN = ("inconclusive (below its floor)", "below_floor", "not comparable", "not_comparable")
 
 
-@pytest.mark.parametrize(("name", "num_same"), PUBLISHED.items())
+@pytest.mark.parametrize(("name", "num_same"), NUM_SAME.items())
 def test_published_scores_have_the_published_verdicts(
     tmp_path: Path, name: str, num_same: int
 ) -> None:
-    folder = ROOT / "docs" / "results" / name
+    folder = PUBLISHED / name
     with (folder / "results.csv").open(encoding="utf-8") as file:
         runs = [run for run in csv.DictReader(file) if run["counts"] == "True" and run["row"]]
     lines = ["arm,seed,finetuning_seed,task,score"]
@@ -240,7 +248,6 @@ def test_rows_that_share_no_seed_are_named(
     assert bool(page.judged.differences) is not is_named
 
 
-PUBLISHED = Path(__file__).parents[2] / "docs/results"
 RESULTS = PUBLISHED / "2026-11-28-worth-it-reviews"
 STOPPING = "stopping: {first: 3, most: 8}"
 TASKS = ("SST-2", "UD EWT UPOS", "WNUT-17 NER")

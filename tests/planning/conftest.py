@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,12 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans share two cores, one thread a job, however many cores this machine has."""
     monkeypatch.setattr("clozelab.launch.process_launcher.usable_cores", lambda: 2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    """The words that place all that a plan reads and writes."""
+    return [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
 
 
 @pytest.fixture(scope="module", autouse=True)

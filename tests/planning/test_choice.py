@@ -195,7 +195,7 @@ def test_limits() -> None:
 
 
 def test_measures_are_planned_as_tasks_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    folders: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Nothing is fine-tuned in this experiment: its measures alone speak for its claims, and take
     the time.
@@ -204,14 +204,8 @@ def test_measures_are_planned_as_tasks_are(
     monkeypatch.setattr(
         "clozelab.planning.cost.measured_speeds", lambda requests, *_, **__: [speed] * len(requests)
     )
-    words = [
-        "zero_shot",
-        "scale=laptop",
-        f"data_dir={tmp_path}",
-        f"cache_dir={tmp_path}",
-        f"runs_dir={tmp_path}",
-    ]
-    assert main([*words, "budget=6h"]) == 0
+    words = ["scale=laptop", *folders]
+    assert main(["zero_shot", *words, "budget=6h"]) == 0
     out = capsys.readouterr().out
     shows(
         out,
@@ -233,7 +227,7 @@ def test_measures_are_planned_as_tasks_are(
     # A measure without a line of its own has one number a seed, too: fine-tuning seeds must buy it
     # no power.
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["sentence_embeddings", *words[1:], "budget=60h"]) == 0
+    assert main(["sentence_embeddings", *words, "budget=60h"]) == 0
     shows(
         capsys.readouterr().out,
         "pre-training: 10 jobs, 2 at a time with 1 thread: about 41.5 min",

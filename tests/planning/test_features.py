@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,13 +55,8 @@ def test_shapes(jobs: list[TaskJob]) -> None:
     assert len(by_size(jobs, 128).jobs) == 2 * len(by_size(jobs, 512).jobs)
 
 
-def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
-    words = [
-        "scale=demo",
-        "finetune.task=ner_features_conll2003",
-        f"data_dir={tmp_path}",
-        f"cache_dir={tmp_path}",
-    ]
+def test_every_arms_encoder_passes_for_itself(folders: list[str]) -> None:
+    words = ["scale=demo", "finetune.task=ner_features_conll2003", *folders]
     found = analyse(
         make_steps(find_experiment("table8_masking"), words), Corpora(strict=False)
     ).tasks

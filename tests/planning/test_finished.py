@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.records import change, finish_job
 from tests.screens import refuses, shows
 
-from clozelab.config import Composed, canonical
+from clozelab.config import Composed
 from clozelab.launch.jobs import planned_jobs
 from clozelab.planning.cost import Costing
 from clozelab.planning.finished import done_jobs
@@ -20,18 +19,15 @@ from clozelab.planning.tables import sums
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.code import code_hash
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.record import read_record, write_record
-from clozelab.training.host import host_facts
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 WORDS = ["scale=demo", "finetune.task=mrpc", "finetune.row=mlm,ltr", "finetune.seed=1"]
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> dict[str, Step]:
-    places = [f"runs_dir={tmp_path}", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
-    return {step.verb: step for step in make_steps(FOLDER, [*WORDS, *places])}
+def steps(folders: list[str]) -> dict[str, Step]:
+    return {step.verb: step for step in make_steps(FOLDER, [*WORDS, *folders])}
 
 
 def plan(steps: dict[str, Step], root: Path) -> Costing:
@@ -39,33 +35,6 @@ def plan(steps: dict[str, Step], root: Path) -> Costing:
     return analyse(
         list(steps.values()), Corpora(strict=False), find(place) if place.is_dir() else None
     )
-
-
-def finish(step: Step, words: tuple[str, ...], **changes: Any) -> None:
-    """A complete run of a job, as its stage records it."""
-    config = step.sweep.settings(words) | changes
-    folder = Path(config["run_dir"])
-    folder.mkdir(parents=True)
-    state = {
-        "status": "complete",
-        "stage": step.verb,
-        "seconds": 10.0,
-        "host": host_facts()["host"],
-        "inputs": {},
-        "scale": "demo",
-        "watched": {},
-        "started": "",
-        "fingerprint": "f" * 64,
-        "facts": {},
-        "results_version": RESULTS_VERSIONS[step.verb],
-        "config": canonical(config),
-    }
-    state |= {
-        "metric": "m",
-        "scores": {"m": {"unit": "percent", "higher_is_better": True, "value": 70.0}},
-    }
-    (folder / "run.json").write_text(json.dumps(state))
-    (folder / "scores.json").write_text("{}")
 
 
 def jobs(step: Step, *said: str) -> list[tuple[str, ...]]:
@@ -85,11 +54,11 @@ def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path) -> None:
     )
     assert before.wall("pretrain") is None
     for words in jobs(steps["pretrain"], "arm=mlm"):
-        finish(steps["pretrain"], words)
+        finish_job(steps["pretrain"], words)
     # another training
-    finish(steps["pretrain"], jobs(steps["pretrain"], "arm=ltr")[0], phases=[{"steps": 1}])
+    finish_job(steps["pretrain"], jobs(steps["pretrain"], "arm=ltr")[0], phases=[{"steps": 1}])
     for words in jobs(steps["finetune"]):
-        finish(steps["finetune"], words)
+        finish_job(steps["finetune"], words)
     after = plan(steps, tmp_path)
     arms = {arm.name: arm for arm in after.arms}
     assert (arms["mlm"].done, arms["ltr"].done) == (2, 0)
@@ -102,21 +71,13 @@ def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path) -> None:
     )
 
 
-def test_a_run_of_other_settings_is_not_done(steps: dict[str, Step], tmp_path: Path) -> None:
-    for words in jobs(steps["finetune"], "row=mlm"):
-        finish(steps["finetune"], words, gradient_clip_norm=9.0)
-    assert plan(steps, tmp_path).left("finetune") == 4
-
-
 def test_a_run_that_kept_less_than_is_asked_is_not_done(
     steps: dict[str, Step], tmp_path: Path
 ) -> None:
     (words, *_) = jobs(steps["finetune"])
-    finish(steps["finetune"], words)
-    record_file = Path(steps["finetune"].sweep.settings(words)["run_dir"]) / "run.json"
-    state = json.loads(record_file.read_text())
+    folder = finish_job(steps["finetune"], words)
     for kept, done in (["model"], {words}), ([], set()):
-        record_file.write_text(json.dumps(state | {"facts": {"kept": kept}}))
+        change(folder, facts__kept=kept)
         assert done_jobs(steps["finetune"], find(tmp_path / FOLDER.name / "demo")) == done
 
 
@@ -125,8 +86,8 @@ def test_jobs_that_differ_in_seeds_are_composed_once(
 ) -> None:
     step = steps["pretrain"]
     for words in step.sweep.jobs:
-        finish(step, words)
-    finish(steps["finetune"], jobs(steps["finetune"], "row=mlm")[0], gradient_clip_norm=9.0)
+        finish_job(step, words)
+    finish_job(steps["finetune"], jobs(steps["finetune"], "row=mlm")[0], gradient_clip_norm=9.0)
     step = replace(step)  # which has composed nothing yet
     composed = []
     compose = step.sweep.composer.compose
@@ -146,7 +107,7 @@ def test_what_another_experiment_trained_is_shared(steps: dict[str, Step], tmp_p
     step = steps["pretrain"]
     words = jobs(step, "arm=mlm", "seed=1")[0]
     there = tmp_path / "another/demo/pretrain/mine/seed-1"
-    finish(step, words, experiment="another", run_dir=str(there))
+    finish_job(step, words, experiment="another", run_dir=str(there))
     runs = find(tmp_path / FOLDER.name / "demo")
     assert not done_jobs(step, runs)  # it has lost its encoder
     (there / "encoder").mkdir()
@@ -165,7 +126,7 @@ def test_a_run_in_another_folder_is_no_job_of_a_sweep(
     step = steps["pretrain"]
     moved, kept = jobs(step, "arm=mlm")
     for words in (moved, kept):
-        finish(step, words)
+        finish_job(step, words)
     folder = Path(step.sweep.settings(moved)["run_dir"])
     folder.rename(folder.with_name("copy"))
     runs = find(tmp_path / FOLDER.name / "demo")

@@ -18,7 +18,6 @@ from tests.screens import Screens, refuses, shows
 
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
@@ -71,12 +70,6 @@ def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
         token_head = hidden * hidden + hidden + 2 * hidden + vocab
         pair_head = 2 * hidden + 2 if arm.name == "mlm_nsp" else 0
         assert arm.trained_parameters == arm.parameters + token_head + pair_head
-
-
-def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
-    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
-    arm = replace(next(arm for arm in demo if arm.name == "mlm_nsp"), config=base)
-    assert arm.trained_parameters == 110_106_428  # transformers' BertForPreTraining
 
 
 def test_an_adapted_arm_has_moments_of_what_is_trained(demo: list[Arm]) -> None:
@@ -298,12 +291,11 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(worker.asked) == 3, "another number of jobs side by side is another speed"
 
 
-def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_the_demo(
+    tmp_path: Path, folders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Worker(monkeypatch)
-    two_tasks = "finetune.task=mrpc,squad_v1"
-    steps = make_steps(
-        FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", two_tasks]
-    )
+    steps = make_steps(FOLDER, ["scale=demo", *folders, "finetune.task=mrpc,squad_v1"])
     found = with_speeds(analyse(steps, Corpora(strict=False)), tmp_path, measure=True)
     assert ([pool.num_jobs for pool in found.pools.values()], found.num_seeds) == ([6, 48], 2)
     # Six equal runs, two at a time: three in a row,
@@ -342,19 +334,13 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_verb(
-    tmp_path: Path,
+    folders: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     screen: Screens,
 ) -> None:
     worker = Worker(monkeypatch)
-    words = [
-        "table5_pretraining_tasks",
-        "scale=demo",
-        f"cache_dir={tmp_path}/cache",
-        f"runs_dir={tmp_path}",
-        f"data_dir={tmp_path}",
-    ]
+    words = ["table5_pretraining_tasks", "scale=demo", *folders]
     words += ["finetune.task=mrpc", "finetune.row=mlm,ltr_bilstm"]
     assert main([*words, "--no-measure", "pretrain.steps_factor=0.25"]) == 0 and not worker.asked
     screen(capsys.readouterr().out, hide=OF_THIS_MACHINE)
@@ -377,10 +363,7 @@ def test_verb(
         "mlm_nsp 17,564 (7.32 x) 18.7 M 5.25e+13 6.6 min 7.32",
         "ltr 17,564 (7.32 x) 18.7 M 7.94e+13 6.6 min 7.32",
     )
-    assert (
-        main(["pretrain", *words[1:4], f"data_dir={tmp_path}", "objective=mlm", "budget=20min"])
-        == 0
-    )
+    assert main(["pretrain", "scale=demo", *folders, "objective=mlm", "budget=20min"]) == 0
     shows(
         capsys.readouterr().out,
         "pre-training: 1 job, 1 at a time with 1 thread: about 59 s",
@@ -390,20 +373,13 @@ def test_verb(
 
 
 def test_a_busy_machine_is_told_beside_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Worker(monkeypatch, is_busy=True)
-    folders = [f"{key}={tmp_path}" for key in ("cache_dir", "runs_dir", "data_dir")]
     assert main(["pretrain", "scale=demo", "objective=mlm", *folders]) == 0
     out = capsys.readouterr().out
     assert out.index("together about") < out.index("the machine was busy") < out.index("FLOPs")
     assert out.count("the machine was busy") == 1
-
-
-def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:
-    request = next(demo[0].requests())
-    asked = request.question | {"seconds": 0.1, "ticks": 2, "steps_a_tick": 1}
-    assert len(pretraining_ticks(asked, choose_hardware(**asked["hardware"]))) >= 2
 
 
 def test_the_worker_compiles_what_a_run_compiles(
@@ -418,7 +394,8 @@ def test_the_worker_compiles_what_a_run_compiles(
     assert asked["hardware"]["compile"] == "auto"
     for choice, expected in (("auto", []), ("true", [False]), ("whole", [False, True])):
         monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
-        pretraining_ticks(asked, choose_hardware(**asked["hardware"] | {"compile": choice}))
+        hardware = choose_hardware(**asked["hardware"] | {"compile": choice})
+        assert len(pretraining_ticks(asked, hardware)) >= 2
         assert compiled == expected, "on the CPU `auto` compiles nothing"
 
 
@@ -426,15 +403,15 @@ def test_the_worker_compiles_what_a_run_compiles(
     "setting",
     ["epochs: 30", "freeze: embeddings", "optimizer: sgd", "task.data.max_seq_length: 32"],
 )
-def test_rows_with_settings_of_their_own_cost_their_own(setting: str, tmp_path: Path) -> None:
+def test_rows_with_settings_of_their_own_cost_their_own(
+    setting: str, tmp_path: Path, folders: list[str]
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(
         "columns: [mrpc]\narms: {mlm: {objective: mlm}}\nrows: [{row: mlm, arm: mlm}, {row: again,"
         f" arm: mlm}}, {{row: own, arm: mlm, set: {{{setting}}}}}]\n"
     )
-    steps = make_steps(
-        tmp_path / "mine", ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
-    )
+    steps = make_steps(tmp_path / "mine", ["scale=demo", *folders])
     usual, own = analyse(steps, Corpora(strict=False)).tasks
     assert usual.count == 2 * own.count and all("row=own" in words for words in own.jobs)
 

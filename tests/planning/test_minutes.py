@@ -101,9 +101,10 @@ def test_seconds_of_a_measure_by_hand(costing: Costing) -> None:
     assert unknown.seconds == 63.0
 
 
-def test_the_whole_reproduction_is_in_the_sum(costing: Costing, tmp_path: Path) -> None:
-    words = ["scale=dials", f"data_dir={tmp_path}", f"cache_dir={tmp_path}", f"runs_dir={tmp_path}"]
-    steps = make_steps(FOLDER, words)
+def test_the_whole_reproduction_is_in_the_sum(
+    costing: Costing, tmp_path: Path, folders: list[str]
+) -> None:
+    steps = make_steps(FOLDER, ["scale=dials", *folders])
     assert parts_of(costing, steps, 10.0, 5.0) is None, "no speed is known"
     pools = {verb: replace(pool, at_once=2, forks=True) for verb, pool in costing.pools.items()}
     known = replace(
@@ -167,8 +168,8 @@ def test_lengths_are_rounded_to_an_eighth() -> None:
     assert all(abs(rounded_length(one) / one - 1) <= 1 / 8 for one in range(4, 500))
 
 
-def test_pools_know_whether_jobs_are_forked(tmp_path: Path) -> None:
-    words = ["scale=dials", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
+def test_pools_know_whether_jobs_are_forked(folders: list[str]) -> None:
+    words = ["scale=dials", *folders]
     for more, forks in (
         ([], True),
         (["hydra.launcher.fork=false"], False),

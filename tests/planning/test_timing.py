@@ -33,6 +33,7 @@ HARDWARE = {
     "threads": 1,
 }
 GOOD = Speed(1000.0)
+Replies = Callable[..., list[Request]]
 
 
 def reply(request: Request, _: bool = False) -> Speed:
@@ -44,7 +45,7 @@ def reply(request: Request, _: bool = False) -> Speed:
 
 
 @pytest.fixture
-def replies(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Request]]:
+def replies(monkeypatch: pytest.MonkeyPatch) -> Replies:
     """Answers to requests of these names."""
 
     def set_replies(**speeds: Speed) -> list[Request]:
@@ -62,7 +63,7 @@ def ask(requests: list[Request], cache: Path, **more: Any) -> list[Speed | None]
 
 
 def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(
-    tmp_path: Path, replies: Callable[..., list[Request]]
+    tmp_path: Path, replies: Replies
 ) -> None:
     asked = replies(fine=GOOD, dies=GOOD, too=GOOD)
     first, dead, third = ask(asked, tmp_path)
@@ -72,9 +73,7 @@ def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(
     assert kept == [first, None, third], "failures are tried again, speeds are kept"
 
 
-def test_a_problem_and_an_estimate_are_said_and_not_kept(
-    tmp_path: Path, replies: Callable[..., list[Request]]
-) -> None:
+def test_a_problem_and_an_estimate_are_said_and_not_kept(tmp_path: Path, replies: Replies) -> None:
     wrong = Speed(0.0, problem="ValueError: no")
     large = Speed(10.0, is_estimated=True)
     asked = replies(wrong=wrong, large=large, ok=GOOD)
@@ -82,9 +81,7 @@ def test_a_problem_and_an_estimate_are_said_and_not_kept(
     assert ask(asked, tmp_path, measure=False) == [None, None, GOOD]
 
 
-def test_each_speed_is_kept_as_it_comes(
-    tmp_path: Path, replies: Callable[..., list[Request]]
-) -> None:
+def test_each_speed_is_kept_as_it_comes(tmp_path: Path, replies: Replies) -> None:
     def stop(line: str) -> None:
         if line.startswith("timing 2"):
             raise KeyboardInterrupt
@@ -95,9 +92,7 @@ def test_each_speed_is_kept_as_it_comes(
     assert ask(asked, tmp_path, measure=False) == [GOOD, None]
 
 
-def test_what_is_kept_can_be_measured_again(
-    tmp_path: Path, replies: Callable[..., list[Request]]
-) -> None:
+def test_what_is_kept_can_be_measured_again(tmp_path: Path, replies: Replies) -> None:
     asked = replies(shape=GOOD)
     ask(asked, tmp_path)
     kept = next((tmp_path / "speeds").glob("*.json"))
@@ -118,7 +113,7 @@ def test_what_takes_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_shape_that_takes_too_long_leaves_the_others_their_speeds(
-    tmp_path: Path, replies: Callable[..., list[Request]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, replies: Replies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compilation that never ends, say."""
     asked = replies(fine=GOOD, slow=GOOD, too=GOOD)

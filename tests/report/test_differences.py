@@ -28,7 +28,7 @@ def page_of(folder: Path, name: str) -> str:
 def test_a_report_says_that_it_compares_with_the_first_row_alone(
     tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tunings(tmp_path, writers, SCORES, dict.fromkeys(SCORES, ""))
+    write_tunings(tmp_path, writers, SCORES)
     assert main([str(tmp_path)]) == 0
     first = next(iter(infer_table(find(tmp_path)).rows))
     shows(capsys.readouterr().out, f"differences from {first} alone: other pairs are not compared;")
@@ -46,7 +46,7 @@ def test_two_rows_have_no_other_pairs(
     tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = {name: SCORES[name] for name in ("public", "further")}
-    write_tunings(tmp_path, writers, two, dict.fromkeys(two, ""))
+    write_tunings(tmp_path, writers, two)
     assert main([str(tmp_path)]) == 0
     assert "other pairs" not in capsys.readouterr().out
     assert "Other pairs" not in page_of(tmp_path, "report.md")
@@ -56,12 +56,7 @@ def test_a_difference_without_p_says_why(
     tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One pre-training of ours: its interval is narrow, and says nothing of another one."""
-    write_tunings(
-        tmp_path,
-        writers,
-        {"ours": SCORES["further"], "public": SCORES["public"]},
-        {"ours": "own", "public": ""},
-    )
+    write_tunings(tmp_path, writers, {"ours": SCORES["further"], "public": SCORES["public"]})
     assert main([str(tmp_path)]) == 0
     reason = "no p: a test takes two pre-training seeds that both rows have"
     shows(capsys.readouterr().out, reason)

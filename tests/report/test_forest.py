@@ -10,26 +10,23 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from tests.report.writing import written
 
 from claims.report.claims import ClaimView
 from claims.report.forest import Axis, Forest, ForestLine
 from claims.report.forest_picture import draw_forest
 from claims.report.pictures import use_style
 from claims.report.screen import interval_line, verdict_table
-from clozelab.report.render import Report, write_report
-from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.report.render import Report
 
-TABLE_5 = "table5_pretraining_tasks"
 ROW_MEANS = {"mlm": 70.0, "mlm_nsp": 71.0, "ltr": 60.0, "random": 50.0}
 MEANS = {(row, "mrpc"): mean for row, mean in ROW_MEANS.items()}
 MEANS |= {(row, "snli_95k"): mean + 2.0 for row, mean in ROW_MEANS.items()}
 
 
-@pytest.fixture(name="report")
-def write(make_runs: Callable[..., Path], no_pictures: None) -> Report:
-    experiment = load_experiment(find_experiment(TABLE_5))
-    root = make_runs(MEANS, pretrain_seeds=(1, 2, 3))
-    return write_report(experiment, root, root / "report", scale="demo")
+@pytest.fixture
+def report(make_runs: Callable[..., Path], no_pictures: None) -> Report:
+    return written(make_runs(MEANS, pretrain_seeds=(1, 2, 3)))
 
 
 def line_of(forest: Forest, judged_on: str) -> tuple[ForestLine, Axis]:

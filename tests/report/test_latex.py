@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change
+from tests.report.writing import TABLE_5, tex_of
 from tests.screens import shows
 
 from clozelab.report.render import escape, mark
@@ -32,10 +33,9 @@ def tex(make_runs: Callable[..., Path], no_pictures: None, texts: list[str]) -> 
     for index, row in enumerate(ROWS):
         means |= {(row, task): 60.0 + index for task in tasks}
     root = make_runs(means)
-    words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]
-    assert main(words) == 0 and not (root / "report/report.tex").exists()
-    assert main([*words, "--paper"]) == 0
-    texts.append((root / "report/report.tex").read_text())
+    assert main([TABLE_5, "scale=demo", f"runs_dir={root.parents[1]}"]) == 0
+    assert not (root / "report/report.tex").exists()
+    texts.append(tex_of(root))
     return texts[0]
 
 
@@ -48,11 +48,7 @@ def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None
     for seeds in ((1, 1), (1, 2), (2, 1), (2, 2)):
         writers.finetune(root, "random", "mrpc", seeds, 50.0, collapsed=True)
     writers.finetune(root, "ltr_bilstm", "mrpc", (1, 1), 61.0)
-    assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
-        == 0
-    )
-    scores, *_, verdicts = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
+    scores, *_, verdicts = tex_of(root).split(r"\begin{table}")[1:]
     below = dict(
         re.findall(r"\\textsuperscript\{(\w+)\} (.+?)\\par", scores.split(r"\end{tabular}")[1])
     )
@@ -83,19 +79,10 @@ def test_what_scores_are_of_and_every_warning_stand_below(
     """A table that is taken into a paper takes along what the page says of it."""
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
-    for path in root.glob("finetune/*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        data = {"train_examples": 1000, "train_examples_available": 3668}
-        path.write_text(json.dumps(state | {"facts": {"data": data, "num_evaluations": 2}}))
-    for path in root.glob("pretrain/mlm/*/run.json"):
-        path.write_text(
-            path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
-        )
-    assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
-        == 0
-    )
-    tables = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
+    data = {"train_examples": 1000, "train_examples_available": 3668}
+    change(root, "finetune/*/*/*/*", facts={"data": data, "num_evaluations": 2})
+    change(root, "pretrain/mlm/*", **{"facts__validation/loss": 6.1})
+    tables = tex_of(root).split(r"\begin{table}")[1:]
     ours = [one for one in tables if "& ours" in one]
     letter = re.search(
         r"\{MRPC\}\\textsuperscript\{(\w+)\}|\{MRPC\\textsuperscript\{(\w+)\}\}", ours[0]
@@ -113,21 +100,11 @@ def test_what_scores_are_of_and_every_warning_stand_below(
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> None:
-    root = make_runs({}, pretrain_seeds=())
-    for arm in ("mlm_nsp", "mlm"):
+def test_captions_say_the_unit(tmp_path: Path, writers: Any) -> None:
+    root = tmp_path / "runs" / "table6_model_size" / "demo"
+    for arm in ("base", "wide"):
         writers.pretrain(root, arm, 1, known={"validation/perplexity": 5.0})
-    for path in root.rglob("run.json"):  # as arms of table 6
-        text = (
-            path.read_text()
-            .replace('"arm": "mlm_nsp"', '"arm": "base"')
-            .replace('"arm": "mlm"', '"arm": "wide"')
-        )
-        path.write_text(text)
-    (root.parents[1] / "table6_model_size").mkdir()
-    root = root.rename(root.parents[1] / "table6_model_size" / "demo")
-    assert main(["table6_model_size", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"]) == 0
-    text = (root / "report/report.tex").read_text()
+    text = tex_of(root, "table6_model_size")
     of_perplexity = "in points (LM perplexity: perplexity)."
     for sentence in (
         "Substitutes and other data sets, perplexity. ",
@@ -148,11 +125,7 @@ def test_baselines_stand_below_the_rows(
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
     writers.finetune(root, "ltr", "mrpc", (1, 1), 60.0, **known)
-    assert (
-        main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--paper"])
-        == 0
-    )
-    lines = (root / "report/report.tex").read_text().split("\n")
+    lines = tex_of(root).split("\n")
     majority = next(line for line in lines if line.startswith("most frequent label"))
     surface = next(line for line in lines if line.startswith("surface baseline"))
     shows(majority, "most frequent label & & & & 68.4 & \\\\")

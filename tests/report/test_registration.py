@@ -5,25 +5,19 @@ run.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change, finish_job
 from tests.screens import refuses, shows
 
-from clozelab.config import canonical
-from clozelab.planning.steps import Step, make_steps
+from clozelab.planning.steps import make_steps
 from clozelab.report import registration
-from clozelab.report.registration import (
-    REGISTRATION_FILE,
-    read_registration,
-    registration_summary,
-)
+from clozelab.report.registration import REGISTRATION_FILE, read_registration, registration_summary
 from clozelab.report.render import write_sweep_report
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.find import find
-from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.stages.register import main as verb
 
 SAID = {
@@ -34,10 +28,14 @@ SAID = {
 WORDS = ["scale=demo", "pretrain.seed=1", "finetune.pretrain_seed=1", "finetune.seed=1"]
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment that was registered on 2026-11-22; its runs go below `runs`."""
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """An experiment that was registered on 2026-11-22; its runs go below `runs`."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "paper.yaml").write_text(json.dumps(SAID))
@@ -56,35 +54,7 @@ def root(folder: Path) -> Path:
 def finish(folder: Path, started: str, *more: str) -> None:
     """A complete run of the first job of either stage, as it records itself."""
     for step in (one for one in make_steps(folder, words(folder, *more)[1:]) if one.is_sweep):
-        write(step, step.sweep.jobs[0], started)
-
-
-def write(step: Step, job: tuple[str, ...], started: str) -> None:
-    config = step.sweep.settings(job)
-    recorded = canonical(config)
-    state = {
-        "status": "complete",
-        "stage": step.verb,
-        "seconds": 1.0,
-        "host": {},
-        "inputs": {},
-        "scale": "demo",
-        "watched": {},
-        "started": started,
-        "fingerprint": "f" * 64,
-        "facts": {},
-        "config": recorded,
-        "results_version": RESULTS_VERSIONS[step.verb],
-        "metric": "validation/accuracy",
-        "scores": {
-            "validation/accuracy": {"unit": "percent", "higher_is_better": True, "value": 70.0}
-        },
-    }
-    target = Path(config["run_dir"])
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    (target / "run.json").write_text(json.dumps(state))
-    (target / "scores.json").write_text("{}")
+        finish_job(step, step.sweep.jobs[0], started)
 
 
 def said(folder: Path) -> str:
@@ -138,7 +108,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
     }
     (mine / "paper.yaml").write_text(json.dumps(other))
     text = said(mine)
-    for change in (
+    for difference in (
         "claim b is better changed",
         "claim new added",
         "row c added",
@@ -146,7 +116,7 @@ def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) 
         "arm c added",
         "stopping rule changed",
     ):
-        assert change in text
+        assert difference in text
     with refuses("of 2026-11-22 differs (claim b is better changed, claim"):
         verb(words(mine))
     monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
@@ -203,10 +173,7 @@ MEASURED = {
 }
 
 
-def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     declared(folder, **MEASURED)
     there = ["scale=demo", f"runs_dir={tmp_path / 'runs'}", "finetune.seed=1"]
@@ -222,30 +189,26 @@ def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(
         for step in (
             one for one in make_steps(folder, [*there, f"seeds={seed}", *settings]) if one.is_sweep
         ):
-            write(step, step.sweep.jobs[0], "2026-11-23T00:00:00+00:00")
-        for path in root(folder).glob("pretrain/*/*/run.json"):
-            shared = {"run": "elsewhere", "fingerprint": "f", "weights": "w"}
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"shared": shared}))
+            finish_job(step, step.sweep.jobs[0], "2026-11-23T00:00:00+00:00")
+        shared = {"run": "elsewhere", "fingerprint": "f", "weights": "w"}
+        change(root(folder), "pretrain/*/*", shared=shared)
         changes = changes or "; since then settings of arm a changed and pre-training seed 6 added"
         assert f"{changes}; no run yet of pre-training seed 4; " in said(folder), (
             "who drops a seed has to say it"
         )
 
 
-def test_every_rate_that_a_row_tries_is_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+def test_every_rate_that_a_row_tries_is_registered(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     declared(folder, sweeps={"finetune": {"learning_rate": "1e-4,2e-4"}})
     assert verb(words(folder)) == 0
-    for rate, change in (
+    for rate, difference in (
         ("1e-4", "nothing of it was changed"),
         ("3e-4", "since then settings of a on mrpc changed"),
     ):
         finish(folder, "2026-11-23T00:00:00+00:00", f"finetune.learning_rate={rate}")
         assert (
-            f"{change}; no run yet of a registered setting of a on mrpc, arm b, b on mrpc and 1"
+            f"{difference}; no run yet of a registered setting of a on mrpc, arm b, b on mrpc and 1"
             " more" in said(folder)
         )
 

@@ -3,25 +3,17 @@ all text can be read, and the first screen answers."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from html import unescape
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change
+from tests.report.writing import needs_browser, seen_in_browser, written
 from tests.screens import shows
 
-from clozelab.report.render import Report, write_report
-from clozelab.results.experiment import find_experiment, load_experiment
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
-)
 EVERY = ("mnli", "qnli", "mrpc", "sst2", "squad_v1", "snli_95k", "qnli_derived")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 WIDTHS = 420, 1400, 1920
@@ -89,12 +81,8 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-def written(root: Path, name: str = "table5_pretraining_tasks") -> Report:
-    return write_report(load_experiment(find_experiment(name)), root, root / "report", scale="demo")
-
-
 @pytest.mark.browser
-@pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
+@needs_browser
 def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
     make_runs: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -120,19 +108,8 @@ def test_nothing_is_wider_than_its_box_or_too_faint_to_read(
     )
     said = MEASURE.replace("LEAST", str(LEAST_CONTRAST)).replace("%s", "".join(frames))
     (tmp_path / "measure.html").write_text(said)
-    switches = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--allow-file-access-from-files",
-        "--no-first-run",
-    ]
-    switches += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'browser'}"]
-    command = [str(BROWSER), *switches, "--dump-dom", (tmp_path / "measure.html").as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    found = re.search(r'<pre id="seen">(.*?)</pre>', shown)
-    assert found is not None
-    seen = dict(zip(cases, json.loads(unescape(found[1])), strict=True))
+    measured = seen_in_browser(tmp_path / "measure.html", "--allow-file-access-from-files")
+    seen = dict(zip(cases, measured, strict=True))
     for (one, width, scheme), there in seen.items():
         assert there["isDark"] == (scheme == "dark")
         if one == page:
@@ -158,10 +135,7 @@ def test_the_first_screen_answers(make_runs: Callable[..., Path]) -> None:
         ("ltr", "mrpc"): 70.0,
     }
     root = make_runs(means)
-    for record in root.glob("pretrain/ltr/*/run.json"):
-        known = json.loads(record.read_text())
-        known["facts"]["validation/loss"] = 6.36
-        record.write_text(json.dumps(known))
+    change(root, "pretrain/ltr/*", **{"facts__validation/loss": 6.36})
     report = written(root)
     html, markdown = ((report.folder / f"report.{kind}").read_text() for kind in ("html", "md"))
     sentence = (

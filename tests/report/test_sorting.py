@@ -4,23 +4,14 @@ behind a mean.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.writing import needs_browser, seen_in_browser, written
 
-from clozelab.report.render import write_report
-from clozelab.results.experiment import find_experiment, load_experiment
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
-)
 SCORES = {"mlm_nsp": 9.5, "mlm": 70.0, "ltr": 60.0, "random": 50.0}
 
 
@@ -29,8 +20,7 @@ def page(make_runs: Callable[..., Path], writers: Any, no_pictures: None) -> Pat
     means = {(row, "mrpc"): mean for row, mean in SCORES.items()}
     root = make_runs(means, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "sst2", (1, 1), 60.0, majority_baseline=0.5)
-    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    return write_report(experiment, root, root / "report", scale="demo").folder / "report.html"
+    return written(root).folder / "report.html"
 
 
 def test_every_cell_stands_under_its_heading(page: Path) -> None:
@@ -72,25 +62,13 @@ document.querySelector("#seen").textContent =
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
-def test_clicks_sort(page: Path, tmp_path: Path) -> None:
+@needs_browser
+def test_clicks_sort(page: Path) -> None:
     """By the number, so that 9.5 is less than 60; what is missing stays below, and baselines below
     all.
     """
     page.write_text(page.read_text().replace("</body>", CLICKS))
-    switches = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-extensions",
-        "--no-first-run",
-    ]
-    switches += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'browser'}"]
-    command = [str(BROWSER), *switches, "--dump-dom", page.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    found = re.search(r'<pre id="seen">(.*?)</pre>', shown)
-    assert found is not None
-    name, *seen = json.loads(unescape(found[1]))
+    name, *seen = seen_in_browser(page, "--disable-extensions")
     absent, baselines = ["+ BiLSTM", "No pre-training + BiLSTM"], ["most frequent label"]
     down = ["No NSP", "LTR & No NSP", "No pre-training", "MLM & NSP"]
     asmade = [

@@ -111,6 +111,25 @@ def test_seeds_that_come_later_are_no_part_of_the_noted_analysis(root: Path, wri
     assert len(read_log(root)) == 1
 
 
+def let_sleep(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], None] = lambda: None
+) -> list[float]:
+    """The time, which goes on when the watch sleeps; `act` happens then."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        act()
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    return now
+
+
+def interrupt() -> None:
+    raise Interrupted(130)
+
+
 @linux
 def test_the_watch_ends_with_the_sweep_and_leaves_a_page(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: Any
@@ -118,17 +137,14 @@ def test_the_watch_ends_with_the_sweep_and_leaves_a_page(
     """Fine-tunings here are of no launch, so the watch waits for another one for half a minute."""
     out = tmp_path / "page.html"
     pages: list[str] = []
-    now = [0.0]
 
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
+    def end() -> None:
         pages.append(out.read_text())
         if len(pages) == 2:
             end_of_the_run(root)
             writers.pretrain(root, "mlm", 4)
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    now = let_sleep(monkeypatch, end)
     watch = watch_of(root, out)
     watch._last_active = 0.0
     assert watch.run() == 0
@@ -154,14 +170,8 @@ def test_a_terminal_shows_one_frame_in_the_place_of_the_last(
         return Console(file=terminal, force_terminal=True, width=80, height=40, highlight=False)
 
     monkeypatch.setattr(watching, "make_console", make_console)
-    naps: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 2:
-            raise Interrupted(130)
-
-    monkeypatch.setattr(watching.time, "sleep", sleep)
+    naps = iter((lambda: None, interrupt))
+    let_sleep(monkeypatch, lambda: next(naps)())
     assert watch_of(root).run() == 130
     text = terminal.getvalue()
     # One more at the end: a Live draws its last frame again, in full.
@@ -175,11 +185,7 @@ def test_a_terminal_shows_one_frame_in_the_place_of_the_last(
 def test_a_sweep_in_which_nothing_runs_is_watched_for_ten_minutes(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(
-        watching.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
-    )
+    now = let_sleep(monkeypatch)
     end_of_the_run(root, "failed")
     out = tmp_path / "page.html"
     watch = watch_of(root, out)
@@ -192,10 +198,7 @@ def test_a_sweep_in_which_nothing_runs_is_watched_for_ten_minutes(
 def test_ctrl_c_leaves_a_page_that_says_that_it_has_ended(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press(seconds: float) -> None:
-        raise Interrupted(130)
-
-    monkeypatch.setattr(watching.time, "sleep", press)
+    let_sleep(monkeypatch, interrupt)
     out = tmp_path / "page.html"
     assert watch_of(root, out).run() == 130
     shows(out.read_text(), "The watch has ended")

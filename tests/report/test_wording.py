@@ -19,7 +19,7 @@ from claims.analysis.schema import IN_PERCENT, BaseClaim, Column, SequentialDesi
 from claims.analysis.scores import DataColumn, Origin
 from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
+from claims.analysis.verdicts import Judgement, run_interim_analysis
 from claims.report import claims, verdict_styles, wording
 from claims.report.estimates import interval, probability
 from claims.report.page import templates
@@ -69,19 +69,6 @@ def test_an_interval_without_zero_is_written_without_it(
     low: float, high: float, expected: str
 ) -> None:
     assert interval(replace(ESTIMATE, low=low, high=high)) == expected
-
-
-def test_a_forecast_says_what_more_seeds_take() -> None:
-    judged = judgement(forecast=Forecast("with 6 seeds", "~6 seeds", 3, 6))
-    assert wording.forecast(judged, None) == "with 6 seeds"
-    assert wording.forecast(judged, 100.0) == (
-        "with 6 seeds; 3 more take about 5.0 min, as these runs took"
-    )
-    one_more = judgement(forecast=Forecast("needs 2", "", 1))
-    assert wording.forecast(one_more, 100.0).endswith(
-        "; 1 more takes about 1.7 min, as these runs took"
-    )
-    assert wording.forecast(judgement(), 100.0) == ""
 
 
 def test_what_makes_a_verdict_exploratory_and_bars_its_size_is_said() -> None:
@@ -145,124 +132,62 @@ def test_every_verdict_has_a_label_and_colours_and_labels_differ() -> None:
     assert len(set(verdict_styles.LABELS.values())) == len(Verdict)
 
 
-CAUTIONS = [
-    (
-        replace(CONTRAST, context=Context(cells=("2 run(s) of LTR missing", "more"))),
-        "2 run(s) of LTR missing; more",
-    ),
-    (
-        replace(CONTRAST, design=SequentialDesign(first=2, most=2)),
-        "seeds after the last interim analysis (2) decide nothing",
-    ),
-    (
-        replace(CONTRAST, exclusions=Exclusions(duplicates="LTR: one encoder")),
-        "LTR: one encoder: copies decide nothing",
-    ),
-    (
-        replace(CONTRAST, difference=replace(ESTIMATE, low=-2.9, high=-2.9, sd=0.0)),
-        (
-            "the same difference for every seed: no spread to judge it by, as may happen on few"
-            " examples"
-        ),
-    ),
-    (
-        replace(CONTRAST, difference=replace(ESTIMATE, is_balanced=False)),
-        "pre-training seeds have unequally many runs and weigh the same",
-    ),
-    (
-        replace(CONTRAST, context=Context(text_lengths="texts cut", provenance="with torch")),
-        "texts cut; with torch",
-    ),
-    (
-        replace(CONTRAST, context=Context(below_baseline="LTR has 12.9")),
-        (
-            "below its baseline: LTR has 12.9; such a row decides nothing about what pre-training"
-            " gives"
-        ),
-    ),
-]
+CAUTIONS = {
+    "2 run(s) of LTR missing; more": {
+        "context": Context(cells=("2 run(s) of LTR missing", "more"))
+    },
+    "LTR: one encoder: copies decide nothing": {
+        "exclusions": Exclusions(duplicates="LTR: one encoder")
+    },
+    "the same difference for every seed: no spread to judge it by, as may happen on few examples": {
+        "difference": replace(ESTIMATE, low=-2.9, high=-2.9, sd=0.0)
+    },
+    "pre-training seeds have unequally many runs and weigh the same": {
+        "difference": replace(ESTIMATE, is_balanced=False)
+    },
+    "texts cut; with torch": {
+        "context": Context(text_lengths="texts cut", provenance="with torch")
+    },
+    "below its baseline: LTR has 12.9; such a row decides nothing about what pre-training gives": {
+        "context": Context(below_baseline="LTR has 12.9")
+    },
+}
 
 
-@pytest.mark.parametrize(("contrast", "sentence"), CAUTIONS)
-def test_what_a_reader_must_know_beside_a_verdict(contrast: Contrast, sentence: str) -> None:
+@pytest.mark.parametrize("sentence", CAUTIONS)
+def test_what_a_reader_must_know_beside_a_verdict(sentence: str) -> None:
+    contrast = replace(CONTRAST, **CAUTIONS[sentence])
     assert wording.judgement_note(judgement(contrast)) == sentence
 
 
-COLLAPSED = replace(CONTRAST, has_collapsed=True)
 OTHER_SIDE = replace(ESTIMATE, mean=0.4, low=-0.1, high=0.9)
-
-OF_COLLAPSED = [
-    (
-        replace(COLLAPSED, without_collapsed=ESTIMATE),
-        "without collapsed runs −2.9 [−4.0, −1.8]; p is the larger one, with or without",
-    ),
-    (
-        replace(COLLAPSED, without_collapsed=OTHER_SIDE),
-        (
-            "without collapsed runs +0.4 [−0.1, +0.9]: the difference rests on them and decides"
-            " nothing"
-        ),
-    ),
-    (
-        COLLAPSED,
-        (
-            "without collapsed runs no pair of seeds is left: the difference rests on them and"
-            " decides nothing"
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize(("contrast", "sentence"), OF_COLLAPSED)
-def test_the_difference_without_collapsed_runs(contrast: Contrast, sentence: str) -> None:
-    assert wording.judgement_note(judgement(contrast, weakest=contrast)) == sentence
 
 
 @pytest.mark.parametrize(
-    ("margin", "primary", "gated_by", "sentence"),
+    ("healthy", "sentence"),
     [
-        (
-            0.0,
-            False,
-            "",
-            "the plain interval excludes zero, the test corrected for 9 differences does not",
-        ),
-        (
-            1.0,
-            False,
-            "",
-            "the plain interval excludes the margin, the test corrected for 9 differences does not",
-        ),
-        (0.0, True, "", "the plain interval excludes zero, the test as a primary one does not"),
-        (
-            0.0,
-            True,
-            "the primary claim 'q'",
-            "the plain interval excludes zero, the test waits for the primary claim 'q'",
-        ),
-        (
-            0.0,
-            False,
-            "the primary claim 'q'",
-            (
-                "the plain interval excludes zero, the test at 1 % does not: it has 5 % once the"
-                " primary claim 'q' is decided"
-            ),
-        ),
+        (ESTIMATE, "−2.9 [−4.0, −1.8]; p is the larger one, with or without"),
+        (OTHER_SIDE, "+0.4 [−0.1, +0.9]: the difference rests on them and decides nothing"),
+        (None, "no pair of seeds is left: the difference rests on them and decides nothing"),
     ],
 )
-def test_why_a_plain_interval_is_not_the_verdict(
-    margin: float, primary: bool, gated_by: str, sentence: str
-) -> None:
-    judged = judgement(CONTRAST, weakest=CONTRAST, corrected_p=0.2, num_tests=9, gated_by=gated_by)
-    claim = judged.claim.model_copy(update={"primary": primary})
-    if margin:
-        claim = read_claim(
-            {"text": "t", "rows": ["ltr", "mlm"], "column": "MRPC", "direction": "within"}
-            | {"points": margin, "primary": primary}
-        )
-    judged = replace(judged, resolved=replace(judged.resolved, claim=claim))
-    assert wording.judgement_note(judged) == sentence
+def test_the_difference_without_collapsed_runs(healthy: Estimate | None, sentence: str) -> None:
+    contrast = replace(CONTRAST, has_collapsed=True, without_collapsed=healthy)
+    note = wording.judgement_note(judgement(contrast, weakest=contrast))
+    assert note == f"without collapsed runs {sentence}"
+
+
+def test_why_a_plain_interval_is_not_the_verdict() -> None:
+    """Beside a margin and of a primary claim; test_primary.py has what waits for another one."""
+    judged = judgement(CONTRAST, weakest=CONTRAST, corrected_p=0.2, num_tests=9)
+    within = {"text": "t", "rows": ["ltr", "mlm"], "column": "MRPC", "direction": "within"}
+    for claim, words in (
+        (read_claim(within | {"points": 1.0}), "the margin, the test corrected for 9 differences"),
+        (judged.claim.model_copy(update={"primary": True}), "zero, the test as a primary one"),
+    ):
+        again = replace(judged, resolved=replace(judged.resolved, claim=claim))
+        note = wording.judgement_note(again)
+        assert note == f"the plain interval excludes {words} does not"
 
 
 def test_where_planned_analyses_are_the_price_the_note_names_them(tmp_path: Path) -> None:
@@ -298,10 +223,7 @@ def test_a_difference_that_no_claim_is_about_says_what_it_rests_on() -> None:
 
 def test_several_differences_are_counted() -> None:
     lacking = replace(
-        CONTRAST,
-        label="LTR − No NSP",
-        difference=None,
-        exclusions=Exclusions(missing=NO_RUN),
+        CONTRAST, label="LTR − No NSP", difference=None, exclusions=Exclusions(missing=NO_RUN)
     )
     judged = judgement(CONTRAST, lacking, verdicts=(Verdict.HOLDS, Verdict.INCONCLUSIVE))
     assert wording.judgement_note(judged) == (
@@ -336,65 +258,34 @@ def test_a_claim_about_all_columns_names_each() -> None:
 
 LINES = Crossover("new", "old", "", 0.05, 1.0, point=None, level_stretches=(), leader=None)
 IN_TOKENS = replace(LINES, unit="tokens", start=5e4, end=1e6, point=2.5e5)
+IN_FLOPS = replace(IN_TOKENS, unit="flops", point=2.5e12)
+IN_SECONDS = replace(IN_TOKENS, unit="seconds", point=600.0)
+WHOLE = "5 % of the steps to 100 % of the steps"
+CROSSINGS = {
+    "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]": replace(
+        IN_TOKENS, level_stretches=((2.07e5, 2.88e5),)
+    ),
+    "new overtakes old at 2.5e+12 FLOPs; 95 % interval: up to 1e+05 FLOPs": replace(
+        IN_FLOPS, level_stretches=((5e4, 1e5),)
+    ),
+    "new overtakes old at 10.0 min; 95 % interval: anywhere": replace(
+        IN_SECONDS, level_stretches=((5e4, 1e6),)
+    ),
+    "new goes past, in the mean, old at 250 k tokens": IN_TOKENS,
+    "no crossing in the claimed direction between 5 % of the steps and 100 % of the steps": LINES,
+    f"no crossing: old leads at every point from {WHOLE}": replace(LINES, leader="old"),
+    f"no crossing: old leads at every point from {WHOLE}; that both are level is not excluded up to"
+    " 10 % of the steps or from 50 % of the steps on": replace(
+        LINES, leader="old", level_stretches=((0.05, 0.1), (0.5, 1.0))
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("crossover", "holds", "sentence"),
-    [
-        (
-            replace(IN_TOKENS, level_stretches=((2.07e5, 2.88e5),)),
-            True,
-            "new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]",
-        ),
-        (IN_TOKENS, False, "new goes past, in the mean, old at 250 k tokens"),
-        (
-            replace(IN_TOKENS, unit="flops", point=2.5e12, level_stretches=((5e4, 1e5),)),
-            True,
-            "new overtakes old at 2.5e+12 FLOPs; 95 % interval: up to 1e+05 FLOPs",
-        ),
-        (
-            replace(IN_TOKENS, unit="seconds", point=600.0, level_stretches=((5e4, 1e6),)),
-            True,
-            "new overtakes old at 10.0 min; 95 % interval: anywhere",
-        ),
-        (
-            LINES,
-            False,
-            "no crossing in the claimed direction between 5 % of the steps and 100 % of the steps",
-        ),
-        (
-            replace(LINES, leader="old"),
-            False,
-            "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps",
-        ),
-        (
-            replace(LINES, leader="old", level_stretches=((0.05, 0.1), (0.5, 1.0))),
-            False,
-            (
-                "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps;"
-                " that both are level is not excluded up to 10 % of the steps or from 50 % of the"
-                " steps on"
-            ),
-        ),
-    ],
-)
-def test_where_lines_cross(crossover: Crossover, holds: bool, sentence: str) -> None:
-    assert (
-        wording.judgement_note(
-            judgement(crossover=crossover, verdict=Verdict.HOLDS if holds else Verdict.CONTRADICTED)
-        )
-        == sentence
-    )
-
-
-def test_the_place_of_a_crossing() -> None:
-    assert wording.crossover_place(LINES) == "none seen"
-    assert wording.crossover_interval(replace(LINES, level_stretches=((0.05, 0.1),))) == ""
-    assert wording.crossover_place(IN_TOKENS) == "at 250 k tokens"
-    in_flops = replace(IN_TOKENS, unit="flops", point=2.5e12)
-    assert wording.crossover_place(in_flops) == "at 2.5e+12 FLOPs"
-    in_seconds = replace(IN_TOKENS, unit="seconds", point=600.0)
-    assert wording.crossover_place(in_seconds) == "at 10.0 min"
+@pytest.mark.parametrize("sentence", CROSSINGS)
+def test_where_lines_cross(sentence: str) -> None:
+    verdict = Verdict.HOLDS if "overtakes" in sentence else Verdict.CONTRADICTED
+    judged = judgement(crossover=CROSSINGS[sentence], verdict=verdict)
+    assert wording.judgement_note(judged) == sentence
 
 
 # -- types of claims -------------------------------------------------------------------------------
@@ -461,12 +352,7 @@ def test_a_margin_is_explained_by_the_type_of_claim(name: str) -> None:
     reading = str(
         templates()
         .get_template("reading.txt.j2")
-        .render(
-            experiment=experiment,
-            family=1,
-            selection="",
-            has_forecasts=False,
-        )
+        .render(experiment=experiment, family=1, selection="", has_forecasts=False)
     )
     assert ("that rows differ by less than a margin" in reading) == (name == "EquivalenceClaim")
     assert ("A claim with one margin" in reading) == (

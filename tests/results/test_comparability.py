@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.results.words import (
-    NOTHING,
-    incomparability_of,
-    judgement_note,
-    missing_in,
-    why_barred,
-)
+from tests.results.made_runs import MadeRuns
+from tests.results.words import NOTHING, incomparability_of, judgement_note, missing_in, why_barred
 
 from claims.analysis.comparability import Exclusion
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Judgement, judge
+from claims.analysis.verdicts import Judgement
 from clozelab.launch import sweep
-from clozelab.report.problems import _encoders_of_row, inconsistencies, problems
+from clozelab.report.problems import _encoders_of_row, problems
 from clozelab.results.evidence import derived_settings, treatment_factors
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
-from clozelab.results.table import build_table
 from clozelab.runs.find import find
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
@@ -49,53 +41,21 @@ FEATURES = {
 
 
 @pytest.fixture
-def experiment() -> Experiment:
-    return load_experiment(find_experiment("table5_pretraining_tasks"))
-
-
-@pytest.fixture
-def root(make_runs: Callable[..., Path]) -> Path:
-    """Runs that say of themselves what those of table 5 say."""
-    root = make_runs(MEANS)
+def runs(runs: MadeRuns) -> MadeRuns:
+    """They say of themselves what those of table 5 say."""
+    runs.make(MEANS)
     for arm, choices in CHOICES.items():
-        change(
-            root,
-            f"pretrain/{arm}/*",
-            choices=choices,
-            arm_delta={"/objective": choices["objective"], "arm": arm},
-        )
+        delta = {"/objective": choices["objective"], "arm": arm}
+        runs.change(f"pretrain/{arm}/*", choices=choices, arm_delta=delta)
     for row in ("mlm", "ltr"):
-        change(
-            root,
-            f"finetune/{row}/*/*/*",
-            row_delta={"row": row, "encoder_arm": row, "head": "linear"},
-        )
-    return root
+        delta = {"row": row, "encoder_arm": row, "head": "linear"}
+        runs.change(f"finetune/{row}/*/*/*", row_delta=delta)
+    return runs
 
 
-def change(root: Path, pattern: str, **values: Any) -> None:
-    """Set dotted keys of run.json in all folders that match."""
-    folders = list(root.glob(pattern))
-    assert folders
-    for folder in folders:
-        state = json.loads((folder / "run.json").read_text())
-        for key, value in values.items():
-            part = state
-            *parents, last = key.split("__")
-            for name in parents:
-                part = part.setdefault(name, {})
-            part[last] = value
-        (folder / "run.json").write_text(json.dumps(state))
-
-
-def mrpc(experiment: Experiment, root: Path) -> Judgement:
-    found = judge(build_table(experiment, find(root)))
-    return next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
-
-
-def protocol_differences(experiment: Experiment, root: Path, stage: str = "fine-tuned") -> str:
+def protocol_differences(runs: MadeRuns, stage: str = "fine-tuned") -> str:
     """The settings that bar the claim on MRPC, and what left to right and MLM have of them."""
-    reason = incomparability_of(mrpc(experiment, root))
+    reason = incomparability_of(runs.judge())
     assert reason.code == "other protocol"
     return differences_in(reason, stage)
 
@@ -107,21 +67,13 @@ def differences_in(reason: Exclusion, stage: str) -> str:
     return reason.text.removeprefix(before).removesuffix(after)
 
 
-def unequal(experiment: Experiment, root: Path) -> list[str]:
-    return inconsistencies(build_table(experiment, find(root)))
-
-
 def provenance_of(judgement: Judgement) -> str:
     return judgement.resolved.contrasts[0].context.provenance
 
 
-def allowing(experiment: Experiment, **values: Any) -> Experiment:
-    return experiment.model_copy(update=values)
-
-
-def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/*/*/*/*", config__epochs=3.0, config__optimizer__learning_rate=1e-3)
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+def test_equal_protocols_are_compared(runs: MadeRuns) -> None:
+    runs.change("finetune/*/*/*/*", config__epochs=3.0, config__optimizer__learning_rate=1e-3)
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
 
 
 @pytest.mark.parametrize(
@@ -137,72 +89,62 @@ def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> Non
         ("config__encoder_fraction", 0.1, "encoder_fraction"),  # which no row sets here
     ],
 )
-def test_another_protocol(
-    experiment: Experiment, root: Path, key: str, value: Any, setting: str
-) -> None:
-    change(root, "finetune/ltr/*/*/*", **{key: value})
-    found = mrpc(experiment, root)
+def test_another_protocol(runs: MadeRuns, key: str, value: Any, setting: str) -> None:
+    runs.change("finetune/ltr/*/*/*", **{key: value})
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert protocol_differences(experiment, root) == f"{setting} {value} against none"
+    assert protocol_differences(runs) == f"{setting} {value} against none"
     # The difference is there to see, and decides nothing: nor is it one of the table's tests.
     assert found.difference is not None and found.corrected_p is None and found.num_tests == 0
-    (line,) = unequal(experiment, root)
+    (line,) = runs.unequal()
     assert line == (
         f"fine-tuning runs on mrpc differ in {setting}: {value} (6 runs, e.g. ltr seed 1/1), none"
         " (6 runs, e.g. mlm seed 1/1)"
     )
 
 
-def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) -> None:
+def test_settings_are_compared_seed_by_seed(runs: MadeRuns) -> None:
     """A difference is paired: as sets, both rows' epochs would be equal here."""
     for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
-        change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
-        change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
-    assert protocol_differences(experiment, root) == "epochs 1.0/3.0 against 3.0/1.0"
+        runs.change(f"finetune/{row}/*/*/seed-1", config__epochs=first)
+        runs.change(f"finetune/{row}/*/*/seed-2", config__epochs=second)
+    assert protocol_differences(runs) == "epochs 1.0/3.0 against 3.0/1.0"
     for seed, epochs in ((1, 1.0), (2, 3.0)):
-        change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
+        runs.change(f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
     # the control: unequal runs (a problem of its own), equal pairs
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
-    assert len(unequal(experiment, root)) == 1
+    assert runs.judge().verdict == Verdict.HOLDS
+    assert len(runs.unequal()) == 1
 
 
-def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/mlm/*/*/*", config__learning_rate=1e-4)
-    change(
-        root,
-        "finetune/ltr/*/*/*",
-        config__learning_rate=5e-5,
-        config__optimizer={"learning_rate": 5e-5},
+def test_another_search_over_learning_rates(runs: MadeRuns) -> None:
+    runs.change("finetune/mlm/*/*/*", config__learning_rate=1e-4)
+    runs.change(
+        "finetune/ltr/*/*/*", config__learning_rate=5e-5, config__optimizer={"learning_rate": 5e-5}
     )
-    assert protocol_differences(experiment, root) == "learning_rate 5e-05 against 0.0001"
+    assert protocol_differences(runs) == "learning_rate 5e-05 against 0.0001"
 
 
-def test_rates_that_were_tried_for_every_row_are_one_search(
-    experiment: Experiment, root: Path
-) -> None:
-    for folder in list(root.glob("finetune/*/*/mrpc/*")):
+def test_rates_that_were_tried_for_every_row_are_one_search(runs: MadeRuns) -> None:
+    for folder in list(runs.root.glob("finetune/*/*/mrpc/*")):
         shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
-    change(root, "finetune/*/*/mrpc/rate-2/*", config__learning_rate=2e-5)
-    change(root, "finetune/*/*/mrpc/seed-*", config__learning_rate=1e-5)
-    runs = find(root)
-    assert inconsistencies(build_table(experiment, runs)) == runs.damaged == []
-    shutil.rmtree(root / "finetune/ltr/pretrain-seed-2/mrpc/seed-1")
-    (line,) = unequal(experiment, root)
+    runs.change("finetune/*/*/mrpc/rate-2/*", config__learning_rate=2e-5)
+    runs.change("finetune/*/*/mrpc/seed-*", config__learning_rate=1e-5)
+    assert runs.unequal() == find(runs.root).damaged == []
+    shutil.rmtree(runs.root / "finetune/ltr/pretrain-seed-2/mrpc/seed-1")
+    (line,) = runs.unequal()
     assert line.startswith("fine-tuning runs on mrpc differ in learning_rate: ")
 
 
-def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/ltr/*/*/*", config__epochs=5.0, config__task__data__layers=4)
-    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
-    allowed = allowing(experiment, differ_in=("epochs", "task.data"))
-    assert mrpc(allowed, root).verdict == Verdict.HOLDS and unequal(allowed, root) == []
-    assert (
-        mrpc(allowing(experiment, differ_in=("epochs", "task.dat")), root).verdict
-        == Verdict.NOT_COMPARABLE
-    )
+def test_what_paper_yaml_allows_to_differ(runs: MadeRuns) -> None:
+    runs.change("finetune/ltr/*/*/*", config__epochs=5.0, config__task__data__layers=4)
+    assert runs.judge().verdict == Verdict.NOT_COMPARABLE
+    allowed = ("epochs", "task.data")
+    assert runs.judge(differ_in=allowed).verdict == Verdict.HOLDS
+    assert runs.unequal(differ_in=allowed) == []
+    assert runs.judge(differ_in=("epochs", "task.dat")).verdict == Verdict.NOT_COMPARABLE
     # inside a row it has to be one
-    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)
-    (line,) = unequal(allowed, root)
+    runs.change("finetune/ltr/pretrain-seed-1/*/seed-1", config__epochs=1.0)
+    (line,) = runs.unequal(differ_in=allowed)
     assert line.startswith("fine-tuning runs on mrpc of ltr differ in epochs: 1.0 (1 runs")
 
 
@@ -216,25 +158,23 @@ def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) ->
     ],
 )
 def test_what_two_choices_have_in_common_is_not_meant_to_differ(
-    root: Path, first: str, second: str, apart: set[str]
+    runs: MadeRuns, first: str, second: str, apart: set[str]
 ) -> None:
-    runs = find(root).pretrain
-    of_first = [run for run in runs if run.name == first]
-    of_second = [run for run in runs if run.name == second]
+    pretrained = find(runs.root).pretrain
+    of_first = [run for run in pretrained if run.name == first]
+    of_second = [run for run in pretrained if run.name == second]
     found = treatment_factors(of_first, of_second)
     assert {key for key in found if key.split(".")[0] == "objective"} == apart
 
 
-def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
-    experiment: Experiment, root: Path
-) -> None:
+def test_a_choice_that_is_one_object_is_meant_to_differ_whole(runs: MadeRuns) -> None:
     for arm in ("mlm", "ltr"):
-        change(
-            root, f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm}
+        runs.change(
+            f"pretrain/{arm}/*", config__objective={"_target_": f"own.{arm}", "weight": arm}
         )
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
-    change(root, "pretrain/ltr/*", config__model__hidden_act="other")
-    differences = protocol_differences(experiment, root, "pre-trained")
+    assert runs.judge().verdict == Verdict.HOLDS
+    runs.change("pretrain/ltr/*", config__model__hidden_act="other")
+    differences = protocol_differences(runs, "pre-trained")
     assert differences == "model.hidden_act other against none"
 
 
@@ -246,48 +186,43 @@ def test_a_choice_that_is_one_object_is_meant_to_differ_whole(
         ("ltr", "model__hidden_act"),
     ],
 )
-def test_what_no_arm_is_about_has_to_be_equal(
-    experiment: Experiment, root: Path, arm: str, key: str
-) -> None:
-    change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
+def test_what_no_arm_is_about_has_to_be_equal(runs: MadeRuns, arm: str, key: str) -> None:
+    runs.change("pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
     other = "mlm_nsp" if arm == "mlm" else "mlm"
-    assert why_barred(build_table(experiment, find(root)), arm, other, ()) == NOTHING
-    change(root, f"pretrain/{arm}/*", **{f"config__{key}": "other"})
-    reason = why_barred(build_table(experiment, find(root)), arm, other, ())
+    assert why_barred(runs.table(), arm, other, ()) == NOTHING
+    runs.change(f"pretrain/{arm}/*", **{f"config__{key}": "other"})
+    reason = why_barred(runs.table(), arm, other, ())
     (found,) = differences_in(reason, "pre-trained").split("; ")
     assert found.split()[0] == key.replace("__", ".")
 
 
-def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, root: Path) -> None:
+def test_what_follows_from_a_setting_may_differ_with_it(runs: MadeRuns) -> None:
     """As table 6's arms: a depth changes the number of layers, and not the dropout."""
     for arm, depth, layers in (("mlm", "1", 4), ("ltr", "1/2", 2)):
         delta = {"/model": "ratio", "size.depth": depth}
-        change(root, f"pretrain/{arm}/*", arm_delta=delta, config__model__num_hidden_layers=layers)
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
-    change(root, "pretrain/ltr/*", config__model__hidden_size=256)
-    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
-    differences = protocol_differences(experiment, root, "pre-trained")
+        runs.change(f"pretrain/{arm}/*", arm_delta=delta, config__model__num_hidden_layers=layers)
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
+    runs.change("pretrain/ltr/*", config__model__hidden_size=256)
+    assert runs.judge().verdict == Verdict.NOT_COMPARABLE
+    differences = protocol_differences(runs, "pre-trained")
     assert differences == "model.hidden_size 256 against 128"
 
 
-def test_another_tokenizer_brings_another_corpus_of_the_same_text(
-    experiment: Experiment, root: Path
-) -> None:
+def test_another_tokenizer_brings_another_corpus_of_the_same_text(runs: MadeRuns) -> None:
     """As family's arms; without a tokenizer of its own, an arm on another corpus is another
     protocol.
     """
     for arm, kind in (("mlm", "wordpiece"), ("ltr", "byte_bpe")):
-        change(
-            root,
+        runs.change(
             f"pretrain/{arm}/*",
             arm_delta={"tokenizer.kind": kind},
             inputs__corpus=f"{kind}'s shards",
         )
-        change(root, f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
+        runs.change(f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
     for arm in ("mlm", "ltr"):
-        change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
-    differences = protocol_differences(experiment, root, "pre-trained")
+        runs.change(f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
+    differences = protocol_differences(runs, "pre-trained")
     assert differences == "input corpus byte_bpe's s against wordpiece's "  # as a hash is cut
 
 
@@ -301,23 +236,22 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(
     ],
 )
 def test_arms_may_be_about_their_text(
-    experiment: Experiment, root: Path, key: str, first: str, second: str, config: str
+    runs: MadeRuns, key: str, first: str, second: str, config: str
 ) -> None:
     """The prepared text follows from what the arms' own lines say of their corpus."""
     for arm, value in (("mlm", first), ("ltr", second)):
-        change(
-            root,
+        runs.change(
             f"pretrain/{arm}/*",
             arm_delta={key: value},
             choices={"corpus": value},
             inputs__corpus=f"{value} shards",
         )
-        change(root, f"pretrain/{arm}/*", **{f"config__{config}": value})
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
-    change(root, "pretrain/*/*", arm_delta={})
-    assert mrpc(experiment, root).verdict == Verdict.NOT_COMPARABLE
-    allowed = allowing(experiment, differ_in=("corpus",))
-    assert mrpc(allowed, root).verdict == Verdict.HOLDS and unequal(allowed, root) == []
+        runs.change(f"pretrain/{arm}/*", **{f"config__{config}": value})
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
+    runs.change("pretrain/*/*", arm_delta={})
+    assert runs.judge().verdict == Verdict.NOT_COMPARABLE
+    assert runs.judge(differ_in=("corpus",)).verdict == Verdict.HOLDS
+    assert runs.unequal(differ_in=("corpus",)) == []
 
 
 def test_what_the_shipped_configuration_derives() -> None:
@@ -335,37 +269,30 @@ def test_what_the_shipped_configuration_derives() -> None:
         assert origin in found[key]
 
 
-def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, root: Path) -> None:
+def test_a_row_about_frozen_features_frees_what_it_says(runs: MadeRuns) -> None:
     """As table 7's rows do: what the row does not say has to be equal, its recipe only if differ_in
     says so.
     """
     module = {"_target_": FEATURES["task.module._target_"], "features": "last"}
-    change(
-        root,
-        "finetune/ltr/*/*/*",
-        row_delta=FEATURES,
-        config__task__module=module,
-        config__head="bilstm",
+    runs.change(
+        "finetune/ltr/*/*/*", row_delta=FEATURES, config__task__module=module, config__head="bilstm"
     )
-    change(root, "finetune/mlm/*/*/*", config__head="linear")
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
-    change(root, "finetune/ltr/*/*/*", config__task__data={"max_length": 64})
-    assert protocol_differences(experiment, root) == "task.data.max_length 64 against none"
-    change(
-        root,
+    runs.change("finetune/mlm/*/*/*", config__head="linear")
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
+    runs.change("finetune/ltr/*/*/*", config__task__data={"max_length": 64})
+    assert protocol_differences(runs) == "task.data.max_length 64 against none"
+    runs.change(
         "finetune/ltr/*/*/*",
         config__task__data={},
         row_delta=FEATURES | {"epochs": 9},
         config__epochs=9,
     )
-    assert protocol_differences(experiment, root) == "epochs 9 against none"
+    assert protocol_differences(runs) == "epochs 9 against none"
     # Two such rows differ in which layers, and in what refers to that.
-    change(
-        root,
-        "finetune/mlm/*/*/*",
-        row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9},
+    runs.change(
+        "finetune/mlm/*/*/*", row_delta=FEATURES | {"task.data.features": "embeddings", "epochs": 9}
     )
-    tuned = find(root).finetune
+    tuned = find(runs.root).finetune
     of_mlm = [run for run in tuned if run.name == "mlm"]
     of_ltr = [run for run in tuned if run.name == "ltr"]
     found = treatment_factors(of_mlm, of_ltr)
@@ -388,23 +315,21 @@ def test_a_row_about_frozen_features_frees_what_it_says(experiment: Experiment, 
     ],
 )
 def test_arms_that_saw_more(
-    experiment: Experiment, root: Path, fact: str, other: float, matched: str | None, verdict: str
+    runs: MadeRuns, fact: str, other: float, matched: str | None, verdict: str
 ) -> None:
     for key, value in {"steps": 1000, "training_seconds": 60.0, "flops": 1e15}.items():
-        change(root, "pretrain/*/*", **{f"facts__{key}": value})
-    change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
-    found = mrpc(allowing(experiment, matched_by=matched), root)
+        runs.change("pretrain/*/*", **{f"facts__{key}": value})
+    runs.change("pretrain/ltr/*", **{f"facts__{fact}": other})
+    found = runs.judge(matched_by=matched)
     assert found.verdict == verdict
     is_unmatched = incomparability_of(found).code == "unmatched amount"
     assert is_unmatched == (verdict == Verdict.NOT_COMPARABLE)
 
 
 @pytest.mark.parametrize(("matched", "amount"), [("flops", "flops"), ("time", "training_seconds")])
-def test_what_is_not_known_is_not_matched(
-    experiment: Experiment, root: Path, matched: str, amount: str
-) -> None:
-    change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
-    found = mrpc(allowing(experiment, matched_by=matched), root)
+def test_what_is_not_known_is_not_matched(runs: MadeRuns, matched: str, amount: str) -> None:
+    runs.change("pretrain/mlm/*", facts__training_seconds=60.0, facts__flops=1e12)
+    found = runs.judge(matched_by=matched)
     assert found.verdict == Verdict.NOT_COMPARABLE
     name = "training time (seconds x devices)" if amount == "training_seconds" else amount
     assert incomparability_of(found) == Exclusion(
@@ -413,25 +338,24 @@ def test_what_is_not_known_is_not_matched(
     )
 
 
-def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
-    shutil.rmtree(root / "pretrain" / "ltr")
-    found = mrpc(experiment, root)
+def test_arms_without_any_record_are_not_matched(runs: MadeRuns) -> None:
+    shutil.rmtree(runs.root / "pretrain" / "ltr")
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
     reason = Exclusion("no pre-training", "no complete pre-training run of ltr")
     assert incomparability_of(found) == reason
-    assert mrpc(allowing(experiment, matched_by="none"), root).verdict == Verdict.HOLDS
+    assert runs.judge(matched_by="none").verdict == Verdict.HOLDS
 
 
-def composed(experiment: Experiment, arm: str, *words: str) -> dict[str, Any]:
+def composed(runs: MadeRuns, arm: str, *words: str) -> dict[str, Any]:
     """What run.json says of the configuration."""
-    whole = sweep.compose(
-        "sweep_pretrain", [f"arm={arm}", *words], folder=experiment.folder, sweep=True
-    )
-    return whole.recorded
+    words = (f"arm={arm}", *words)
+    folder = runs.experiment.folder
+    return sweep.compose("sweep_pretrain", words, folder=folder, sweep=True).recorded
 
 
 def train(
-    root: Path,
+    runs: MadeRuns,
     arm: str,
     config: Mapping[str, Any],
     flops: float,
@@ -439,7 +363,7 @@ def train(
 ) -> None:
     """Records as that arm's runs leave them."""
     steps = sum(phase["steps"] for phase in config["phases"])
-    for path in root.glob(f"pretrain/{arm}/*/run.json"):
+    for path in runs.root.glob(f"pretrain/{arm}/*/run.json"):
         state = json.loads(path.read_text())
         state["config"] = {**config, "seed": state["config"]["seed"]}
         state["facts"] |= {"steps": steps, "tokens": 1000.0 * steps, "flops": flops}
@@ -458,18 +382,13 @@ def train(
     ],
 )
 def test_an_arm_of_other_steps(
-    experiment: Experiment,
-    root: Path,
-    is_its_own: bool,
-    matched_by: str | None,
-    unmatched: str | None,
+    runs: MadeRuns, is_its_own: bool, matched_by: str | None, unmatched: str | None
 ) -> None:
-    ours = allowing(experiment, matched_by=matched_by)
-    shorter = composed(experiment, "ltr", "steps_factor=0.4")
+    shorter = composed(runs, "ltr", "steps_factor=0.4")
     for arm in ("mlm_nsp", "mlm"):
-        train(root, arm, composed(experiment, arm), 1e15)
-    train(root, "ltr", shorter, 1.01e15, {"steps_factor": 0.4} if is_its_own else {})
-    found = mrpc(ours, root)
+        train(runs, arm, composed(runs, arm), 1e15)
+    train(runs, "ltr", shorter, 1.01e15, {"steps_factor": 0.4} if is_its_own else {})
+    found = runs.judge(matched_by=matched_by)
     reason = incomparability_of(found)
     if unmatched is None:
         assert found.verdict == Verdict.HOLDS
@@ -482,7 +401,7 @@ def test_an_arm_of_other_steps(
             " say that this is meant",
         )
     # The length is an arm's own where its lines say so, or where arms are not matched by it.
-    assert bool(unequal(ours, root)) == (not is_its_own and matched_by is None)
+    assert bool(runs.unequal(matched_by=matched_by)) == (not is_its_own and matched_by is None)
 
 
 @pytest.mark.parametrize(
@@ -496,11 +415,11 @@ def test_an_arm_of_other_steps(
     ],
 )
 def test_what_steps_bring_with_them_and_nothing_else(
-    experiment: Experiment, root: Path, word: str, verdict: str
+    runs: MadeRuns, word: str, verdict: str
 ) -> None:
-    train(root, "mlm", composed(experiment, "mlm"), 1e15)
-    train(root, "ltr", composed(experiment, "ltr", word), 1e15)
-    assert mrpc(allowing(experiment, matched_by="flops"), root).verdict == verdict
+    train(runs, "mlm", composed(runs, "mlm"), 1e15)
+    train(runs, "ltr", composed(runs, "ltr", word), 1e15)
+    assert runs.judge(matched_by="flops").verdict == verdict
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
@@ -510,6 +429,8 @@ def test_what_steps_bring_with_them_and_nothing_else(
         ("trainer__devices", 2, Verdict.HOLDS),
         ("trainer__strategy", "ddp", Verdict.HOLDS),
         ("trainer__threads", 2, Verdict.HOLDS),
+        ("predict_test", True, Verdict.HOLDS),
+        ("task__data__test_files", {"test": "file"}, Verdict.HOLDS),
         ("phases", [{"micro_batch_size": 8}], Verdict.HOLDS),
         ("phases", [{"global_batch_size": 8}], Verdict.NOT_COMPARABLE),
         ("trainer__precision", "32-true", Verdict.NOT_COMPARABLE),
@@ -517,45 +438,28 @@ def test_what_steps_bring_with_them_and_nothing_else(
     ],
 )
 def test_how_the_work_is_laid_out_is_no_protocol(
-    experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
+    runs: MadeRuns, stage: str, key: str, value: Any, verdict: str
 ) -> None:
-    change(
-        root,
-        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"),
-        **{f"config__{key}": value},
+    runs.change(
+        f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config__{key}": value}
     )
-    assert mrpc(experiment, root).verdict == verdict
+    assert runs.judge().verdict == verdict
 
 
-def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
-    change(
-        root,
-        "finetune/ltr/*/*/*",
-        config__predict_test=True,
-        config__task__data__test_files={"t": "f"},
-    )
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
-
-
-def test_another_metric(experiment: Experiment, root: Path) -> None:
-    for path in root.glob("finetune/ltr/*/mrpc/*/run.json"):
-        state = json.loads(path.read_text())
-        state["scores"], state["metric"] = (
-            {"validation/f1": state["scores"]["validation/accuracy"]},
-            "validation/f1",
-        )
-        path.write_text(json.dumps(state))
-    found = mrpc(experiment, root)
+def test_another_metric(runs: MadeRuns) -> None:
+    score = {"unit": "percent", "higher_is_better": True, "value": 60.0}
+    runs.change("finetune/ltr/*/mrpc/*", metric="validation/f1", scores={"validation/f1": score})
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert missing_in(found) == (
         "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy"
     )
 
 
-def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/*/*/mrpc/*", config__initialisation="pretrained")
-    change(root, "finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
-    found = mrpc(experiment, root)
+def test_a_row_with_another_arms_encoder_is_barred(runs: MadeRuns) -> None:
+    runs.change("finetune/*/*/mrpc/*", config__initialisation="pretrained")
+    runs.change("finetune/ltr/*/mrpc/seed-1", config__encoder_arm="mlm_nsp")
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
     reason = incomparability_of(found)
     assert reason.code == "wrong encoder"
@@ -569,96 +473,88 @@ def test_a_row_with_another_arms_encoder_is_barred(experiment: Experiment, root:
     ("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")]
 )
 def test_lines_that_changed_between_runs_bar_the_row(
-    experiment: Experiment, root: Path, kind: str, pattern: str
+    runs: MadeRuns, kind: str, pattern: str
 ) -> None:
-    change(root, pattern, **{f"{kind}_delta__new": 1})
+    runs.change(pattern, **{f"{kind}_delta__new": 1})
     text = f"the runs of ltr were made from 2 versions of its {kind}"
-    assert incomparability_of(mrpc(experiment, root)) == Exclusion("several versions", text)
+    assert incomparability_of(runs.judge()) == Exclusion("several versions", text)
 
 
-def test_two_rows_of_one_arm_from_different_encoders(
-    experiment: Experiment, make_runs: Callable[..., Path]
-) -> None:
+def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:
     """A row may keep its arm's name when its encoder is given: the arm's other rows then began from
     another one.
     """
-    root = make_runs({("ltr", "squad_v1"): 20.0, ("ltr_bilstm", "squad_v1"): 25.0})
+    means = {("ltr", "squad_v1"): 20.0, ("ltr_bilstm", "squad_v1"): 25.0}
+    runs.make(means, below="other")
     for row, encoder in (("ltr", "one"), ("ltr_bilstm", "one"), ("ltr_bilstm", "another")):
-        change(
-            root,
-            f"finetune/{row}/*/*/*",
-            config__initialisation="pretrained",
-            inputs__encoder=encoder,
+        runs.change(
+            f"finetune/{row}/*/*/*", config__initialisation="pretrained", inputs__encoder=encoder
         )
-        table = build_table(experiment, find(root))
+        table = runs.table()
         reason = why_barred(table, "ltr", "ltr_bilstm", ("squad_v1",))
         text = "the rows stand for one encoder, and began from different ones (pre-training seed 1)"
         is_shared = reason == Exclusion("shared encoder", text)
         assert is_shared == (encoder == "another")
 
 
-def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root: Path) -> None:
-    change(
-        root, "finetune/mlm/*/*/*", config__initialisation="pretrained", config__encoder_arm="mlm"
+def test_encoders_that_are_not_one_a_seed_are_named(runs: MadeRuns) -> None:
+    runs.change(
+        "finetune/mlm/*/*/*", config__initialisation="pretrained", config__encoder_arm="mlm"
     )
-    change(root, "finetune/mlm/pretrain-seed-1/*/seed-1", inputs__encoder="e1")
-    change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
-    _, line = unequal(experiment, root)  # the first one: how the two rows began
+    runs.change("finetune/mlm/pretrain-seed-1/*/seed-1", inputs__encoder="e1")
+    runs.change("finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
+    _, line = runs.unequal()  # the first one: how the two rows began
     assert line == "mlm, pre-training seed 1: its runs began with 2 different encoders"
     # A given encoder is fine-tuned alone, and measured with a head that was trained on it.
-    runs = [run for run in find(root).finetune if run.name == "mlm"]
-    assert list(_encoders_of_row("mlm", runs, may_share=True)) == [line]
-    second = [run.model_copy(update={"stage": "evaluate"}) for run in runs if run.seed == 2]
-    first = [run for run in runs if run.seed == 1]
+    of_mlm = [run for run in find(runs.root).finetune if run.name == "mlm"]
+    assert list(_encoders_of_row("mlm", of_mlm, may_share=True)) == [line]
+    second = [run.model_copy(update={"stage": "evaluate"}) for run in of_mlm if run.seed == 2]
+    first = [run for run in of_mlm if run.seed == 1]
     assert list(_encoders_of_row("mlm", [*first, *second], may_share=True)) == []
     assert list(_encoders_of_row("mlm", [*first, *second], may_share=False)) == [line]
-    change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
+    runs.change("finetune/mlm/*/*/*", inputs__encoder="e1")
     copies = "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder"
-    assert unequal(experiment, root)[1:] == [copies]
-    change(root, "pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
+    assert runs.unequal()[1:] == [copies]
+    runs.change("pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
     anew = "began before mlm seed 2 was trained to its end (anew since?)"
-    assert unequal(experiment, root)[1:] == [
+    assert runs.unequal()[1:] == [
         copies,
         f"finetune/mlm/pretrain-seed-2/mrpc/seed-1: {anew}",
         f"finetune/mlm/pretrain-seed-2/mrpc/seed-2: {anew}",
     ]
 
 
-def test_rows_with_another_number_of_token_types_are_named(
-    experiment: Experiment, root: Path
+@pytest.mark.parametrize(
+    ("fact", "usual", "other", "words"),
+    [
+        ("token_types", 2, 1, "the token types of a pair: 1 (1 runs, e.g. ltr seed 1/1), 2"),
+        (
+            "max_seq_length",
+            384,
+            64,
+            "the length that texts are cut to: 64 tokens (1 runs, e.g. ltr seed 1/1), 384 tokens",
+        ),
+    ],
+)
+def test_what_runs_measured_otherwise_is_named_and_failed_runs_are_not(
+    runs: MadeRuns, fact: str, usual: int, other: int, words: str
 ) -> None:
-    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no
-    secret.
+    """No bar to a claim, and no secret: an encoder that never met a second segment gives pairs one
+    token type.
     """
-    change(root, "finetune/*/*/*/*", facts__data={"token_types": 2})
-    assert unequal(experiment, root) == []
-    change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
-    (line,) = unequal(experiment, root)
-    assert line == (
-        "fine-tuning runs on mrpc differ in the token types of a pair: 1 (6 runs, e.g. ltr seed"
-        " 1/1), 2 (6 runs, e.g. mlm seed 1/1)"
-    )
+    runs.change("finetune/*/*/*/*", facts__data={fact: usual})
+    assert runs.unequal() == []
+    runs.change("finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={fact: other})
+    (line,) = problems(runs.table())["Unequal"]
+    assert line == f"fine-tuning runs on mrpc differ in {words} (11 runs, e.g. ltr seed 1/2)"
+    runs.change("finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
+    assert runs.unequal() == []
 
 
-def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(
-    experiment: Experiment, root: Path
-) -> None:
-    change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
-    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})
-    (line,) = problems(build_table(experiment, find(root)))["Unequal"]
-    assert line == (
-        "fine-tuning runs on mrpc differ in the length that texts are cut to: 64 tokens (1 runs,"
-        " e.g. ltr seed 1/1), 384 tokens (11 runs, e.g. ltr seed 1/2)"
-    )
-    change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
-    assert unequal(experiment, root) == []
-
-
-def made(root: Path, pattern: str, **environment: str) -> None:
+def made(runs: MadeRuns, pattern: str, **environment: str) -> None:
     """Versions, and hashes of modules where a name has a dot."""
     modules = {name.replace("__", "."): one for name, one in environment.items() if "__" in name}
-    change(
-        root,
+    runs.change(
         pattern,
         modules=modules,
         environment={k: v for k, v in environment.items() if "__" not in k},
@@ -670,80 +566,71 @@ def other_code(stage: str, module: str) -> Exclusion:
     return Exclusion("other code", text)
 
 
-def test_arms_of_two_versions_of_the_code_are_not_compared(
-    experiment: Experiment, root: Path
-) -> None:
-    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
-    made(root, "finetune/*/*/*/*", modules__spans="c1")
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
-    made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
-    found = mrpc(experiment, root)
+def test_arms_of_two_versions_of_the_code_are_not_compared(runs: MadeRuns) -> None:
+    made(runs, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+    made(runs, "finetune/*/*/*/*", modules__spans="c1")
+    assert runs.judge().verdict == Verdict.HOLDS
+    made(runs, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(found) == other_code("pre-trained", "objectives.mlm")
-    allowed = experiment.model_copy(update={"differ_in": ("code",)})
-    found = mrpc(allowed, root)
+    found = runs.judge(differ_in=("code",))
     assert found.verdict == Verdict.HOLDS
     assert provenance_of(found) == "pre-trained with objectives.mlm a2 against a1"
-    made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
-    made(root, "finetune/ltr/*/*/*", modules__spans="c2")
+    made(runs, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
+    made(runs, "finetune/ltr/*/*/*", modules__spans="c2")
     reason = other_code("fine-tuned", "modules.spans")
-    assert incomparability_of(mrpc(experiment, root)) == reason
+    assert incomparability_of(runs.judge()) == reason
 
 
-def test_a_run_that_went_on_under_other_code_is_of_both_versions(
-    experiment: Experiment, root: Path
-) -> None:
-    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+def test_a_run_that_went_on_under_other_code_is_of_both_versions(runs: MadeRuns) -> None:
+    made(runs, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
     begun = {
         "code": "x",
         "modules": {"objectives.mlm": "a0", "models.encoder": "b1"},
         "environment": {},
     }
-    change(root, "pretrain/ltr/*", earlier_sessions=[begun])
-    found = mrpc(experiment, root)
+    runs.change("pretrain/ltr/*", earlier_sessions=[begun])
+    found = runs.judge()
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(found) == other_code("pre-trained", "objectives.mlm")
-    change(root, "pretrain/mlm/*", earlier_sessions=[begun])
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+    runs.change("pretrain/mlm/*", earlier_sessions=[begun])
+    assert runs.judge().verdict == Verdict.HOLDS
 
 
-def test_modules_that_one_arm_does_not_use_are_no_difference(
-    experiment: Experiment, root: Path
-) -> None:
+def test_modules_that_one_arm_does_not_use_are_no_difference(runs: MadeRuns) -> None:
     """Left to right has no masking; a run of which nothing is known differs in nothing."""
-    made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
-    made(root, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS and unequal(experiment, root) == []
-    made(root, "pretrain/ltr/*", models__encoder="b2")
-    made(root, "pretrain/ltr/seed-1")
+    made(runs, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
+    made(runs, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
+    assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
+    made(runs, "pretrain/ltr/*", models__encoder="b2")
+    made(runs, "pretrain/ltr/seed-1")
     # by the seeds that are known
     reason = other_code("pre-trained", "models.encoder")
-    assert incomparability_of(mrpc(experiment, root)) == reason
-    made(root, "pretrain/ltr/*")
-    assert mrpc(experiment, root).verdict == Verdict.HOLDS
+    assert incomparability_of(runs.judge()) == reason
+    made(runs, "pretrain/ltr/*")
+    assert runs.judge().verdict == Verdict.HOLDS
 
 
-def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(
-    experiment: Experiment, root: Path
-) -> None:
+def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(runs: MadeRuns) -> None:
     for seed in (1, 2, 3):
-        made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
-    found = mrpc(experiment, root)
+        made(runs, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
+    found = runs.judge()
     assert found.verdict == Verdict.HOLDS
     assert provenance_of(found) == ""
-    assert unequal(experiment, root) == []
+    assert runs.unequal() == []
 
 
-def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
-    made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
-    made(root, "finetune/*/*/*/*", torch="2.13.0")
-    assert provenance_of(mrpc(experiment, root)) == ""
-    made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
-    found = mrpc(experiment, root)
+def test_another_environment_is_a_note(runs: MadeRuns) -> None:
+    made(runs, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
+    made(runs, "finetune/*/*/*/*", torch="2.13.0")
+    assert provenance_of(runs.judge()) == ""
+    made(runs, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
+    found = runs.judge()
     assert found.verdict == Verdict.HOLDS
     assert provenance_of(found) == "pre-trained with torch 2.11.0 against 2.13.0"
-    made(root, "finetune/mlm/*/*/*", torch="2.11.0")
-    found = mrpc(experiment, root)
+    made(runs, "finetune/mlm/*/*/*", torch="2.11.0")
+    found = runs.judge()
     assert judgement_note(found) == (
         "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0"
     )

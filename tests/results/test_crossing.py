@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests.records import made_up, table_of
 from tests.results.words import crossover_interval, crossover_place, judgement_note, missing_in
 
 from claims.analysis.crossover import find_sign_changes
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, judge, run_interim_analysis
 from clozelab.results.experiment import Experiment, load_experiment
-from clozelab.results.table import build_table
-from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 
 FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -70,22 +69,9 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return make(tmp_path_factory.mktemp("crossing"))
 
 
-def record(
-    stage: str, seed: int, folder: Path = Path("none"), score: float = 0.0, **more: Any
-) -> Record:
-    """Complete, and not validated: there are many."""
-    return Record.model_construct(
-        status="complete",
-        stage=stage,
-        scale="",
-        fingerprint="f",
-        results_version=0,
-        inputs={},
-        folder=folder,
-        metric=METRIC,
-        scores={METRIC: Score(unit="percent", higher_is_better=True, value=score)},
-        **more,
-    )
+def record(stage: str, folder: Path = Path("none"), score: float = 0.0, **more: Any) -> Record:
+    scores = {METRIC: Score(unit="percent", higher_is_better=True, value=score)}
+    return made_up(stage, folder=folder, metric=METRIC, scores=scores, **more)
 
 
 def finetuned(leads: Any) -> list[Record]:
@@ -106,11 +92,8 @@ def finetuned(leads: Any) -> list[Record]:
                     **said,
                 }
                 score = 60.0 + 3.0 * fraction + seed + float(ahead)
-                found.append(
-                    record(
-                        "finetune", seed, score=score, config=config, row_delta={"row": row, **said}
-                    )
-                )
+                delta = {"row": row, **said}
+                found.append(record("finetune", score=score, config=config, row_delta=delta))
     return found
 
 
@@ -131,14 +114,13 @@ def pretrained(root: Path, arm: str, seeds: int, slower: float = 1.0) -> list[Re
             "training_seconds": 100.0 * slower,
             "flops": 1e12 * slower,
         }
-        found.append(
-            record("pretrain", seed, folder, config={"arm": arm, "seed": seed}, facts=facts)
-        )
+        config = {"arm": arm, "seed": seed}
+        found.append(record("pretrain", folder, config=config, facts=facts))
     return found
 
 
 def judged(experiment: Experiment, leads: Any, others: Sequence[Record] = ()) -> Judgement:
-    (found,) = judge(build_table(experiment, Runs(Path("none"), [*others, *finetuned(leads)])))
+    (found,) = judge(table_of(experiment, [*others, *finetuned(leads)]))
     return found
 
 
@@ -237,7 +219,7 @@ def test_of_losses_the_smaller_one_is_ahead_also_where_nothing_is_fine_tuned(
             }
             changes = {"stage": "evaluate", "config": config, "metric": key, "scores": score}
             measured.append(one.model_copy(update=changes))
-        (one,) = judge(build_table(experiment, Runs(Path("none"), measured)))
+        (one,) = judge(table_of(experiment, measured))
         assert one.verdict == verdict and one.crossover is not None
         assert (one.crossover.point is not None) == (verdict == Verdict.HOLDS)
         if one.crossover.point is not None:
@@ -256,15 +238,15 @@ def test_an_earlier_look_is_found_again_whatever_the_clock_said(tmp_path: Path) 
         both += [one for one in runs_of_clock if one.seed == seed]
     for count, is_exploratory in ((3, False), (4, True)):
         leads = (np.linspace(-4.0, 26.0, 6) + WOBBLE)[:count]
-        runs = Runs(root, [*(one for one in both if one.seed <= count), *finetuned(leads)])
-        (found,) = run_interim_analysis(build_table(experiment, runs), root).judgements
+        runs = [*(one for one in both if one.seed <= count), *finetuned(leads)]
+        (found,) = run_interim_analysis(table_of(experiment, runs, root), root).judgements
         assert found.verdict == Verdict.HOLDS and found.is_exploratory == is_exploratory
 
 
 def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> None:
     found = finetuned(np.zeros((3, 6)))
     few = [one for one in found if one.name in ("new_100", "old_100", "old_50")]
-    (one,) = judge(build_table(experiment, Runs(Path("none"), few)))
+    (one,) = judge(table_of(experiment, few))
     assert one.verdict == Verdict.NOT_COMPARABLE
     assert missing_in(one) == "no runs at two or more fractions of both arms' steps"
 

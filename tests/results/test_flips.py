@@ -4,62 +4,33 @@ incomparable.
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import change
+from tests.results.every_kind import paper_of_every_kind
 from tests.results.words import forecast, incomparability_of, missing_in
 
 from claims.analysis.scores import Origin
-from claims.analysis.verdicts import (
-    Judgement,
-    Verdict,
-    judge,
-)
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from claims.analysis.statistics import FINETUNING_SEEDS
+from claims.analysis.verdicts import Judgement, Verdict, judge
+from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 
 TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad_v1": "SQuAD F1"}
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm")
 SEEDS = (1, 2, 3, 4)
-MORE = """
-  - {id: chain, text: chain, paper_delta: null,
-     rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
-  - {id: alike, text: alike, paper_delta: null,
-     rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
-  - id: more
-    text: more
-    paper_delta: -3.3
-    compare: [mlm, mlm_nsp, QNLI]
-    against: [mlm, mlm_nsp, MRPC]
-    direction: lower
-  - {id: perplexity, text: perplexity, paper_delta: -0.5,
-     compare: [mlm_nsp, mlm, perplexity], direction: lower}
-  - {id: each, text: each, paper_delta: null,
-     compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
-  - {id: average, text: average, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
-"""
-COLUMNS = """  - {name: perplexity, from: pretrain, metric: validation/perplexity}
-  - {name: Average, mean_of: [MNLI-m, QNLI, MRPC, SST-2]}
-arms:
-"""
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    """Table 5 and a claim of every other kind, on every other kind of column."""
-    source, folder = find_experiment("table5_pretraining_tasks"), tmp_path / "table"
+    folder = tmp_path / "table"
     folder.mkdir()
-    text = (source / "paper.yaml").read_text().replace("primary: true, ", "").rstrip() + MORE
-    text = re.sub(
-        r"cells: \[(.*?)\]", r"cells: [\1, null, null]", text.replace("arms:\n", COLUMNS, 1)
-    )
-    (folder / "paper.yaml").write_text(text)
+    (folder / "paper.yaml").write_text(paper_of_every_kind("SST-2"))
     return load_experiment(folder)
 
 
@@ -81,11 +52,8 @@ class Lab:
         shutil.rmtree(self.root, ignore_errors=True)
         for place, (arm, value) in enumerate(perplexities.items()):
             for seed in seeds:
-                self.writers.pretrain(self.root, arm, seed)
-                path = self.root / "pretrain" / arm / f"seed-{seed}" / "run.json"
-                state = json.loads(path.read_text())
-                state["facts"]["validation/perplexity"] = value + wobble * self.noise(place, seed)
-                path.write_text(json.dumps(state))
+                facts = {"validation/perplexity": value + wobble * self.noise(place, seed)}
+                self.writers.pretrain(self.root, arm, seed, known=facts)
         for place, ((row, task), mean) in enumerate(means.items()):
             for seed in seeds:
                 for restart in (1, 2):
@@ -175,6 +143,8 @@ def test_one_seed_leaves_every_claim_open(experiment: Experiment, lab: Lab) -> N
     )
     assert all(forecast(one) == "needs 2 or more pre-training seeds" for one in found.values())
     assert all(one.corrected_p is None for one in found.values())
+    shown = found["ltr_hurts_mrpc"].difference
+    assert shown is not None and shown.basis == FINETUNING_SEEDS and shown.low is not None
 
 
 def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
@@ -183,12 +153,8 @@ def test_no_claim_is_comparable(experiment: Experiment, lab: Lab) -> None:
     """
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     for factor, arm in enumerate(PERPLEXITIES, 1):
-        for path in (root / "pretrain" / arm).rglob("run.json"):
-            path.write_text(
-                path.read_text().replace('"tokens": 1000000', f'"tokens": {factor}000000')
-            )
-    for path in (root / "finetune" / "ltr_bilstm").rglob("run.json"):
-        path.write_text(path.read_text().replace('"row"', '"epochs": 9, "row"'))
+        change(root, f"pretrain/{arm}/*", facts__tokens=factor * 1_000_000)
+    change(root, "finetune/ltr_bilstm/*/*/*", config__epochs=9)
     found = verdicts(experiment, root)
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(
         found, Verdict.NOT_COMPARABLE
@@ -217,26 +183,6 @@ def test_a_link_too_many(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(without_ltr, PERPLEXITIES))["chain"]
     assert found.verdict == Verdict.INCONCLUSIVE
     assert missing_in(found) == "no complete run of LTR & No NSP"
-
-
-def test_equality_has_to_be_shown(experiment: Experiment, lab: Lab) -> None:
-    """Not significantly different is not yet alike: a wide interval around a small mean decides
-    nothing.
-    """
-    near = AS_CLAIMED | {("mlm_nsp", "sst2"): 80.2}
-    assert (
-        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=0.02))["alike"].verdict
-        == Verdict.HOLDS
-    )
-    assert (
-        verdicts(experiment, lab.write(near, PERPLEXITIES, wobble=2.0))["alike"].verdict
-        == Verdict.INCONCLUSIVE
-    )
-    far = AS_CLAIMED | {("mlm_nsp", "sst2"): 84.0}
-    assert (
-        verdicts(experiment, lab.write(far, PERPLEXITIES, wobble=0.1))["alike"].verdict
-        == Verdict.CONTRADICTED
-    )
 
 
 def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab) -> None:
@@ -313,15 +259,9 @@ def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(
 
 def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) -> None:
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
-    for path in root.glob("finetune/*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"] |= {"initialisation": "pretrained"}
-        path.write_text(json.dumps(state))
+    change(root, "finetune/*/*/*/*", config__initialisation="pretrained")
     assert verdicts(experiment, root)["average"].verdict == Verdict.HOLDS
-    for path in root.glob("finetune/ltr/*/*/*/run.json"):
-        path.write_text(
-            json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}})
-        )
+    change(root, "finetune/ltr/*/*/*", inputs__encoder="one for all seeds")
     found = verdicts(experiment, root)["average"]
     assert found.verdict == Verdict.INCONCLUSIVE
     copies = found.resolved.contrasts[0].exclusions.duplicates

@@ -16,24 +16,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from tests.report.writing import written
 from tests.results.words import judgement_note, verdict_label
 from tests.simulation import benchmark
 
 from claims.analysis.history import ANALYSIS_LOG, Breach, BreachKind
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Judgement, run_interim_analysis
-from clozelab.report.render import Report, write_latex, write_report
+from claims.analysis.verdicts import Judgement
+from clozelab.report.render import Report, write_latex
 from clozelab.report.screen import print_page
-from clozelab.results.experiment import find_experiment, load_experiment
+from clozelab.results.experiment import find_experiment
 
 simulation = benchmark("looks")
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
-
-
-def written(root: Path, target: str = "report") -> Report:
-    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    return write_report(experiment, root, root / target, scale="demo")
 
 
 def claim(report: Report) -> Judgement:
@@ -67,9 +63,7 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
         ("points: 9", "points: 5"),
     ):
         path.write_text(f"{text.rstrip()}\n{within}\n".replace(*change))
-        found = write_report(
-            load_experiment(folder), root, root / "report", scale="demo"
-        ).judgements
+        found = written(root, str(folder)).judgements
         seen[change[1]] = {one.claim.id: one.breaches for one in found if one.is_exploratory}
     page = (root / "report" / "report.md").read_text()
     assert "that rows differ by less than a margin gets “holds” only if" in page
@@ -82,12 +76,12 @@ def test_a_claim_that_is_worded_after_a_look_is_exploratory(
     # a name is no claim
     nameless = re.sub(r"\{id: \w+, text: ", "{text: now ", f"{text.rstrip()}\n{within}\n")
     path.write_text(nameless)
-    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    found = written(root, str(folder)).judgements
     assert not any(one.is_exploratory for one in found)
     look, *_ = noted(root)
     # of a look that did not note them
     (root / ANALYSIS_LOG).write_text(json.dumps(look | {"claims": {}}) + "\n")
-    found = write_report(load_experiment(folder), root, root / "report", scale="demo").judgements
+    found = written(root, str(folder)).judgements
     assert not any(one.is_exploratory for one in found)
 
 
@@ -174,7 +168,8 @@ def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writ
     # The note lies beside the runs: another report folder, or none, does not begin the count anew.
     shutil.rmtree(root / "report")
     assert all(
-        claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report")
+        claim(written(root, target=target)).is_exploratory
+        for target in ("report", "elsewhere", "report")
     )
     assert len(noted(root)) == 2
     # The data of the first look are what they were then.
@@ -292,14 +287,3 @@ def test_four_of_five_repetitions_decide_at_the_forecast(
     (count,) = {one.decisive_seeds for one in found}
     assert count is not None
     assert decided(count) >= 0.75 and decided(min(simulation.former(found))) < 0.7
-
-
-def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
-    from claims.analysis.verdicts import judge
-    from clozelab.results.table import build_table
-    from clozelab.runs.find import find
-
-    table = build_table(
-        load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS))
-    )
-    assert judge(table) == run_interim_analysis(table, table.runs.root).judgements

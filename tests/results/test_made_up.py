@@ -11,22 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.records import made_up, table_of
 from tests.results.words import incomparability_of, role_of
 
-from claims.analysis.history import BreachKind
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import (
-    Judgement,
-    detectable_difference,
-    judge,
-    run_interim_analysis,
-)
-from claims.report.wording import breach_text
-from clozelab.planning.choice import power_study
+from claims.analysis.verdicts import Judgement, detectable_difference, judge, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, find_experiment, load_experiment
-from clozelab.results.table import build_table
-from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
 
 METRIC = "validation/accuracy"
@@ -69,21 +60,9 @@ def run(
         if key == BITS:
             units[key] = Score(unit="bits", higher_is_better=False, value=one)
     place = Path("none") / "-".join(str(one) for one in config.values()).replace("/", "_")
-    return Record.model_construct(
-        status="complete",
-        stage=stage,
-        scale="",
-        fingerprint="f",
-        results_version=0,
-        config=config,
-        inputs={},
-        metric=next(iter(scores), METRIC),
-        scores=units,
-        facts=facts or {},
-        folder=place,
-        arm_delta={},
-        row_delta={},
-        started="2030-01-01T00:00:00+00:00",
+    metric = next(iter(scores), METRIC)
+    return made_up(
+        stage, config=config, metric=metric, scores=units, facts=facts or {}, folder=place
     )
 
 
@@ -96,10 +75,7 @@ def tuned(
 
 
 def judged(experiment: Experiment, records: Sequence[Record]) -> dict[str, Judgement]:
-    return {
-        one.claim.id or one.claim.text: one
-        for one in judge(build_table(experiment, Runs(Path("none"), records)))
-    }
+    return {one.claim.id or one.claim.text: one for one in judge(table_of(experiment, records))}
 
 
 def test_a_difference_across_stages_takes_all_fine_tuning_seeds() -> None:
@@ -132,33 +108,6 @@ def test_a_difference_across_stages_takes_all_fine_tuning_seeds() -> None:
     assert healthy.weakest.without_collapsed.mean == pytest.approx(0.9 - 3.8)
 
 
-def test_losses_of_one_source_do_not_compare_either(declare: Any) -> None:
-    key = "validation/loss/books"
-    columns = [{"name": "loss", "from": "pretrain", "metric": key}]
-    asked = {"text": "t", "compare": ["b", "a", "loss"], "direction": "lower"}
-    records = [
-        run(
-            "pretrain",
-            {},
-            {key: loss + 0.01 * seed},
-            arm=arm,
-            seed=seed,
-            objective={"token": {"predict_prob": share}},
-        )
-        for (arm, share, loss), seed in product((("b", 0.15, 2.0), ("a", 0.4, 3.0)), (1, 2, 3))
-    ]
-    (found,) = judged(declare(columns=columns, claims=[asked]), records).values()
-    assert found.verdict == Verdict.NOT_COMPARABLE
-    assert incomparability_of(found).code == "other targets"
-
-
-def test_no_forecast_from_a_difference_of_nothing(declare: Any) -> None:
-    records = [tuned(row, seed, 70.0) for row, seed in product("ab", (1, 2, 3))]
-    (found,) = judged(declare(), records).values()
-    assert found.verdict == Verdict.INCONCLUSIVE and found.decisive_seeds is None
-    assert found.forecast is not None and found.forecast.count is None
-
-
 def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
     """The primary claim is open after its last look; another one has looks left, a second primary
     one waits.
@@ -181,23 +130,6 @@ def test_the_next_seed_goes_where_it_can_decide(declare: Any) -> None:
     assert chosen is not None and chosen.claim.text == "r"
 
 
-def test_a_plan_counts_as_the_judge_does(declare: Any) -> None:
-    claims = [claim("t", "b", "a", primary=True), claim("u", "a", "c", primary=True)]
-    assert power_study(declare(claims=claims), {"task": {"": "percent"}}, 2.0).families == [
-        [0],
-        [1],
-        [],
-    ]
-    bits = {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}
-    of_bits = {"text": "t", "compare": ["b", "a", "m"], "direction": "lower"}
-    assert power_study(declare(columns=[bits], claims=[of_bits]), {"m": {}}, 2.0).unknown == ["t"]
-    # A column that names no score has the task's main one, here an error in points.
-    plain = {"name": "task", "task": "task"}
-    of_points = declare(columns=[plain], claims=[claim("t", "b", "a", primary=True)])
-    assert power_study(of_points, {"task": {"": "points"}}, 2.0).unknown == ["t"]
-    assert power_study(of_points, {"task": {"": "percent"}}, 2.0).unknown == []
-
-
 def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> None:
     columns = [TASK, {"name": "m", "from": "evaluate", "task": "m", "metric": BITS}]
     claims = [claim("t", "b", "a"), {"text": "u", "compare": ["b", "a", "m"], "direction": "lower"}]
@@ -212,7 +144,7 @@ def test_what_can_be_detected_is_in_points_and_under_the_rule(declare: Any) -> N
     found = []
     for more in ({}, {"stopping": {"first": 3, "most": 8}}):
         experiment = declare(columns=columns, claims=claims, **more)
-        table = build_table(experiment, Runs(Path("none"), records))
+        table = table_of(experiment, records)
         detectable = detectable_difference(table, 3)
         assert detectable is not None
         found.append(detectable)
@@ -248,7 +180,7 @@ def records(make: Any, **more: Any) -> list[Record]:
 
 def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> None:
     experiment = declare(columns=[measured("Selectivity", "validation/selectivty")], claims=[])
-    cells = build_table(experiment, Runs(Path("none"), records(asked))).cells
+    cells = table_of(experiment, records(asked)).cells
     assert not any(cell.scores for cell in cells.values())
     notes: set[str] = set()
     for cell in cells.values():
@@ -258,8 +190,9 @@ def test_a_misspelt_metric_of_a_measure_shows_no_other_score(declare: Any) -> No
 
 def test_what_stands_in_for_a_measure_is_called_so(declare: Any) -> None:
     experiment = declare(columns=[measured("Tags", stand_ins=["entities"])], claims=[])
-    table = build_table(experiment, Runs(Path("none"), records(asked, measure="entities")))
+    table = table_of(experiment, records(asked, measure="entities"))
     (column,) = table.with_results
+    assert not column.is_paper and table.cells["a", column.key].scores
     assert role_of(column) == "substitute for Tags"
     assert "entities" in column.heading
 
@@ -270,12 +203,13 @@ def test_a_task_called_as_a_measure_is_not_in_its_cell(declare: Any) -> None:
         *records(tuned, task="imdb"),
         *(asked("a", seed, 50.0, measure="imdb") for seed in (1, 2)),
     ]
-    table = build_table(experiment, Runs(Path("none"), runs))
+    table = table_of(experiment, runs)
     assert [*table.cells["a", table.with_results[0].key].scores.values()] == [50.0, 50.0]
 
 
-def trained(arm: str, seed: int, loss: float, **config: Any) -> Record:
-    key = "validation/loss"
+def trained(
+    arm: str, seed: int, loss: float, key: str = "validation/loss", /, **config: Any
+) -> Record:
     return run(
         "pretrain",
         {key: loss},
@@ -295,36 +229,32 @@ def test_an_encoder_on_the_way_has_not_the_last_ones_figures(declare: Any) -> No
         {"row": "early", "arm": "a", "set": {"encoder_fraction": 0.1}},
     ]
     runs = [trained("a", seed, 3.0 + 0.1 * seed) for seed in (1, 2, 3)]
-    table = build_table(declare(columns=[LOSS], rows=rows, claims=[]), Runs(Path("none"), runs))
+    table = table_of(declare(columns=[LOSS], rows=rows, claims=[]), runs)
     assert {
         row: len(cell.scores)
         for (row, key), cell in table.cells.items()
         if key.startswith("pretrain")
-    } == {
-        "a": 3,
-        "early": 0,
-    }
+    } == {"a": 3, "early": 0}
 
 
-def test_the_last_phase_says_what_a_loss_is_of(declare: Any) -> None:
+@pytest.mark.parametrize("key", ["validation/loss", "validation/loss/books"])
+def test_the_last_phase_says_what_a_loss_is_of(declare: Any, key: str) -> None:
+    """Also a loss of one source."""
     phases = {
         arm: [{"steps": 10, "objective": {"token": {"predict_prob": p}}}]
         for arm, p in (("a", 0.15), ("b", 0.4))
     }
     runs = [
-        trained(arm, seed, loss + 0.01 * seed * (arm == "b"), phases=phases[arm])
+        trained(arm, seed, loss + 0.01 * seed * (arm == "b"), key, phases=phases[arm])
         for seed, (arm, loss) in product((1, 2, 3), (("a", 3.0), ("b", 3.5)))
     ]
     said = {"text": "t", "compare": ["b", "a", "loss"], "direction": "higher"}
-    (judgement,) = judge(
-        build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), runs))
-    )
+    experiment = declare(columns=[LOSS | {"metric": key}], claims=[said])
+    (judgement,) = judge(table_of(experiment, runs))
     assert judgement.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(judgement).code == "other targets"
     same = [one.model_copy(update={"config": one.config | {"phases": phases["a"]}}) for one in runs]
-    (judgement,) = judge(
-        build_table(declare(columns=[LOSS], claims=[said]), Runs(Path("none"), same))
-    )
+    (judgement,) = judge(table_of(experiment, same))
     assert judgement.verdict == Verdict.HOLDS
 
 
@@ -349,7 +279,7 @@ def test_a_loss_is_over_the_tokens_of_one_tokenizer(declare: Any, stage: str) ->
                 one = asked(row, seed, score, facts={"data": facts})
                 one.scores["validation/loss"] = one.scores.pop(METRIC)
             runs.append(one)
-        (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
+        (judgement,) = judge(table_of(experiment, runs))
         if is_comparable:
             assert judgement.verdict == Verdict.HOLDS
         else:
@@ -386,7 +316,7 @@ def test_a_loss_from_the_left_is_not_one_from_both_sides(declare: Any) -> None:
             one.model_copy(update={"facts": {"data": {"is_causal": sides[one.config["row"]]}}})
             for one in records(asked)
         ]
-        (judgement,) = judge(build_table(experiment, Runs(Path("none"), runs)))
+        (judgement,) = judge(table_of(experiment, runs))
         assert judgement.verdict == verdict
         is_barred = incomparability_of(judgement).code == "other context"
         assert is_barred == (verdict == Verdict.NOT_COMPARABLE)
@@ -398,44 +328,18 @@ def test_rows_of_two_arms_begin_with_two_encoders(declare: Any) -> None:
         began = {"encoder_arm": one.config["row"], "initialisation": "pretrained"}
         inputs = {"encoder": f"one-{one.config['pretrain_seed']}"}
         both.append(one.model_copy(update={"inputs": inputs, "config": one.config | began}))
-    (judgement,) = judge(build_table(declare(), Runs(Path("none"), both)))
+    (judgement,) = judge(table_of(declare(), both))
     assert judgement.verdict == Verdict.NOT_COMPARABLE
     assert incomparability_of(judgement).text == (
         "the rows stand for two encoders, and began from one and the same (pre-training seed 1)"
     )
 
 
-def test_a_rule_that_is_dropped_after_a_look_leaves_no_plain_verdict(
-    declare: Any, tmp_path: Path
-) -> None:
-    gains = (2.0, 1.2, 2.9, 1.7)
-    runs = [
-        tuned(row, seed, 70.0 + gain * (row == "b"))
-        for (seed, gain), row in product(enumerate(gains, 1), "ab")
-    ]
-    (tmp_path / "root").mkdir()
-    root = tmp_path / "root"
-    (ruled,) = run_interim_analysis(
-        build_table(declare(stopping={"first": 2, "most": 20}), Runs(root, runs)), root
-    ).judgements
-    table = build_table(declare(), Runs(root, runs))
-    (free,) = run_interim_analysis(table, root).judgements
-    assert ruled.verdict == Verdict.INCONCLUSIVE
-    assert free.is_exploratory
-    (breach,) = free.breaches
-    assert breach.kind is BreachKind.RULE_CHANGED and breach.seeds.startswith("1 2 3 4/")
-    assert breach_text(breach).startswith(
-        "the stopping rule was changed after an interim analysis of 1 2 3 4/"
-    )
-    (again,) = run_interim_analysis(table, root).judgements
-    assert again.is_exploratory
-
-
 def test_no_verdict_from_no_number(declare: Any) -> None:
     runs = []
     for seed in (1, 2, 3):
         runs += [tuned("a", seed, 70.0 + seed), tuned("b", seed, float("nan"))]
-    (judgement,) = judge(build_table(declare(), Runs(Path("none"), runs)))
+    (judgement,) = judge(table_of(declare(), runs))
     assert judgement.verdict not in (Verdict.HOLDS, Verdict.CONTRADICTED)
 
 
@@ -478,11 +382,9 @@ def test_a_claim_whose_test_allows_for_less_after_a_look_is_exploratory(
     ):
         root = tmp_path / f"root-{number}"
         root.mkdir()
-        run_interim_analysis(
-            build_table(declare(columns=columns, claims=then), Runs(root, records)), root
-        )
+        run_interim_analysis(table_of(declare(columns=columns, claims=then), records, root), root)
         found = run_interim_analysis(
-            build_table(declare(columns=columns, claims=now), Runs(root, records)), root
+            table_of(declare(columns=columns, claims=now), records, root), root
         ).judgements
         assert [one.claim.text for one in found if one.is_exploratory] == exploratory, number
 
@@ -501,11 +403,11 @@ def test_a_seed_more_of_given_encoders_is_one_fine_tuning(
     for row, seed in product("ab", (1, 2)):
         records.append(tuned(row, 1, 70.0, again=seed).model_copy(update=times))
     rows = [{"row": row, "arm": None, "fixed_encoder": is_given} for row in "ab"]
-    table = build_table(declare(rows=rows), Runs(Path("none"), records))
+    table = table_of(declare(rows=rows), records)
     assert table.seconds_a_seed("ab", ["task"]) == pytest.approx(seconds / 4.0)
     # With two learning rates each of them is two runs.
     for record in tuple(records):
         config = record.config | {"learning_rate": 3e-5}
         records.append(record.model_copy(update={"config": config}))
-    table = build_table(declare(rows=rows), Runs(Path("none"), records))
+    table = table_of(declare(rows=rows), records)
     assert table.seconds_a_seed("ab", ["task"]) == pytest.approx(2 * seconds / 8.0)

@@ -4,7 +4,6 @@ an experiment.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from claims.report.claims import claim_views
 from claims.text.phrases import duration
 from clozelab.report.problems import problems
 from clozelab.results.adhoc import infer_table
-from clozelab.results.experiment import load_experiment
+from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 
@@ -40,10 +39,15 @@ LEFT, BOTH, BITS = (
 )
 
 
+def declare(folder: Path, text: str = PAPER) -> Experiment:
+    """The experiment of this paper.yaml."""
+    (folder / "mine").mkdir(exist_ok=True)
+    (folder / "mine/paper.yaml").write_text(text)
+    return load_experiment(folder / "mine")
+
+
 @pytest.fixture
 def table(tmp_path: Path, writers: Any) -> ResultTable:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/paper.yaml").write_text(PAPER)
     # The row that is read last has no score from both sides: it must not speak for the column.
     for row, left, both, bits in (
         ("mlm", 0.1, 0.4, 1.5),
@@ -64,7 +68,7 @@ def table(tmp_path: Path, writers: Any) -> ResultTable:
             writers.evaluation(
                 tmp_path / "runs", row, "text", seed, {BITS: bits + seed / 100}, experiment="mine"
             )
-    return build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+    return build_table(declare(tmp_path), find(tmp_path / "runs"))
 
 
 def cells(table: ResultTable, heading: str) -> dict[str, float | None]:
@@ -90,8 +94,8 @@ def test_each_column_has_its_own_score_and_unit(table: ResultTable) -> None:
 
 def test_a_mean_of_measures_stands_in_for_nothing(table: ResultTable, tmp_path: Path) -> None:
     mean = "  - {name: Mean, mean_of: [Left, Both]}\nrows:"
-    (tmp_path / "mine/paper.yaml").write_text(PAPER.replace("rows:", mean))
-    with_mean = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+    experiment = declare(tmp_path, PAPER.replace("rows:", mean))
+    with_mean = build_table(experiment, find(tmp_path / "runs"))
     headings = [column.heading for column in with_mean.columns]
     assert headings == [column.heading for column in table.columns] + ["Mean"]
     column = with_mean.columns[-1]
@@ -119,9 +123,7 @@ def test_a_loss_is_below_its_floor_where_it_is_larger(table: ResultTable) -> Non
 def test_evaluations_with_another_arms_encoder_are_named(
     table: ResultTable, writers: Any, tmp_path: Path
 ) -> None:
-    """As after `evaluate row=ltr encoder_arm=mlm`, and where a line of the row was another one for
-    one seed.
-    """
+    """As after `evaluate row=ltr encoder_arm=mlm`."""
     for place, arms in (("misfiled", ("mlm", "mlm")), ("right", ("mlm", "ltr"))):
         for row, arm in zip(("mlm", "ltr"), arms, strict=True):
             for seed in (1, 2):
@@ -142,12 +144,6 @@ def test_evaluations_with_another_arms_encoder_are_named(
             " the encoder of mlm"
         )
         assert other.startswith(why) if place == "misfiled" else not other
-    path = tmp_path / "right/evaluate/ltr/pretrain-seed-2/text/seed-1/run.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"row_delta": {"encoder_fraction": 0.5}})
-    )
-    two = why_not(build_table(table.experiment, find(tmp_path / "right")), "mlm", "ltr", ["text"])
-    assert two == "the runs of ltr were made from 2 versions of its row"
 
 
 def test_rows_of_another_protocol_are_not_comparable(
@@ -170,18 +166,6 @@ def test_rows_of_another_protocol_are_not_comparable(
     assert "fine-tuned with max_unknown_tokens 100 against 200," in reason.text
 
 
-def test_a_stand_in_speaks_for_its_measure(tmp_path: Path, writers: Any) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/paper.yaml").write_text(
-        PAPER.replace("task: text,", "task: treebank, stand_ins: [text],")
-    )
-    for row, bits in (("mlm", 1.5), ("ltr", 2.5)):
-        writers.evaluation(tmp_path / "runs", row, "text", 1, {BITS: bits}, experiment="mine")
-    table = build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
-    (column,) = table.with_results
-    assert not column.is_paper and table.cells["mlm", column.key].scores
-
-
 def test_a_folder_of_evaluations_has_a_table_of_its_own(table: ResultTable) -> None:
     found = infer_table(table.runs)
     assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
@@ -194,11 +178,9 @@ def test_a_folder_of_evaluations_has_a_table_of_its_own(table: ResultTable) -> N
 
 def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> None:
     """As these runs took: two pre-trainings and two evaluations of six minutes each."""
-    (tmp_path / "mine").mkdir()
     claim = "  - {text: left, compare: [ltr, mlm, Left], direction: higher}"
-    (tmp_path / "mine/paper.yaml").write_text(
-        PAPER + f"arms: {{mlm: {{}}, ltr: {{}}}}\nclaims:\n{claim}\n"
-    )
+    arms = "arms: {mlm: {}, ltr: {}}"
+    experiment = declare(tmp_path, f"{PAPER}{arms}\nclaims:\n{claim}\n")
     root = tmp_path / "runs" / "mine" / "demo"
     for row, left in (("mlm", 0.1), ("ltr", 0.12)):
         for seed in (1, 2, 3):
@@ -206,7 +188,7 @@ def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> 
             writers.evaluation(
                 root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")}
             )
-    table = build_table(load_experiment(tmp_path / "mine"), find(root))
+    table = build_table(experiment, find(root))
     (one,) = judge(table)
     assert one.verdict == Verdict.INCONCLUSIVE and one.decisive_seeds
     more = one.decisive_seeds - 3
@@ -217,7 +199,6 @@ def test_what_one_more_seed_of_a_measure_takes(tmp_path: Path, writers: Any) -> 
 
 def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: Any) -> None:
     """The table has numbers of a paper, which has no such column."""
-    (tmp_path / "mine").mkdir()
     claims = "".join(
         f"  - {{text: {text}, compare: [ltr, mlm, {column}], direction: higher}}\n"
         for text, column in (
@@ -230,7 +211,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
     paper = PAPER.replace("MNLI, task: mnli", "MRPC, task: mrpc").replace(
         "arm: mlm, floor", "arm: mlm, cells: [83.0, null, null, null], floor"
     )
-    (tmp_path / "mine/paper.yaml").write_text(f"{paper}{arms}claims:\n{claims}")
+    experiment = declare(tmp_path, f"{paper}{arms}claims:\n{claims}")
     root = tmp_path / "runs" / "mine" / "demo"
     for row, left in (("mlm", 0.1), ("ltr", 0.5)):
         for seed in (1, 2, 3):
@@ -238,7 +219,7 @@ def test_a_claim_about_a_measure_is_never_the_papers(tmp_path: Path, writers: An
                 root, row, "cloze", seed, {LEFT: left + 0.01 * seed**2 * (row == "ltr")}
             )
             writers.finetune(root, row, "mrpc", (seed, 1), 60.0 + seed)
-    table = build_table(load_experiment(tmp_path / "mine"), find(root))
+    table = build_table(experiment, find(root))
     left, tuned, none = claim_views(judge(table), table)
     assert none.claimed == "claimed: higher"
     assert missing_in(judge(table)[2]) == "no run on Bits or a substitute for it"

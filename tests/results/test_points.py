@@ -5,7 +5,6 @@ of them.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,17 +13,20 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.records import change
+from tests.report import writing
 from tests.screens import shows
 
 from claims.analysis.schema import Scale
 from claims.report.pictures import use_style
 from clozelab.report import plots
-from clozelab.report.render import DRAWINGS, Report, write_latex, write_report
+from clozelab.report.render import DRAWINGS, Report, write_latex
 from clozelab.report.screen import print_page
 from clozelab.report.summaries import arm_labels
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.results.table import build_table, find_series
 from clozelab.runs.find import find
+from clozelab.runs.identity import RESULTS_VERSIONS
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)
@@ -64,8 +66,8 @@ def make_figure(
     return root
 
 
-def written(root: Path, name: str = FIGURE_5) -> Report:
-    return write_report(load_experiment(find_experiment(name)), root, root / "report", scale="demo")
+def written(root: Path) -> Report:
+    return writing.written(root, FIGURE_5)
 
 
 def test_lines_are_rows_that_differ_in_the_fraction_alone(tmp_path: Path, writers: Any) -> None:
@@ -113,13 +115,12 @@ def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
 
 def test_a_line_leaves_out_runs_of_an_older_version(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
-    path = root / "pretrain/mlm/seed-1/run.json"
-    state = json.loads(path.read_text())
-    state["facts"]["tokens"] *= 10
-    path.write_text(json.dumps(state | {"results_version": state["results_version"] - 1}))
+    old = root / "pretrain/mlm/seed-1"
+    version = RESULTS_VERSIONS["pretrain"] - 1
+    change(old, facts__tokens=10_000_000, results_version=version)
     table = build_table(load_experiment(find_experiment(FIGURE_5)), find(root))
-    assert path.parent in table.outdated
-    assert table.checkpoint_series[0].amounts["tokens"][1.0] == state["facts"]["tokens"] / 10
+    assert old in table.outdated
+    assert table.checkpoint_series[0].amounts["tokens"][1.0] == 1_000_000
 
 
 @pytest.mark.usefixtures("only_points")
@@ -136,11 +137,14 @@ def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
-    for path in root.glob("finetune/*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["facts"]["data"] = {"max_seq_length": 64 if "_50" in str(path) else 128}
-        state["row_delta"] = {"encoder_fraction": state["config"]["encoder_fraction"]}
-        path.write_text(json.dumps(state))
+    for percent in PERCENTS:
+        length = 64 if percent == 50 else 128
+        change(
+            root,
+            f"finetune/*_{percent:02d}/*/*/*",
+            facts__data={"max_seq_length": length},
+            row_delta={"encoder_fraction": percent / 100},
+        )
     claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
     for claim, reason in (
         ("500k to 1M", "**inconclusive** | the second half of the steps still helps MLM"),
@@ -217,10 +221,7 @@ def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers
     # A whole run is not "MLM after 5 %".
     assert [arm.label for arm in report.page.arms] == ["mlm", "ltr"]
     assert report.page.costs[0].label == "pre-training mlm"
-    for path in root.glob("pretrain/ltr/*/run.json"):
-        path.write_text(
-            path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1')
-        )
+    change(root, "pretrain/ltr/*", **{"facts__validation/loss": 6.1})
     assert written(root).page.problems["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
 
 
@@ -235,7 +236,7 @@ def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: A
 
 def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
     writers.pretrain(tmp_path, "mlm", 1)
-    report = written(tmp_path, "table5_pretraining_tasks")
+    report = writing.written(tmp_path)
     shows("\n".join(headings(report)), "The table", "The claims")
     assert not (report.folder / "points.png").exists()
 

@@ -19,6 +19,7 @@ from claims.analysis.verdicts import Judgement
 from clozelab.results.experiment import Experiment
 
 simulation = benchmark("looks")
+OPEN = [Verdict.INCONCLUSIVE]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_a_primary_claim_is_tested_almost_as_if_it_were_alone(
         0
     ].corrected_p == pytest.approx(0.1)
     found = judged(experiments[2], [1.0, 0.1, 0.1, 0.1, 0.1])
-    assert [one.verdict for one in found] == [Verdict.HOLDS, *[Verdict.INCONCLUSIVE] * 4]
+    assert [one.verdict for one in found] == [Verdict.HOLDS, *OPEN * 4]
     assert found[0].corrected_p == pytest.approx(0.02 / 0.8)
 
 
@@ -100,13 +101,7 @@ def test_the_others_have_one_percent_whatever_is_open_before_them(
     the 5 %.
     """
     found = judged(experiments[2], [0.6, 0.6, 4.0, 1.0, 1.0])
-    assert [one.verdict for one in found] == [
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-        Verdict.HOLDS,
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-    ]
+    assert [one.verdict for one in found] == [*OPEN * 2, Verdict.HOLDS, *OPEN * 2]
     assert found[2].p_value is not None
     assert found[2].corrected_p == pytest.approx(found[2].p_value * 3 / 0.2)
     shows(
@@ -128,25 +123,14 @@ def test_the_others_have_one_percent_whatever_is_open_before_them(
 
 def test_a_claim_that_fails_is_decided_too(experiments: dict[int, Experiment]) -> None:
     found = judged(experiments[2], [-1.0, 1.0, 2.0, 0.6, 0.6])
-    assert [one.verdict for one in found] == [
-        Verdict.CONTRADICTED,
-        Verdict.HOLDS,
-        Verdict.HOLDS,
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-    ]
+    decided = [Verdict.CONTRADICTED, Verdict.HOLDS, Verdict.HOLDS]
+    assert [one.verdict for one in found] == [*decided, *OPEN * 2]
     assert found[3].decisive_seeds
 
 
 def test_the_others_are_corrected_among_themselves(experiments: dict[int, Experiment]) -> None:
     found = judged(experiments[2], [1.0, 1.0, 1.0, 0.1, 0.1])
-    assert [one.verdict for one in found] == [
-        Verdict.HOLDS,
-        Verdict.HOLDS,
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-    ]
+    assert [one.verdict for one in found] == [Verdict.HOLDS, Verdict.HOLDS, *OPEN * 3]
     assert found[2].corrected_p == pytest.approx(0.06), "of three, not of five"
 
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from tests.records import made_up
+from tests.results.every_kind import paper_of_every_kind
 
 from claims.analysis import multiplicity
 from claims.analysis.verdicts import Judgement, judge
-from clozelab.results.experiment import Experiment, find_experiment, load_experiment
+from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import Runs
-from clozelab.runs.record import Record, Score
+from clozelab.runs.record import Score
 
 Truth = Mapping[tuple[str, str], float]
 """(row, task) or (arm, PERPLEXITY) -> what is added to everybody's mean."""
@@ -37,28 +38,7 @@ ARMS = {"mlm_nsp": "mlm_nsp", "mlm": "mlm", "ltr": "ltr", "ltr_bilstm": "ltr"}
 PERPLEXITY = "validation/perplexity"
 FINETUNING = 3
 MARGIN = 1.0
-COLUMNS = """  - {name: RTE, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}
-  - {name: perplexity, from: pretrain, metric: validation/perplexity}
-  - {name: Average, mean_of: [MNLI-m, QNLI, MRPC, SST-2]}
-arms:
-"""
-CLAIMS = """
-  - {id: chain, text: chain, paper_delta: null,
-     rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
-  - {id: alike, text: alike, paper_delta: null,
-     rows: [mlm_nsp, mlm], column: RTE, direction: within, points: 1.0}
-  - id: more
-    text: more
-    paper_delta: -3.3
-    compare: [mlm, mlm_nsp, QNLI]
-    against: [mlm, mlm_nsp, MRPC]
-    direction: lower
-  - {id: perplexity, text: perplexity, paper_delta: -0.5,
-     compare: [mlm_nsp, mlm, perplexity], direction: lower}
-  - {id: each, text: each, paper_delta: null,
-     compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
-  - {id: average, text: average, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
-"""
+RTE = "  - {name: RTE, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
 FACTS = {"steps": 100, "tokens": 1000}
 TABLES = 16
 NO_DIFFERENCE: Truth = {("mlm_nsp", "rte"): MARGIN}
@@ -67,21 +47,13 @@ NO_DIFFERENCE: Truth = {("mlm_nsp", "rte"): MARGIN}
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """Table 5 and a claim of every other kind; its rows and arms set nothing, and so differ in
-    nothing.
-    """
+    """Rows and arms set nothing, and so differ in nothing."""
     folder = tmp_path_factory.mktemp("rates") / "table"
     folder.mkdir()
-    text = (find_experiment("table5_pretraining_tasks") / "paper.yaml").read_text().replace(
-        "primary: true, ", ""
-    ).rstrip() + CLAIMS
     text = re.sub(
         r", set: \{.*?\}|(?<=: )\{objective: \w+\}",
         lambda found: "" if found[0][0] == "," else "{}",
-        text,
-    )
-    text = re.sub(
-        r"cells: \[(.*?)\]", r"cells: [\1, null, null, null]", text.replace("arms:\n", COLUMNS, 1)
+        paper_of_every_kind("RTE", RTE),
     )
     (folder / "paper.yaml").write_text(text)
     return load_experiment(folder)
@@ -132,34 +104,20 @@ def drawn_runs(
             config = {"row": row, "task": {"name": task}, "pretrain_seed": i + 1, "seed": j + 1}
             one = Score(unit="percent", higher_is_better=True, value=float(score))
             facts = {"collapsed": has_failed}
-            finetune.append(made("finetune", config, facts, metric=metric, scores={metric: one}))
+            finetune.append(
+                made_up("finetune", config=config, facts=facts, metric=metric, scores={metric: one})
+            )
     pretrain = []
     for a, i in np.ndindex(len(arms), pretraining):
         value = 20.0 + truth.get((arms[a], PERPLEXITY), 0.0) + spread * draw.normal()
         pretrain.append(
-            made("pretrain", {"arm": arms[a], "seed": i + 1}, FACTS | {PERPLEXITY: float(value)})
+            made_up(
+                "pretrain",
+                config={"arm": arms[a], "seed": i + 1},
+                facts=FACTS | {PERPLEXITY: float(value)},
+            )
         )
     return Runs(Path("none"), [*pretrain, *finetune])
-
-
-def made(stage: str, config: dict[str, Any], facts: dict[str, Any], **changes: Any) -> Record:
-    """A complete run's record; it is not validated, since there are hundreds of thousands."""
-    empty: dict[str, Any] = {
-        "inputs": {},
-        "choices": {},
-        "arm_delta": {},
-        "row_delta": {},
-        "scores": {},
-        "metric": "",
-    }
-    whole = (
-        empty
-        | {"scale": "", "fingerprint": "f", "results_version": 0, "folder": Path("none")}
-        | changes
-    )
-    return Record.model_construct(
-        status="complete", stage=stage, config=config, facts=facts, **whole
-    )
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tests.results.words import judgement_note, verdict_label
+from tests.records import table_of
 from tests.simulation import benchmark
 
-from claims.analysis.statistics import sequential_p
+from claims.analysis.history import BreachKind
 from claims.analysis.verdict_codes import Verdict
-from claims.analysis.verdicts import Forecast, Judgement, run_interim_analysis
+from claims.analysis.verdicts import Judgement, run_interim_analysis
 from clozelab.planning.next_seed import nearest
 from clozelab.results.experiment import Experiment, load_experiment
-from clozelab.results.table import build_table
 from clozelab.results.timing import seconds_of_work
-from clozelab.runs.find import Runs
 
 simulation = benchmark("looks")
 DIFFERENCES = np.array([[2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9]])
@@ -42,7 +40,7 @@ def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) ->
     records = [
         one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out
     ]
-    table = build_table(experiment, Runs(root, records))
+    table = table_of(experiment, records, root)
     (found,) = run_interim_analysis(table, root).judgements
     return found
 
@@ -61,20 +59,6 @@ def test_a_night_between_two_sessions_is_no_work(sessions: int) -> None:
         times["finished"] = f"2026-01-02T{hour + 1}:00:00+00:00"
         runs.append(run.model_copy(update=times))
     assert seconds_of_work([(runs, 2)]) == 7200.0
-
-
-def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> None:
-    plain = [float(stats.ttest_1samp(DIFFERENCES[0, :count], 0.0).pvalue) for count in range(3, 9)]
-    for count in (3, 4, 8):
-        found = looked(experiment, tmp_path, count)
-        assert found.p_value == pytest.approx(plain[count - 3])
-        assert found.corrected_p == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
-        assert found.corrected_p > found.p_value or count == 8
-        assert not found.is_exploratory, "the rule allows for these looks"
-    assert verdict_label(found) == Verdict.HOLDS
-    later = looked(experiment, tmp_path, 9)
-    assert later.corrected_p == found.corrected_p
-    assert judgement_note(later) == "seeds after the last interim analysis (8) decide nothing"
 
 
 def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
@@ -97,24 +81,23 @@ def test_a_look_speaks_for_the_side_that_it_was_on(tmp_path: Path) -> None:
     assert verdicts == [Verdict.CONTRADICTED, Verdict.INCONCLUSIVE]
 
 
-def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
-    found = looked(experiment, tmp_path, 2)
-    assert found.verdict == Verdict.INCONCLUSIVE
-    text = "the first interim analysis is at 3 pre-training seeds"
-    assert found.forecast == Forecast(text, "waits", additional_seeds=1)
-
-
 def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
-    """Of another rule, of none, and with seeds that come before those of an earlier look."""
-    befores = {
-        "none": (made(tmp_path / "free"), 0),
-        "other": (made(tmp_path / "most", first=3, most=9), 0),
-    }
-    for name, (before, left_out) in (befores | {"seeds": (experiment, 1)}).items():
+    """Of another rule, of none, and with seeds that come before those of an earlier look; and the
+    rule's own, where it is dropped afterwards.
+    """
+    free = made(tmp_path / "free")
+    other = made(tmp_path / "most", first=3, most=9)
+    for name, before, left_out, after, seeds, kind in (
+        ("none", free, 0, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("other", other, 0, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("seeds", experiment, 1, experiment, 8, BreachKind.SEEDS_ADDED),
+        ("dropped", experiment, 0, free, 5, BreachKind.RULE_CHANGED),
+    ):
         root = tmp_path / f"runs-{name}"
         root.mkdir()
         looked(before, root, 5, left_out)
-        assert looked(experiment, root, 8).is_exploratory, name
+        kinds = [breach.kind for breach in looked(after, root, seeds).breaches]
+        assert kinds == [kind], name
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ the first.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from tests.records import change, made_up
 
 from claims.analysis.contrasts import contrast_rows
 from claims.analysis.schema import Column
@@ -28,7 +30,7 @@ from clozelab.results.units import scale_without_runs
 from clozelab.runs.find import Runs, find
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.outcome import results
-from clozelab.runs.record import Record, Score
+from clozelab.runs.record import Score
 from clozelab.stages.report import main
 
 
@@ -93,13 +95,10 @@ def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
 
 def test_measures_of_a_swept_pre_training_are_compared(rates: Path, writers: Any) -> None:
     """What the sweep varied in pre-training is what the rows of its measures are about, too."""
-    for path in rates.glob("*/*/*/*/run.json"):
-        state, rate = json.loads(path.read_text()), path.parts[-5].partition("=")[2]
-        state["config"] |= {
-            "arm": f"p-{rate}",
-            "objective": {"token": {"predict_prob": float(rate)}},
-        }
-        path.write_text(json.dumps(state))
+    for rate in ("0.15", "0.3"):
+        token = {"predict_prob": float(rate)}
+        pattern = f"predict_prob={rate}/*/*/*"
+        change(rates, pattern, config__arm=f"p-{rate}", config__objective={"token": token})
     for rate, score in (("0.15", 50.0), ("0.3", 60.0)):
         for seed in (1, 2, 3):
             writers.finetune(
@@ -119,12 +118,9 @@ def test_losses_over_other_tokens_are_not_compared(
     rates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masking twice as many is a harder question."""
-    for path in rates.glob("*/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"]["objective"] = {
-            "token": {"predict_prob": float(path.parts[-5].partition("=")[2])}
-        }
-        path.write_text(json.dumps(state))
+    for rate in ("0.15", "0.3"):
+        token = {"predict_prob": float(rate)}
+        change(rates, f"predict_prob={rate}/*/*/*", config__objective={"token": token})
     table = infer_table(find(rates))
     assert "Unequal" not in problems(table)
     (found,) = differences(table)
@@ -136,30 +132,21 @@ def test_losses_over_other_tokens_are_not_compared(
 
 def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
     say(rates, "*/*/*/*", "scale=demo")
-    for path in rates.glob("predict_prob=0.3/*/*/*/run.json"):
-        state = json.loads(path.read_text())
-        state["config"]["objective"] = {"token": {"predict_prob": 0.3}}
-        path.write_text(json.dumps(state))
+    change(rates, "predict_prob=0.3/*/*/*", config__objective={"token": {"predict_prob": 0.3}})
     assert list(rows_of(infer_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
 
 
-def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
+def test_what_a_sweep_of_fine_tunings_varies_bars_no_difference(
+    tmp_path: Path, writers: Any
+) -> None:
     for epochs, gain in ((3, 0.0), (6, 2.0)):
-        for seed in (1, 2):
-            for task, score in (("mrpc", 70.0), ("sst2", 80.0)):
-                writers.finetune(
-                    tmp_path / str(epochs),
-                    "mlm",
-                    task,
-                    (seed, 1),
-                    score + gain,
-                    config={"epochs": epochs},
-                )
+        for seed in (1, 2, 3):
+            score = 70.0 + gain + 0.01 * seed * gain
+            config = {"epochs": epochs}
+            writers.finetune(tmp_path / str(epochs), "mlm", "mrpc", (seed, 1), score, config=config)
         say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
-    table = infer_table(find(tmp_path))
-    assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
-    assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
-    assert {one.ours for one in differences(table)} == {"+2.0"} and not table.runs.damaged
+    (found,) = differences(infer_table(find(tmp_path)))
+    assert (found.row, found.first, found.p) == ("epochs=6", "epochs=3", "p < 0.001")
 
 
 def test_shares_of_a_pretraining_are_percent(tmp_path: Path, writers: Any) -> None:
@@ -285,32 +272,47 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 
 def write_tunings(
-    root: Path, writers: Any, scores: dict[str, list[float]], encoders: dict[str, str], **seeds: str
+    root: Path,
+    writers: Any,
+    scores: Mapping[str, Sequence[float]],
+    over_encoders: Sequence[str] = (),
 ) -> None:
-    """Fine-tunings of a row by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
+    """Fine-tunings of rows by hand: `encoder=FOLDER row=ROW seed=1,2,...`.
 
-    `encoders`: row -> the scale that has pre-trained its encoder, "" for a given one. `seeds`: row
-    -> "pretrain_seed" where that is what its runs differ in.
+    All encoders are given but that of a row `ours`, which a scale has pre-trained. The runs of rows
+    `over_encoders` differ in their pre-training seed.
     """
     for row, values in scores.items():
-        for number, score in enumerate(values, start=1):
-            pair = (number, 1) if seeds.get(row) == "pretrain_seed" else (1, number)
+        for number, score in enumerate(values, 1):
+            pair = (number, 1) if row in over_encoders else (1, number)
             config = {"initialisation": "pretrained", "encoder_arm": "mlm_nsp"}
             writers.finetune(root, row, "mrpc", pair, score, config=config)
-            path = root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}/run.json"
-            run = json.loads(path.read_text())
-            run["inputs"] = {"encoder": f"weights of {row}"}
-            if encoders[row] == "own" and seeds.get(row) == "pretrain_seed":
-                run["inputs"] = {"encoder": f"weights of {row}, seed {number}"}
-            run["facts"]["encoder"] = {
-                "scale": encoders[row],
-                "num_hidden_layers": 6,
-                "hidden_size": 384,
-                "num_attention_heads": 12,
-                "parameters": 22_713_216,
-            }
-            run["overrides"] = [f"encoder=weights/{row}", f"row={row}", f"seed={number}"]
-            path.write_text(json.dumps(run))
+            weights = f"weights of {row}"
+            if row == "ours" and row in over_encoders:
+                weights += f", seed {number}"
+            shape = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
+            scale = "own" if row == "ours" else ""
+            change(
+                root / f"finetune/{row}/pretrain-seed-{pair[0]}/mrpc/seed-{pair[1]}",
+                inputs={"encoder": weights},
+                facts__encoder=shape | {"scale": scale, "parameters": 22_713_216},
+                overrides=[f"encoder=weights/{row}", f"row={row}", f"seed={number}"],
+            )
+
+
+Tunings = Callable[..., Path]
+
+
+@pytest.fixture
+def tunings(tmp_path: Path, writers: Any) -> Tunings:
+    """tunings(first, over_encoders, below) -> the folder of `write_tunings`, of two rows."""
+
+    def write(first: str = "further", over_encoders: Sequence[str] = (), below: str = "") -> Path:
+        scores = {first: FURTHER, "public": PUBLIC}
+        write_tunings(tmp_path / below, writers, scores, over_encoders)
+        return tmp_path / below
+
+    return write
 
 
 FURTHER = [80.0, 81.5, 81.0, 82.5]
@@ -318,12 +320,10 @@ PUBLIC = [78.0, 79.0, 77.5, 79.5]
 
 
 def test_two_given_encoders_are_judged_by_their_fine_tunings(
-    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tunings: Tunings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Student's t over fine-tuning seeds, as scipy has it; and the page says what that is about."""
-    write_tunings(
-        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
-    )
+    tunings()
     table = infer_table(find(tmp_path))
     assert all(row.fixed_encoder for row in table.experiment.rows)
     (difference,) = differences(table)
@@ -345,12 +345,9 @@ def test_two_given_encoders_are_judged_by_their_fine_tunings(
     capsys.readouterr()
 
 
-def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+def test_a_given_encoder_has_no_pre_training_seeds(tunings: Tunings) -> None:
     """Also where `pretrain_seed=1,2,3` has made its fine-tunings."""
-    seeds = {"further": "pretrain_seed", "public": "pretrain_seed"}
-    scores = {"further": FURTHER, "public": PUBLIC}
-    write_tunings(tmp_path, writers, scores, {"further": "", "public": ""}, **seeds)
-    table = infer_table(find(tmp_path))
+    table = infer_table(find(tunings(over_encoders=("further", "public"))))
     assert table.most_common_basis == FINETUNING_SEEDS
     (difference,) = differences(table)
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
@@ -358,12 +355,10 @@ def test_a_given_encoder_has_no_pre_training_seeds(tmp_path: Path, writers: Any)
 
 
 def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
-    tmp_path: Path, writers: Any
+    tmp_path: Path, tunings: Tunings
 ) -> None:
     """Another pre-training seed of its recipe would give another encoder."""
-    write_tunings(
-        tmp_path, writers, {"ours": FURTHER, "public": PUBLIC}, {"ours": "own", "public": ""}
-    )
+    tunings("ours")
     (difference,) = differences(infer_table(find(tmp_path)))
     assert difference.p == "" and "over fine-tuning seeds only" in difference.note
     (named,) = differences(infer_table(find(tmp_path), ["ours"]))
@@ -375,28 +370,21 @@ def test_an_encoder_that_was_pre_trained_here_is_fixed_by_name_alone(
         main([str(tmp_path), "seed=1"])
 
 
-def test_a_given_encoder_beside_pre_training_seeds(tmp_path: Path, writers: Any) -> None:
+def test_a_given_encoder_beside_pre_training_seeds(tunings: Tunings) -> None:
     """With the other row's pre-training seeds they are pairs; without them one pair is left."""
-    scores = {"ours": FURTHER, "public": PUBLIC}
-    scales = {"ours": "own", "public": ""}
-    both = tmp_path / "both"
-    write_tunings(both, writers, scores, scales, ours="pretrain_seed", public="pretrain_seed")
+    both = tunings("ours", ("ours", "public"), below="both")
     (difference,) = differences(infer_table(find(both)))
     assert difference.p == f"p = {scipy.stats.ttest_rel(PUBLIC, FURTHER).pvalue:.3f}"
-    one = tmp_path / "one"
-    write_tunings(one, writers, scores, scales, ours="pretrain_seed")
+    one = tunings("ours", ("ours",), below="one")
     (difference,) = differences(infer_table(find(one)))
     assert difference.p == ""
     assert "give public the pretrain_seed= of ours" in difference.note
 
 
-def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, writers: Any) -> None:
-    write_tunings(
-        tmp_path, writers, {"further": FURTHER, "public": PUBLIC}, {"further": "", "public": ""}
-    )
-    path = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2/run.json"
-    run = json.loads(path.read_text())
-    path.write_text(json.dumps(run | {"inputs": {"encoder": "another"}}))
+def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, tunings: Tunings) -> None:
+    tunings()
+    second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"
+    change(second, inputs={"encoder": "another"})
     table = infer_table(find(tmp_path))
     assert [row.fixed_encoder for row in table.experiment.rows] == [True, False]
     (difference,) = differences(table)
@@ -501,10 +489,9 @@ def test_f1_of_two_classes_shares_no_floor_and_no_difference(tmp_path: Path, wri
                 majority_baseline=0.8,
                 baselines={"bag of words": {"f1": 0.7}},
             )
-            path = tmp_path / f"finetune/{row}/pretrain-seed-1/mrpc/seed-{seed}/run.json"
-            record = json.loads(path.read_text())
-            record["scores"]["validation/f1"]["positive_label"] = label
-            path.write_text(json.dumps(record))
+        change(
+            tmp_path, f"finetune/{row}/*/*/*", **{"scores__validation/f1__positive_label": label}
+        )
 
     write("first", 60.0, "ok")
     write("older", 70.0, None, labels=["fraud", "ok"])  # before runs named their class
@@ -539,13 +526,10 @@ def test_held_out_scores_of_two_texts_are_not_compared(
 ) -> None:
     """The same text may lie in two corpora: with other names of its files, for example."""
     for text, rate in zip(digests, ("0.15", "0.3"), strict=True):
-        for path in rates.glob(f"predict_prob={rate}/*/*/*/run.json"):
-            state = json.loads(path.read_text())
-            state["inputs"] = {"corpus": f"the shards of {rate}"}
-            state["config"]["corpus"]["name"] = rate
-            if text:
-                state["facts"]["text"] = text
-            path.write_text(json.dumps(state))
+        pattern = f"predict_prob={rate}/*/*/*"
+        change(rates, pattern, inputs__corpus=f"the shards of {rate}", config__corpus__name=rate)
+        if text:
+            change(rates, pattern, facts__text=text)
         say(rates, f"predict_prob={rate}/*/*/*", f"corpus={rate}")
     (found,) = differences(infer_table(find(rates)))
     assert (found.p == "p < 0.001") == is_compared
@@ -556,27 +540,22 @@ def test_arms_of_one_name_in_two_experiments_are_two_recipes(tmp_path: Path) -> 
     records = []
     for experiment, loss, score in (("rate15", 3.0, 0.1), ("rate30", 3.6, 0.3)):
         for seed in (1, 2, 3):
-            files = {"encoder": f"{experiment}{seed}", "task_files": "f"}
             common = {"experiment": experiment, "initialisation": "pretrained"}
             tuned = {"row": "mlm", "encoder_arm": "mlm", "pretrain_seed": seed, "seed": 1}
             of_stage = {
                 "pretrain": {"arm": "mlm", "seed": seed, "validation": {"seq_length": 64}},
                 "finetune": tuned | {"task": {"name": "mrpc"}},
             }
+            percent = Score(
+                unit="percent", higher_is_better=True, value=80 + score * (20 + seed**2)
+            )
             for stage, config in of_stage.items():
-                percent = Score(
-                    unit="percent", higher_is_better=True, value=80 + score * (20 + seed**2)
-                )
-                run = Record(
-                    status="complete",
-                    stage=stage,
+                run = made_up(
+                    stage,
                     scale="demo",
-                    fingerprint=f"{stage}{experiment}{seed}",
                     results_version=RESULTS_VERSIONS[stage],
                     config=common | config,
-                    inputs=files,
-                    watched={},
-                    started="",
+                    inputs={"encoder": f"{experiment}{seed}", "task_files": "f"},
                     metric="validation/accuracy",
                     scores={"validation/accuracy": percent},
                     facts={"validation/loss": loss, "tokens": 1000},

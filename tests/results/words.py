@@ -8,17 +8,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from claims.analysis.comparability import Exclusion, find_incomparability, provenance
+from claims.analysis.comparability import Exclusion, find_incomparability
 from claims.analysis.schema import BaseClaim, Claim
 from claims.analysis.scores import Cell, DataColumn
 from claims.analysis.verdicts import Judgement
 from claims.report import claims, wording
-from claims.report.wording import (
-    crossover_interval,
-    crossover_place,
-    judgement_note,
-    verdict_label,
-)
+from claims.report.wording import crossover_interval, crossover_place, judgement_note, verdict_label
 from claims.text.phrases import signed
 from clozelab.results.table import ResultTable
 
@@ -30,8 +25,6 @@ __all__ = [
     "forecast",
     "incomparability_of",
     "judgement_note",
-    "made_apart",
-    "make_claim",
     "missing_in",
     "read_claim",
     "role_of",
@@ -71,11 +64,6 @@ def cell_note(cell: Cell) -> str:
     return "; ".join(cell.notes)
 
 
-def make_claim(**entry: Any) -> BaseClaim:
-    """A claim as paper.yaml has it."""
-    return read_claim(entry)
-
-
 def forecast(judgement: Judgement, table: ResultTable | None = None) -> str:
     """With a table also how long more seeds take."""
     if table is None:
@@ -104,8 +92,3 @@ def why_barred(table: ResultTable, first: str, second: str, tasks: Sequence[str]
 def why_not(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> str:
     """Why two rows are not comparable; empty where they are."""
     return why_barred(table, first, second, tasks).text
-
-
-def made_apart(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> str:
-    pair = table.evidence(first, second, tuple(tasks))
-    return provenance(pair) if pair else ""

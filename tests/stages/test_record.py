@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from tests.results.test_comparability import change
+from tests.records import change
 from tests.screens import shows
 
 from clozelab.cli import main
