@@ -29,10 +29,12 @@ def test_ragged_rows():
 
 
 def test_moves_and_pickles():
-    layout = Layout.ragged([2, 3])
+    visibility = torch.rand(2, 3, 3) < 0.5
+    layout = Layout.rectangle([2, 3], 3, visibility=visibility)
     _ = layout.cu_seqlens
     for other in (layout.to("cpu", non_blocking=True), pickle.loads(pickle.dumps(layout))):
-        assert other.last_rows.tolist() == [1, 4]
+        assert other.last_rows.tolist() == [1, 5]
+        assert torch.equal(other.visibility, visibility)
 
 
 @pytest.mark.parametrize(
