@@ -272,22 +272,6 @@ def test_attention_maps_are_theirs(form: str, take: Any, tmp_path: Path) -> None
         assert_equal(mine, whole[:, :, WINDOW // 2 :][:, :, :29], "map")
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "reason"),
-    [
-        ("longformer", {"attention_window": 7}, "an even number above 0"),
-        ("longformer", {"attention_window": [8, 0, 8, 8]}, "an even number above 0"),
-        ("longformer", {"attention_window": [8, 4]}, "or one for each of 4 layers"),
-        ("big_bird", {"use_bias": False}, "use_bias is False, and only True"),
-        ("big_bird", {"rescale_embeddings": True}, "rescale_embeddings is True, and only False"),
-        ("big_bird", {"block_size": 0}, "block_size 0 must be at least 1"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(name: str, change: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Encoder(family_of(name).from_hf_config(case_of(name).settings | change))
-
-
 @BOTH
 @pytest.mark.parametrize("attention_part", ["own", "full"])
 def test_a_causal_one_is_not_theirs(name: str, attention_part: str) -> None:

@@ -102,31 +102,6 @@ def test_a_pattern_is_read_as_it_was_written(num_layers, every):
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {"layer_types": ["sliding_attention", *["full_attention"] * 4]},
-            "only full_attention at every n-th layer",
-        ),
-        ({"attention_bias": True}, "attention_bias, mlp_bias, classifier_bias differ"),
-        ({"decoder_bias": False}, "decoder_bias is False, and only True"),
-        ({"classifier_activation": "relu"}, "only 'gelu' can be read"),
-        (
-            {
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
-                }
-            },
-            "positions of full_attention are stretched",
-        ),
-    ],
-)
-def test_what_has_no_part_here_is_refused(change, reason):
-    with pytest.raises(ValueError, match=reason):
-        family_of("modernbert").from_hf_config(SIZES | change)
-
-
 def test_fresh_weights_are_the_release_s():
     """The deviation of every matrix beside theirs, each cut off at twice its scale."""
     sizes = SIZES | {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 8}

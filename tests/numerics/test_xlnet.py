@@ -56,24 +56,6 @@ def test_every_layer_on_either_side_of_padding(side: str, tmp_path: Path) -> Non
         expected = wrong
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("attn_type", "uni"),
-        ("bi_data", True),
-        ("clamp_len", 8),
-        ("summary_type", "first"),
-        ("d_head", 8),
-    ],
-)
-def test_a_value_that_has_no_part_here_is_refused(key: str, value: Any) -> None:
-    family = family_of("xlnet")
-    values = transformers.XLNetConfig(**SIZES).to_dict()
-    assert family.from_hf_config(values).max_position_embeddings == 512
-    with pytest.raises(ValueError, match=f"^{key} is {value!r}, and only"):
-        family.from_hf_config(values | {key: value})
-
-
 def test_what_is_no_xlnet_is_refused_or_has_a_type_of_its_own() -> None:
     family = family_of("xlnet")
     with pytest.raises(ValueError, match="XLNetForQuestionAnswering; supported: XLNetForMult"):
