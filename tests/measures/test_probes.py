@@ -425,7 +425,9 @@ def test_what_may_mean_something_else_is_warned_of(
     reasons: list[str],
 ) -> None:
     trained = {"clozelab": {"task": task}}
-    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels, extra_config=trained))
+    model = save_tuned("classification", labels=labels, extra_config=trained)
+    run = evaluate(*reviews(tmp_path), model)
+    assert json.loads((run / "scores.json").read_text())["collapsed"] is True
     shows(caplog.text, *reasons, "collapsed run: the same answer for (nearly) every validation")
     assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
     assert ("calls its classes" in caplog.text) == (labels[0] == "LABEL_0")

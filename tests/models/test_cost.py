@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, trained_parameters, training_flops_per_token
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.electra import generator_config
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.text.paths import CONF_DIR
@@ -139,15 +138,6 @@ def test_bert_equals_its_closed_form_to_the_digit(seq_length, fraction):
         )
 
 
-def test_scores_of_distances_are_two_products_more():
-    """Not counted: the half of a row of products that no key reads, and what is once a batch."""
-    config = sized(**DEBERTA)
-    for length in (2, 128, 512):
-        added = 3 * config.num_hidden_layers * 2 * 2 * length * config.hidden_size
-        counted = training_flops_per_token(config, length, 0.15)
-        assert counted == pytest.approx(closed_form(config, length, 0.15) + added, rel=1e-12)
-
-
 def test_xlnets_scores_are_one_product_more_and_two_vectors():
     """Of a query with distances, with two segments, and of a bias with keys."""
     parts = family_of("xlnet").parts
@@ -238,34 +228,6 @@ def test_shared_layers_work_as_often_and_windows_less():
         training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0)
         == 3 * 12 * 2 * hidden * 3072
     )
-
-
-def test_a_generator_is_counted_with_its_discriminator():
-    config = sized(**{**ELECTRA, **_shape(3, 64, 4), "vocab_size": 500})
-    with torch.device("meta"):
-        discriminator = Encoder(config)
-        generator = Encoder(generator_config(config, "1/4"), embeddings=discriminator.embeddings)
-        models = {}
-        for name, encoder, kind in (
-            ("encoder", discriminator, "rtd"),
-            ("generator", generator, "lm"),
-        ):
-            heads = nn.ModuleDict({kind: family_for(config).head(kind, encoder)})
-            models[name] = nn.Module()
-            models[name].encoder = encoder
-            models[name].heads = heads
-    found = training_flops_per_token(generator.config, 128, 0.15) + training_flops_per_token(
-        config, 128, 0.0, ("rtd",)
-    )
-    narrow = closed_form(generator.config, 128, 0.0) + 3 * 2 * 64 * 16  # its embeddings are 64 wide
-    narrow += 3 * 0.15 * (2 * 16 * 64 + 2 * 64 * 500)
-    wide = closed_form(config, 128, 0.0) + 3 * (2 * 64 * 64 + 2 * 64)
-    assert found == pytest.approx(narrow + wide, rel=1e-12)
-    own = parameter_count(generator.config) - sum(
-        p.numel() for p in discriminator.embeddings.parameters()
-    )
-    heads = (64 * 64 + 64 + 64 + 1) + (16 * 64 + 64 + 2 * 64 + 500)
-    assert trained_parameters(models) == parameter_count(config) + own + heads
 
 
 def _forget() -> None:

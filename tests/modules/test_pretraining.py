@@ -466,23 +466,17 @@ def test_validates_at_each_interval_and_once_at_the_end(
     assert [step for step, key, _ in run.rows() if key == "validation/loss"] == expected
 
 
-def test_validation_between_log_points_stands_at_its_own_tokens(tmp_path: Path) -> None:
+def test_validation_between_log_points_has_its_own_tokens_and_clock(tmp_path: Path) -> None:
+    """They are those of the validated step, not of the last log point."""
     run = ToyRun(tmp_path, validation=4, log=3)
     run.fit()
     with (tmp_path / "metrics.csv").open(newline="") as stream:
-        tokens = {
-            (int(row["step"]), row["key"]): int(row["tokens"]) for row in csv.DictReader(stream)
-        }
-    steps = {
-        (3, "train/loss"),
-        (4, "validation/loss"),
-        (6, "train/loss"),
-        (8, "train/loss"),
-        (8, "validation/loss"),
-    }
-    assert {place: tokens[place] for place in steps} == {
-        place: place[0] * ROWS * SLOTS for place in steps
-    }
+        rows = list(csv.DictReader(stream))
+    assert {int(row["step"]) for row in rows} == {3, 4, 6, 8}
+    for row in rows:
+        assert int(row["tokens"]) == int(row["step"]) * ROWS * SLOTS
+    seconds = {int(row["step"]): float(row["seconds"]) for row in rows}
+    assert 0.0 < seconds[3] < seconds[4] < seconds[6] < seconds[8]
 
 
 def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: Path) -> None:
@@ -634,16 +628,6 @@ def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
     assert parts.module.facts()["steps_left_out"] == [5]
 
 
-def test_the_clock_of_a_validation_between_log_points(tmp_path: Path) -> None:
-    """It is that of the validated step, not of the last log point."""
-    run = ToyRun(tmp_path, log=8, validation=3)
-    run.fit()
-    with (run.folder / "metrics.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    seconds = {int(row["step"]): float(row["seconds"]) for row in rows}
-    assert 0.0 < seconds[3] < seconds[6] < seconds[8]
-
-
 def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
     run = ToyRun(tmp_path / "run", stop_after=3)
     whole = ToyRun(tmp_path / "whole")
@@ -658,14 +642,12 @@ def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
     assert_same_bits(run.module, whole.fit())
 
 
-def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
-    run = ToyRun(tmp_path)
-    module = run.fit()
-    assert all(p.requires_grad for p in module.model.encoder.pooler.parameters())
-    objective = ToyObjective()
-    objective.pair = None
-    alone = type(module.model)(ToyEncoder(0.0), [objective])
-    assert not any(p.requires_grad for p in alone.encoder.pooler.parameters())
+def test_pooler_is_frozen_without_a_pair_objective() -> None:
+    for pair in (ToyObjective.pair, None):
+        objective: Any = ToyObjective()
+        objective.pair = pair
+        pooler = PretrainingModel(ToyEncoder(0.0), [objective]).encoder.pooler
+        assert pooler.weight.requires_grad is (pair is not None)
 
 
 def test_weights_gathered_from_ranks_keep_what_is_known_of_the_pooler() -> None:
@@ -742,9 +724,6 @@ def test_lengths_that_cannot_run(change: dict[str, Any], held_out: int, reason: 
     check_lengths([phase], {"seq_length": 128}, 512, 2)
     with refuses(reason):
         check_lengths([phase | change], {"seq_length": held_out}, 512, 2)
-
-
-def test_no_phase_cannot_run() -> None:
     with refuses("phases is empty: give at least one {seq_length, steps"):
         check_lengths([], {"seq_length": 128}, 512, 1)
 

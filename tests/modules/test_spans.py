@@ -23,7 +23,6 @@ from clozelab.tasks.passages import PassageSplit, SquadFeatures, WindowSettings,
 from clozelab.tasks.sequences import subset
 from clozelab.tasks.spans import (
     NBestSettings,
-    pad_tokens,
     predict_answers,
     softmax,
     window_candidates,
@@ -122,13 +121,18 @@ def test_text_is_cut_from_the_original_characters(
     assert nbest["q"][0].start_logit == 9
 
 
-def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer) -> None:
-    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
+@pytest.mark.parametrize("with_unanswerable", [False, True])
+def test_a_question_without_candidates_has_no_answer(
+    tokenizer: WordPieceTokenizer, with_unanswerable: bool
+) -> None:
+    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
     windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
     nothing = np.zeros(0, dtype=np.float32)
-    assert predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30)).texts == {
-        "q": "empty"
-    }
+    settings = NBestSettings(20, 30, with_unanswerable)
+    answers = predict_answers(windows, asked, nothing, nothing, settings)
+    assert answers.texts == {"q": "empty"}
+    if with_unanswerable:
+        assert answers.null_odds["q"] > 1e5
 
 
 def test_null_score_is_the_minimum_over_windows(
@@ -152,14 +156,6 @@ def test_null_score_is_the_minimum_over_windows(
         (nothing,) = [entry for entry in nbest if not entry.text]
         assert nothing.logit == pytest.approx(null, abs=1e-5)
         assert nbest == sorted(nbest, key=lambda entry: -entry.logit)
-
-
-def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> None:
-    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
-    windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
-    nothing = np.zeros(0, dtype=np.float32)
-    answers = predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30, True))
-    assert answers.null_odds["q"] > 1e5
 
 
 @pytest.mark.shared
@@ -279,18 +275,3 @@ def test_loss_is_each_windows_own_softmax(make: Any, split: PassageSplit) -> Non
             expected += F.cross_entropy(own[:, side], batch[name][row]) / 2
         start += length
     torch.testing.assert_close(module.loss(logits, batch), torch.as_tensor(expected))
-
-
-def test_pad_tokens(split: PassageSplit) -> None:
-    batch = make_batch(split.features.sequences, np.array([0, 5]), {})
-    values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
-    padded = pad_tokens(values, batch)
-    assert torch.equal(
-        torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values
-    )
-    assert torch.isinf(padded).sum() == padded.numel() - values.numel()
-
-
-def test_metric_is_one_of_its_own(make: Any) -> None:
-    with pytest.raises(ValueError, match="it has validation/exact_match, validation/f1"):
-        make(metric="validation/accuracy")

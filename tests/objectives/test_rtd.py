@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
+from clozelab.models.cost import trained_parameters
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
 from clozelab.models.layout import Layout
@@ -159,6 +160,7 @@ def test_embeddings_are_one_and_their_gradient_is_the_sum(
     assert models["generator"].heads["lm"].word_embedding_weight is words
     whole = torch.nn.ModuleDict(models)
     assert sum(parameter is words for parameter in whole.parameters()) == 1
+    assert trained_parameters(models) == sum(weight.numel() for weight in whole.parameters())
     assert generator.config.hidden_size == 12 and generator.embeddings_project is not None
 
     def gradient(*names: str) -> Tensor:
