@@ -39,20 +39,11 @@ def objective_of(sees_every_position: bool = True, **changes: Any) -> Objective:
 
 
 @pytest.fixture
-def make_mpnet(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
+def make_mpnet(make_encoder: Callable[..., Encoder]) -> Callable[..., Encoder]:
     """make_mpnet(positions) -> an encoder with large weights everywhere."""
 
     def make(positions: Any) -> Encoder:
-        torch.manual_seed(0)
-        config = tiny_config(
-            vocab_size=60,
-            hidden_size=16,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=64,
-            positions=positions,
-        )
-        encoder = Encoder(config).eval()
+        encoder = make_encoder(False, positions=positions)
         for parameter in encoder.parameters():
             parameter.data.normal_(0.0, 0.2)
         return encoder

@@ -25,7 +25,6 @@ from clozelab.objectives.objective import (
     EncoderWithHeads,
     Objective,
     build_models,
-    pad_predictions,
     to_torch,
 )
 from clozelab.objectives.rtd import ReplacedTokenDetection
@@ -217,28 +216,6 @@ def test_half_precision_draws_the_same_words(
         with precision.forward_context():
             draws.append(token.draw(models["generator"], hidden))
     assert torch.equal(*draws)
-
-
-def test_padded_predictions_change_nothing(
-    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
-) -> None:
-    """As for accelerators: the same text is read, where the same words are drawn."""
-    plain = to_torch(batch)
-    padded = to_torch(pad_predictions(batch, 64))
-    assert objective.counts(padded) == objective.counts(plain)
-    token = objective.token
-    chosen = torch.arange(len(plain["prediction_labels"])) + 5
-    for one in (plain, padded):
-        token.draw = lambda generator, hidden: torch.cat(  # type: ignore[method-assign]
-            [chosen, chosen.new_full((len(hidden) - len(chosen),), 9)]
-        )
-        filled, _ = token.replace(models["generator"], token.generate(models, one), one)
-        one["filled"] = filled
-        one["terms"] = objective.terms(models, one)
-    assert torch.equal(plain["filled"], padded["filled"])
-    for mine, other in zip(plain["terms"], padded["terms"], strict=True):
-        torch.testing.assert_close(mine.loss_sum, other.loss_sum, atol=1e-4, rtol=1e-5)
-        assert mine.count == other.count and int(mine.num_correct) == int(other.num_correct)
 
 
 def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:
