@@ -120,29 +120,6 @@ def test_a_control_label_is_a_words_own() -> None:
     assert np.bincount(asked).min() > 0.8 * len(asked) / 7
 
 
-def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
-    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
-) -> None:
-    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
-    save_encoder(tmp_path / "encoder")
-    rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
-    for name, number in (("train", 200), ("dev", 60)):
-        words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
-        lines = [
-            f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)
-        ]
-        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
-    words = ["measure=probe", "measure.task.name=tags", "measure.task.data.file_format=columns"]
-    words += [
-        "measure.task.data.train_file=train.conll",
-        "measure.task.data.validation_file=dev.conll",
-    ]
-    words += ["measure.task.data.word_column=0", "measure.task.data.tag_column=1"]
-    (record,) = find(evaluate(*words)).evaluate
-    assert record.values["validation/control_accuracy/layer_0"] > 99.0
-    assert record.values["validation/selectivity/layer_0"] < 1.0
-
-
 TAGS = {
     "the": "D",
     "a": "D",
@@ -185,6 +162,22 @@ def tagged(tmp_path: Path, save_encoder: Callable[..., Path]) -> list[str]:
         "measure.task.name=tags",
         *(f"measure.task.data.{key}={one}" for key, one in data.items()),
     ]
+
+
+def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
+    tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]
+) -> None:
+    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
+    rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
+    for name, number in (("train", 200), ("dev", 60)):
+        words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
+        lines = [
+            f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)
+        ]
+        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
+    (record,) = find(evaluate(*tagged)).evaluate
+    assert record.values["validation/control_accuracy/layer_0"] > 99.0
+    assert record.values["validation/selectivity/layer_0"] < 1.0
 
 
 def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]) -> None:

@@ -86,19 +86,6 @@ def test_logits_do_not_depend_on_the_company(make: Any, split: TextSplit) -> Non
             torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
-    make: Any, split: TextSplit
-) -> None:
-    for is_causal in (False, True):
-        module = make(is_causal).eval()
-        batch = make_batch(split.sequences, np.array([0]), {})
-        before = module.logits(batch)
-        for place in range(1, len(batch["input_ids"])):
-            changed = {**batch, "input_ids": batch["input_ids"].clone()}
-            changed["input_ids"][place] = 9
-            assert not torch.allclose(module.logits(changed), before, atol=1e-6), place
-
-
 def test_predictions_are_kept_in_file_order(make: Any, split: TextSplit) -> None:
     module = make()
     best = evaluate(module, parts(split.sequences))

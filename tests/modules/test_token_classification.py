@@ -106,19 +106,6 @@ def test_scored_words_see_their_neighbours(
         assert (module.logits(changed) - before).abs().max(1).values.min() > 1e-6
 
 
-def test_logits_do_not_depend_on_the_company(
-    split: WordSplit, tiny_module: Callable[..., Any]
-) -> None:
-    module = tiny_module(
-        tagging, names=NAMES, head="bilstm", validation=split, metric="validation/f1"
-    ).eval()
-    together = module.logits(make_batch(split.sequences, np.arange(5), {}))
-    alone = torch.cat(
-        [module.logits(make_batch(split.sequences, np.array([i]), {})) for i in range(5)]
-    )
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
-
-
 def test_collapse_and_parts_of_speech(split: WordSplit, tiny_module: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1"):
         tiny_module(tagging, names=NAMES, validation=split, metric="validation/loss")

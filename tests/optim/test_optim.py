@@ -84,14 +84,6 @@ def test_corrected_variant_equals_torch_without_fusion() -> None:
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
-def test_frozen_parameters_are_left_out() -> None:
-    net = model()
-    net[2].requires_grad_(False)
-    groups = build_adamw(net.named_parameters(), **SETTINGS).param_groups
-    for group in groups:
-        assert id(net[2].weight) not in map(id, group["params"])
-
-
 @pytest.mark.parametrize(
     ("name", "settings"), [("SGD", {"momentum": 0.9}), ("Adafactor", {}), ("NAdam", {})]
 )
