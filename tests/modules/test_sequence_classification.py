@@ -68,9 +68,8 @@ def parts(rows: Any) -> list[Any]:
     return [make_batch(rows, index, {}) for index in np.array_split(order, 3)]
 
 
-@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (True, "bilstm")])
-def test_overfits(make: Any, split: TextSplit, is_causal: bool, head: str) -> None:
-    module = make(is_causal, head)
+def test_a_bilstm_learns(make: Any, split: TextSplit) -> None:
+    module = make(is_causal=True, head="bilstm")
     train(module, steps(split, 120))
     best = evaluate(module, parts(split.sequences))
     assert best.scores["validation/accuracy"] > 0.95
