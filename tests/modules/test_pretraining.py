@@ -741,13 +741,6 @@ def test_held_out_instances_longer_than_in_training_are_noticed(
     shows(caplog.text, "validation.seq_length is 64, but the first phase has 32 and the longest")
 
 
-class Poison(Callback):
-    def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
-        if trainer.global_step == 2:
-            with torch.no_grad():
-                module.model.encoder.embed.weight.fill_(float("nan"))
-
-
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"step 3: the loss is nan .* learning rate 0\.00875"):
-        ToyRun(tmp_path, interval=2).fit(Poison())
+        ToyRun(tmp_path).fit(PoisonWeights(2, float("nan")))

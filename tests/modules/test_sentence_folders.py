@@ -401,24 +401,18 @@ def test_classes_keep_their_softmax(cross_encoder: Any, name: str) -> None:
 def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
     write: Any, tmp_path: Path
 ) -> None:
-    folder = write(SentenceVectors("cls", normalized=True))
+    prompts = {"query": "a b", "document": "c"}
+    own = SentenceVectors("cls", normalized=True, prompts=prompts)
+    folder = write(own)
     for name, words, expected in (
-        ("same", [], SentenceVectors("cls", normalized=True)),
-        ("mean", ["pooling=mean"], SentenceVectors("mean")),
-        ("plain", ["pooling=cls"], SentenceVectors("cls")),
+        ("same", [], own),
+        ("mean", ["pooling=mean"], SentenceVectors("mean", prompts=prompts)),
+        ("plain", ["pooling=cls"], SentenceVectors("cls", prompts=prompts)),
     ):
         to = [f"to={tmp_path / name}", "format=sentence_transformers"]
         assert main(["export", str(folder), *to, *words]) == 0
         assert sentence_vectors(tmp_path / name) == expected
         assert max_positions(tmp_path / name) == 12
-
-
-def test_an_export_with_a_named_pooling_keeps_the_prompts(write: Any, tmp_path: Path) -> None:
-    prompts = {"query": "a b", "document": "c"}
-    folder = write(SentenceVectors("cls", prompts=prompts))
-    to = [f"to={tmp_path / 'mean'}", "format=sentence_transformers", "pooling=mean"]
-    assert main(["export", str(folder), *to]) == 0
-    assert sentence_vectors(tmp_path / "mean") == SentenceVectors("mean", prompts=prompts)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
