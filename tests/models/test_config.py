@@ -28,6 +28,7 @@ A = "clozelab.models.attention"
         ({"initializer_range": 0.0}, "initializer_range"),
         ({"num_hidden_groups": 3}, "num_hidden_groups is 3"),
         ({"positions": {"_target_": "os.system"}}, "architecture.positions"),
+        ({"positions": {"_target_": "os.system"}}, "below clozelab.models"),
         ({"block": {}}, "architecture.block"),
         ({"positions": {"_target_": f"{E}.Absolute"}}, "there is no part"),
         ({"attention": {"_target_": f"{A}.LocalAttention", "window": 0}}, "window 0 must be at le"),
@@ -39,8 +40,3 @@ def test_impossible_values_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         Encoder(tiny_config(**changes))
-
-
-def test_code_outside_of_this_library_is_no_part(tiny_config: Any) -> None:
-    with pytest.raises(ValueError, match=r"below clozelab\.models"):
-        tiny_config(positions={"_target_": "os.system"})

@@ -32,7 +32,6 @@ WINDOW = 8
 # One, less than a window, a window and one more, three and five, and others between.
 LENGTHS = [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW + 5, 16, 28]
 LONGFORMER = case_of("longformer", lengths=LENGTHS)
-BIG_BIRD = case_of("big_bird")
 BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 BOTH_FORMS = pytest.mark.parametrize("form", ["whole", "chunks"])
 BOTH = pytest.mark.parametrize("name", ["longformer", "big_bird"])

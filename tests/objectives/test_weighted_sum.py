@@ -22,16 +22,6 @@ from clozelab.objectives.objective import Objective, build_models, to_torch
 MakeMlm = Callable[..., MaskedLanguageModel]
 
 
-def test_no_pair_label_without_a_pair_objective(
-    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm
-) -> None:
-    for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
-        objective = Objective(input=input_format, token=make_mlm(), pair=None)
-        batch = objective.arrays(objective.input.bind(shards, ids, 32), 1, 0, np.arange(5))
-        assert "next_sentence_label" not in batch
-        assert objective.weights == {"mlm": 1.0}
-
-
 def test_arms_see_the_same_pairs(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm
 ) -> None:
@@ -159,18 +149,6 @@ def test_objectives_in_turn_share_their_heads(
         "lm",
         "nsp",
     ]
-
-
-def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
-    objective = Objective(
-        input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3
-    )
-    instances = objective.input.bind(shards, ids, 32)
-    batches = [
-        objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)
-    ]
-    assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
-    assert (batches[0] != batches[1]).any()
 
 
 def test_copies_are_all_in_one_epoch(
