@@ -139,14 +139,8 @@ def test_nearly_one_answer_is_recognised(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"metric": "validation/f1"},
-            "task.metric='validation/f1' is not a score of this task; it has validation/acc",
-        ),
-        (
-            {"metrics": ["accuracy", "f1"]},
-            r"f1 is of one class, and the labels are .*: name it by task.data.positive_label=",
-        ),
+        ({"metric": "validation/f1"}, "'validation/f1' is not a score of this task; it has valid"),
+        ({"metrics": ["accuracy", "f1"]}, "name it by task.data.positive_label="),
     ],
 )
 def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:

@@ -110,11 +110,7 @@ STRETCHED = {"full_attention": {"rope_type": "linear", "rope_theta": 1e4}}
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (
-            "BERT",
-            {"auto_map": {"AutoModel": "modeling.MyBert"}},
-            "cannot be read here: code of a f",
-        ),
+        ("BERT", {"auto_map": {"AutoModel": "modeling.MyBert"}}, "cannot be read here: code of"),
         ("BERT", {"quantization_config": {"load_in_8bit": True}}, "float32 first"),
         ("BERT", {"adapters": {"adapters": {"a": "x"}}}, "merge its adapters"),
         ("BERT", {"position_embedding_type": None}, "embedding_type is None, and only 'absolute'"),
