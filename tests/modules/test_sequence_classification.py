@@ -42,16 +42,16 @@ def split() -> TextSplit:
 
 @pytest.fixture
 def make(split: TextSplit, tiny_module: Callable[..., Any]) -> Callable[..., FineTuning]:
-    """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
+    """make(head, encoder, changes) -> a module with a stand-in trainer at step 7."""
 
-    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> FineTuning:
+    def build(head: str = "linear", encoder: Any = None, **changes: Any) -> FineTuning:
         settings = {
             "metrics": ["accuracy", "matthews"],
             "metric": "validation/accuracy",
             "number_range": None,
         }
         settings |= {"validation": split, "head": head, "names": NAMES}
-        return tiny_module(classification, {"is_causal": is_causal}, **(settings | changes))
+        return tiny_module(classification, encoder, **(settings | changes))
 
     return build
 
@@ -69,7 +69,7 @@ def parts(rows: Any) -> list[Any]:
 
 
 def test_a_bilstm_learns(make: Any, split: TextSplit) -> None:
-    module = make(is_causal=True, head="bilstm")
+    module = make("bilstm", {"is_causal": True})
     train(module, steps(split, 120))
     best = evaluate(module, parts(split.sequences))
     assert best.scores["validation/accuracy"] > 0.95
@@ -228,7 +228,7 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pool
     ],
 )
 def test_each_family_has_its_own_output_layer(
-    tiny_module: Any,
+    make: Any,
     split: TextSplit,
     family: dict[str, Any],
     head: str,
@@ -236,14 +236,7 @@ def test_each_family_has_its_own_output_layer(
     output: str,
 ) -> None:
     """And what is trained gets a gradient, all of it: DDP would wait for the rest."""
-    settings = {
-        "metrics": ["accuracy"],
-        "metric": "validation/accuracy",
-        "number_range": None,
-        "head": head,
-        "names": NAMES,
-    }
-    module = tiny_module(classification, family, validation=split, **settings)
+    module = make(head, family)
     assert type(module.classifier).__name__ == output
     assert all(
         parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters()

@@ -33,6 +33,16 @@ def factory_of(*overrides: str) -> Any:
     return build("optimizer", compose("pretrain", [*overrides]).get("optimizer"))
 
 
+def groups_of(module: nn.Module, optimizer: Any) -> dict[str, dict[str, Any]]:
+    """Name -> the optimizer's group that the parameter is in."""
+    names = {id(value): name for name, value in module.named_parameters()}
+    groups = {}
+    for group in optimizer.param_groups:
+        for value in group["params"]:
+            groups[names[id(value)]] = group
+    return groups
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_a_key_of_the_configuration(tiny_config, optimizer: str) -> None:
     torch.manual_seed(0)
@@ -42,17 +52,13 @@ def test_a_key_of_the_configuration(tiny_config, optimizer: str) -> None:
     named = dict(module.named_parameters())
     frozen = {name for name, value in named.items() if not value.requires_grad}
     assert frozen == {name for name in named if ".layer.1." in name}
-    names = {id(value): name for name, value in named.items()}
-    settings = {}
-    for group in factory(module.named_parameters()).param_groups:
-        for value in group["params"]:
-            settings[names[id(value)]] = (group["lr"], group["weight_decay"])
-    assert settings.keys() == named.keys() - frozen
-    for name, (rate, decay) in settings.items():
+    groups = groups_of(module, factory(module.named_parameters()))
+    assert groups.keys() == named.keys() - frozen
+    for name, group in groups.items():
         if name.startswith("encoder.embeddings."):
-            assert (rate, decay) == (0.05, 0.3), name
+            assert (group["lr"], group["weight_decay"]) == (0.05, 0.3), name
         elif named[name].ndim < 2:
-            assert (rate, decay) == (0.1, 0.0), name
+            assert (group["lr"], group["weight_decay"]) == (0.1, 0.0), name
 
 
 def test_the_rate_of_a_matrix_under_muon(tiny_config) -> None:
@@ -60,14 +66,9 @@ def test_the_rate_of_a_matrix_under_muon(tiny_config) -> None:
     settings = ["optimizer=muon", "optimizer.matrix_learning_rate=0.02"]
     model = Trained(Encoder(tiny_config()), None)
     optimizer = factory_of(*settings)(model.named_parameters(), groups=groups)
-    names = {id(value): name for name, value in model.named_parameters()}
-    rates = {}
-    for group in optimizer.param_groups:
-        for value in group["params"]:
-            if "matrices" in group:
-                rates[names[id(value)]] = group["lr"]
-    for name, rate in rates.items():
-        assert rate == pytest.approx(0.002 if ".layer.0." in name else 0.02)
+    for name, group in groups_of(model, optimizer).items():
+        if "matrices" in group:
+            assert group["lr"] == pytest.approx(0.002 if ".layer.0." in name else 0.02)
 
 
 @pytest.mark.parametrize(
