@@ -16,7 +16,14 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from tests.composing import composed
-from tests.modules.test_pretraining import TOTAL, Spikes, ToyRun, collate, global_batch
+from tests.modules.test_pretraining import (
+    HARDWARE,
+    TOTAL,
+    Spikes,
+    ToyRun,
+    collate,
+    global_batch,
+)
 from torch import Tensor, nn
 
 from clozelab.addresses import build
@@ -32,15 +39,6 @@ from clozelab.training import guards, trainer
 from clozelab.training.callbacks import GradientStatistics, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file
 from clozelab.training.trainer import choose_hardware
-
-HARDWARE = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "num_nodes": 1,
-    "strategy": "auto",
-    "precision": "32-true",
-    "threads": None,
-}
 
 
 def trained(run: ToyRun) -> dict[str, Tensor]:

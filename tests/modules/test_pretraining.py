@@ -57,6 +57,16 @@ CONFIG = EncoderConfig(
 )
 
 
+HARDWARE: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "precision": "32-true",
+    "threads": 1,
+}
+
+
 class ToyEncoder(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -186,14 +196,7 @@ class ToyRun:
         self.module: PretrainingModule
 
     def fit(self, *extra: Callback) -> PretrainingModule:
-        hardware = choose_hardware(
-            accelerator="cpu",
-            devices=1,
-            num_nodes=1,
-            strategy="auto",
-            precision="32-true",
-            threads=1,
-        )
+        hardware = choose_hardware(**HARDWARE)
         torch.manual_seed(0)
         settings = {
             "betas": (0.9, 0.98),

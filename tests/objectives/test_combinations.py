@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.objectives.test_distillation import SETTINGS
 from tests.objectives.test_hybrid import MASKING, hybrid
 from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
 from tests.screens import refuses
@@ -299,19 +300,7 @@ TEACHERS = {
 
 
 def distillation_of(folder: Path) -> Distillation:
-    return Distillation(
-        teacher=folder,
-        teacher_layers="even",
-        temperature=2.0,
-        soft_weight=1.0,
-        cosine_weight=1.0,
-        hidden_layers=(),
-        hidden_weight=0.0,
-        score_layers=(),
-        score_weight=0.0,
-        weight=1.0,
-        **MASKING,
-    )
+    return Distillation(**SETTINGS | {"teacher": folder, "teacher_layers": "even"})
 
 
 def save(folder: Path, encoder: Encoder, token: TokenObjective) -> None:

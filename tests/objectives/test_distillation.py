@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from tests.objectives.test_hybrid import MASKING
 from tests.screens import refuses
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -42,11 +43,8 @@ SETTINGS: dict[str, Any] = {
     "hidden_weight": 1.0,
     "score_layers": [],
     "score_weight": 1.0,
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
     "weight": 2.0,
+    **MASKING,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.objectives import test_hybrid
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,13 +23,7 @@ from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.objectives.permuted import PermutedLanguageModel
 
-MASKING = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-    "weight": 1.0,
-}
+MASKING = test_hybrid.MASKING | {"weight": 1.0}
 WIDTH = 48
 BOTH_KINDS = pytest.mark.parametrize("sees_every_position", [True, False])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.plugins import HalfPrecision, Precision
+from tests.objectives.test_hybrid import MASKING
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -38,31 +39,19 @@ def objective() -> Objective:
     token = ReplacedTokenDetection(
         generator_width="1/2",
         generator_weight=1.0,
-        predict_prob=0.15,
-        mask_fraction=0.85,
-        random_fraction=0.0,
-        same_fraction=0.15,
         weight=50.0,
+        **MASKING | {"mask_fraction": 0.85, "random_fraction": 0.0, "same_fraction": 0.15},
     )
     return Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None)
 
 
 @pytest.fixture
 def models(
-    tiny_config: Callable[..., Any], objective: Objective, ids: SpecialIds
+    make_encoder: Callable[..., Encoder], objective: Objective
 ) -> dict[str, EncoderWithHeads]:
-    torch.manual_seed(0)
-    config = tiny_config(
-        vocab_size=ids.vocab_size,
-        hidden_size=24,
-        embedding_size=16,
-        num_attention_heads=4,
-        intermediate_size=32,
-        initializer_range=0.3,
-        model_type="electra",
-        pooler=None,
-    )
-    return build_models(Encoder(config).eval(), [objective])
+    sizes = {"hidden_size": 24, "embedding_size": 16, "num_attention_heads": 4}
+    encoder = make_encoder(False, model_type="electra", pooler=None, **sizes)
+    return build_models(encoder, [objective])
 
 
 @pytest.fixture
