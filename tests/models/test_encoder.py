@@ -111,19 +111,6 @@ def test_sinusoidal_start_has_the_same_scale_and_learns(tiny_config):
     assert torch.equal(table[0, 0::2], torch.zeros(12))
 
 
-def test_dropout_needs_training_mode_and_follows_the_seed(tiny_config, stream):
-    encoder = Encoder(tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1))
-    arguments = stream(LENGTHS)
-
-    def run():
-        torch.manual_seed(2)
-        return encoder(**arguments).sequence_output
-
-    assert torch.equal(run(), run())
-    assert not torch.equal(run(), encoder(**arguments).sequence_output)
-    assert torch.equal(_states(encoder, arguments), _states(encoder, arguments))
-
-
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
 def test_pickles(tiny_config, stream, hidden_act):
     encoder = Encoder(tiny_config(hidden_act=hidden_act))

@@ -119,13 +119,5 @@ def test_a_padding_id_that_is_not_the_tokenizers_is_refused(tmp_path: Path, fami
     getattr(transformers, f"{family}Model")(config).save_pretrained(tmp_path)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     transformers.BertTokenizerFast(vocab=vocabulary).save_pretrained(tmp_path)
-    # "[UNK]" has the id 1, and is at the position of padding there.
-    unknown = states(tmp_path, "the [UNK] cat")
-    twin = transformers.AutoModel.from_pretrained(tmp_path).eval()
-    table = twin.embeddings.position_embeddings.weight
-    table.data[1] = torch.randn(32)
-    ids = torch.tensor([[2, 5, 1, 8, 3]])
-    with torch.no_grad():
-        assert not torch.allclose(twin(ids).last_hidden_state[0], unknown, atol=1e-3)
     with refuses("positions begin behind the padding, which is the id 1 for this"):
         read_model(tmp_path)

@@ -100,20 +100,6 @@ def test_longformers_layers_and_their_gradients(
     pair.assert_gradients_equal(tmp_path)
 
 
-@pytest.mark.parametrize("choice", ["none", "some"])
-def test_longformers_left_padding_changes_nothing(choice: str, tmp_path: Path) -> None:
-    pair = members.build_pair(LONGFORMER, "Model", tmp_path)
-    batch = members.make_batch(LONGFORMER, "rectangle", "left")
-    straight = members.make_batch(LONGFORMER, "rectangle")
-    is_global = global_tokens(straight, choice)
-    shifts = [max(LENGTHS) - length for length in LENGTHS]
-    moved = [row.roll(shift) for row, shift in zip(is_global, shifts, strict=True)]
-    expected = pair.theirs(**batch.theirs, global_attention_mask=torch.stack(moved).long())[0]
-    batch.ours["layout"].global_slots = slots_of(is_global & straight.is_real)
-    ours = pair.encoder(**batch.ours).sequence_output[batch.rows]
-    assert_equal(ours, batch.real(expected), "states")
-
-
 @pytest.mark.parametrize("suffix", list(LONGFORMER.member.heads))
 def test_which_tokens_are_global_makes_a_difference_to_a_head(suffix: str, tmp_path: Path) -> None:
     """By chunks, too: test_families.py has whole rows."""
