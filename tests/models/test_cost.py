@@ -186,37 +186,33 @@ def test_equals_torchs_counter_of_a_real_forward(parts):
     assert counted == pytest.approx(3 * forward / seq_length, rel=1e-12)
 
 
-def test_shared_layers_work_as_often_and_windows_less():
-    assert training_flops_per_token(sized(num_hidden_groups=1), 128, 0.0) == closed_form(
-        BASE, 128, 0.0
-    )
-    local = sized(**WINDOW)
-    hidden = BASE.hidden_size
-    # Layers 0, 3, 6 and 9 see all 512 tokens, the other eight 33 of them.
-    saved = 3 * 8 * 4 * hidden * (512 - 33)
-    assert training_flops_per_token(local, 512, 0.15) == closed_form(BASE, 512, 0.15) - saved
-    assert training_flops_per_token(local, 20, 0.15) == closed_form(BASE, 20, 0.15)
-    long = {"_target_": "clozelab.models.attention.LongAttention", "window": [16, *[300] * 11]}
-    # Of twelve windows one is narrower than the text.
-    saved = 3 * 4 * hidden * (512 - 33)
-    assert training_flops_per_token(sized(attention=long), 512, 0.0) == (
-        closed_form(BASE, 512, 0.0) - saved
-    )
-    blocks = {"block_size": 16, "num_random_blocks": 2}
-    blocks["_target_"] = "clozelab.models.attention.BlockAttention"
-    # Nine blocks of keys are multiplied, and all of a text of nine.
-    saved = 3 * 12 * 4 * hidden * (512 - 9 * 16)
-    assert training_flops_per_token(sized(attention=blocks), 512, 0.0) == (
-        closed_form(BASE, 512, 0.0) - saved
-    )
-    assert training_flops_per_token(sized(attention=blocks), 144, 0.0) == (
-        closed_form(BASE, 144, 0.0)
-    )
-    gated = sized(block={"_target_": "clozelab.models.encoder.PostNorm", "gated": True})
-    assert (
-        training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0)
-        == 3 * 12 * 2 * hidden * 3072
-    )
+LONG = {"_target_": "clozelab.models.attention.LongAttention", "window": [16, *[300] * 11]}
+BLOCKS = {"_target_": "clozelab.models.attention.BlockAttention", "block_size": 16}
+BLOCKS["num_random_blocks"] = 2
+GATED = {"_target_": "clozelab.models.encoder.PostNorm", "gated": True}
+OF_A_KEY = 3 * 4 * BASE.hidden_size  # in a layer, of a token that sees it
+
+
+@pytest.mark.parametrize(
+    ("parts", "length", "saved"),
+    [
+        ({"num_hidden_groups": 1}, 128, 0),
+        # Layers 0, 3, 6 and 9 see all 512 tokens, the other eight 33 of them.
+        (WINDOW, 512, OF_A_KEY * 8 * (512 - 33)),
+        (WINDOW, 20, 0),
+        # Of twelve windows one is narrower than the text.
+        ({"attention": LONG}, 512, OF_A_KEY * (512 - 33)),
+        # Nine blocks of keys are multiplied, and all of a text of nine.
+        ({"attention": BLOCKS}, 512, OF_A_KEY * 12 * (512 - 9 * 16)),
+        ({"attention": BLOCKS}, 144, 0),
+        ({"block": GATED}, 128, -3 * 12 * 2 * BASE.hidden_size * 3072),
+    ],
+)
+def test_shared_layers_work_as_often_and_windows_less(
+    parts: dict[str, Any], length: int, saved: int
+) -> None:
+    counted = training_flops_per_token(sized(**parts), length, 0.15)
+    assert counted == closed_form(BASE, length, 0.15) - saved
 
 
 def _forget() -> None:
