@@ -182,7 +182,7 @@ def test_loss_is_each_windows_own_softmax(windows: SquadFeatures, tiny_module: A
     module = tiny_module(span_extraction, validation=nothing, metric="validation/f1", **rules)
     targets = {
         "start_positions": windows.start_positions.astype(np.int64),
-        "end_positions": windows.end_positions.astype(np.int64),
+        "end_positions": windows.end_positions.astype(np.int64) + 1,
     }
     batch = make_batch(windows.sequences, np.array([1, 0, 2]), targets)
     logits = torch.randn(batch["layout"].num_tokens, 2)
