@@ -141,22 +141,6 @@ def contrastive(
     return module_of(unit, target, **training)
 
 
-def multiple_choice(*, num_choices: int = 4, metrics: Any, **training: Any) -> FineTuning:
-    columns = [f"ending{number}" for number in range(num_choices)]
-    unit = ChoiceUnit(
-        published_train_examples=None,
-        folds=None,
-        held_out_fold=None,
-        file_format="auto",
-        columns=None,
-        context_column="context",
-        start_column=None,
-        ending_columns=columns,
-        label_column="label",
-    )
-    return module_of(unit, ChoiceTarget(ending_columns=columns, metrics=metrics), **training)
-
-
 def span_extraction(
     *, n_best_size: int, max_answer_length: int, with_unanswerable: bool, **training: Any
 ) -> FineTuning:
@@ -167,12 +151,6 @@ def span_extraction(
         with_unanswerable=with_unanswerable,
     )
     return module_of(unit, target, **training)
-
-
-def tagging(*, names: Any, entity_tags: bool = True, **training: Any) -> FineTuning:
-    return module_of(
-        WordUnit(**WORDS), TagTarget(entity_tags=entity_tags).with_classes(names), **training
-    )
 
 
 def feature_tagging(

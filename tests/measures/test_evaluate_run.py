@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
 from tests.results.words import role_of
 
 from claims.analysis.hypotheses import resolve_claim
@@ -17,6 +16,7 @@ from clozelab.results.table import build_table
 from clozelab.runs.find import find
 
 PAIRS = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", "measure.name=my_pairs"]
+TASK_DATA = "measure.task.data"
 EMPTY = "measure.data.sources=[{name: a, path: empty.txt}]"
 PAPER = """
 title: Mine
@@ -101,46 +101,22 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["measure=held_out_text"],
-            "no held-out text: the corpus that this encoder was trained on is not in",
-        ),
+        (["measure=held_out_text"], "no held-out text: the corpus that this encoder was trained"),
         (["measure=blimp"], "no files of minimal pairs at .*blimp"),
         ([*PAIRS, "trainer.devices=2"], "an evaluation runs on one device"),
         ([*PAIRS, "trainer.precision=bf16-true"], "not in bf16-true: say trainer.devices=1"),
         ([*PAIRS, "encoder_fraction=0.5"], "is no encoder that a run has kept"),
-        (
-            ["measure=labelled", "measure.task.data.validation_file=x.tsv"],
-            "benchmark file not found",
-        ),
+        (["measure=labelled", f"{TASK_DATA}.validation_file=x.tsv"], "benchmark file not found"),
         ([*PAIRS, "measure.data=null"], "give it a task, or module and data of its own"),
-        (
-            [*PAIRS, "measure.data.columns.bad=wrong"],
-            "pairs.jsonl has no column 'wrong'; its columns are",
-        ),
-        (
-            [*PAIRS, "measure.data.masking=all"],
-            "measure.data.masking=all: choose one of token, word",
-        ),
-        (
-            ["measure=minimal_pairs", "measure.data.files=empty.jsonl"],
-            "empty.jsonl has no examples",
-        ),
+        ([*PAIRS, "measure.data.columns.bad=wrong"], "pairs.jsonl has no column 'wrong'; its col"),
+        ([*PAIRS, "measure.data.masking=all"], "masking=all: choose one of token, word"),
+        ([*PAIRS, "measure.data.files=empty.jsonl"], "empty.jsonl has no examples"),
         (["measure=held_out_text", EMPTY], "the held-out text has no sentence: name a longer one"),
         (["measure=pairs_next", EMPTY], "the held-out text has no sentence: name a longer one"),
-        (
-            ["measure=sentence_pairs", "measure.data.question=why"],
-            "measure.data.question=why: choose one of next, doc",
-        ),
-        (
-            ["measure=cloze_by_side", "measure.data.sides=[up]"],
-            "measure.data.sides=up: choose one of left, right",
-        ),
+        (["measure=sentence_pairs", "measure.data.question=why"], "question=why: choose one of n"),
+        (["measure=cloze_by_side", "measure.data.sides=[up]"], "sides=up: choose one of left, ri"),
         ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
-        (
-            [*PAIRS, "encoder=WORLD/failed"],
-            "failed: no encoder here .config.json is missing.; pre-train it first",
-        ),
+        ([*PAIRS, "encoder=WORLD/failed"], "failed: no encoder here .*; pre-train it first"),
     ],
 )
 def test_bad_input_is_one_sentence_and_claims_no_folder(
@@ -199,17 +175,6 @@ def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path
     assert [case.judged_on for case in resolve_claim(on_pairs, table)] == ["My pairs"]
     # the paper's columns alone
     assert [case.judged_on for case in resolve_claim(on_all, table)] == ["0 of 1 columns"]
-
-
-def test_a_damaged_weight_is_no_score(world: Path, evaluate: Callable[..., Path]) -> None:
-    file = world / "encoder/model.safetensors"
-    weights = load_file(file)
-    name = next(name for name in weights if "layer.0" in name and "weight" in name)
-    weights[name].view(-1)[0] = float("nan")
-    save_file(weights, file, metadata={"format": "pt"})
-    (world / "encoder/checksums.json").unlink()  # as in a folder from elsewhere
-    with pytest.raises(ValueError, match="holds numbers that are not finite"):
-        evaluate(*PAIRS)
 
 
 @pytest.mark.parametrize("side", ["right", "both"])

@@ -65,8 +65,11 @@ def test_a_head_on_a_pooler_without_weights_is_refused_by_both(
     assert len(kept) == len(tensors) - 2
     save_file(kept, file, metadata={"format": "pt"})
     change(folder)
+    loaded = clozelab.load(folder, device="cpu")
+    assert loaded.model.untrained == ("pooler", "classification")
+    assert loaded.embed("a b").shape == (24,)
     with pytest.raises(ValueError, match="its classification head was never trained"):
-        clozelab.load(folder, device="cpu").classify("a b")
+        loaded.classify("a b")
     with pytest.raises(ValueError, match="has no trained pooler, which its classification head"):
         evaluate(*LABELLED)
 

@@ -27,7 +27,7 @@ from clozelab.modules.measures import (
     mix_weights,
     online_code_length,
 )
-from clozelab.modules.model import write_model
+from clozelab.modules.model import MULTI_LABEL, write_model
 from clozelab.runs.find import find
 from clozelab.tasks.several_classes import SeveralClassesTarget
 
@@ -120,29 +120,6 @@ def test_a_control_label_is_a_words_own() -> None:
     assert np.bincount(asked).min() > 0.8 * len(asked) / 7
 
 
-def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
-    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path]
-) -> None:
-    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
-    save_encoder(tmp_path / "encoder")
-    rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
-    for name, number in (("train", 200), ("dev", 60)):
-        words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
-        lines = [
-            f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)
-        ]
-        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
-    words = ["measure=probe", "measure.task.name=tags", "measure.task.data.file_format=columns"]
-    words += [
-        "measure.task.data.train_file=train.conll",
-        "measure.task.data.validation_file=dev.conll",
-    ]
-    words += ["measure.task.data.word_column=0", "measure.task.data.tag_column=1"]
-    (record,) = find(evaluate(*words)).evaluate
-    assert record.values["validation/control_accuracy/layer_0"] > 99.0
-    assert record.values["validation/selectivity/layer_0"] < 1.0
-
-
 TAGS = {
     "the": "D",
     "a": "D",
@@ -185,6 +162,22 @@ def tagged(tmp_path: Path, save_encoder: Callable[..., Path]) -> list[str]:
         "measure.task.name=tags",
         *(f"measure.task.data.{key}={one}" for key, one in data.items()),
     ]
+
+
+def test_words_that_the_encoder_cannot_tell_apart_have_one_control_label(
+    tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]
+) -> None:
+    """Half of each word's occurrences are in capitals, and the encoder is uncased."""
+    rng, spelt = np.random.default_rng(0), (str.lower, str.upper)
+    for name, number in (("train", 200), ("dev", 60)):
+        words = [spelt[rng.integers(2)](word) for word in rng.choice([*TAGS], 6 * number)]
+        lines = [
+            f"{word} {TAGS[word.lower()]}" + "\n" * (i % 6 == 5) for i, word in enumerate(words)
+        ]
+        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
+    (record,) = find(evaluate(*tagged)).evaluate
+    assert record.values["validation/control_accuracy/layer_0"] > 99.0
+    assert record.values["validation/selectivity/layer_0"] < 1.0
 
 
 def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]) -> None:
@@ -425,7 +418,9 @@ def test_what_may_mean_something_else_is_warned_of(
     reasons: list[str],
 ) -> None:
     trained = {"clozelab": {"task": task}}
-    evaluate(*reviews(tmp_path), save_tuned("classification", labels=labels, extra_config=trained))
+    model = save_tuned("classification", labels=labels, extra_config=trained)
+    run = evaluate(*reviews(tmp_path), model)
+    assert json.loads((run / "scores.json").read_text())["collapsed"] is True
     shows(caplog.text, *reasons, "collapsed run: the same answer for (nearly) every validation")
     assert ("was fine-tuned on" in caplog.text) == (task == "mrpc")
     assert ("calls its classes" in caplog.text) == (labels[0] == "LABEL_0")
@@ -470,30 +465,10 @@ def test_classes_of_others_are_matched_by_a_key(
 @pytest.mark.parametrize(
     ("config", "words", "reason"),
     [
-        pytest.param(
-            {},
-            ["measure.label_names={CONTRA: contradiction}"],
-            "has no label 'CONTRA'; did you mean 'CONTRADICTION'?",
-            id="no such name",
-        ),
-        pytest.param(
-            {"label2id": {"CONTRADICTION": 2}},
-            [],
-            "contradicts itself: 'CONTRADICTION' is output 0 in id2label and",
-            id="two outputs",
-        ),
-        pytest.param(
-            {"id2label": {"0": "a", "2": "b", "3": "c"}},
-            [],
-            "id2label has no name for output 1 (it names 0, 2, 3); add it",
-            id="an output without",
-        ),
-        pytest.param(
-            {"problem_type": "multi_label_classification"},
-            [],
-            "its problem_type is multi_label_classification with 3 outputs, and the",
-            id="several labels",
-        ),
+        ({}, ["measure.label_names={CONTRA: x}"], "no label 'CONTRA'; did you mean 'CONTRADICTIO"),
+        ({"label2id": {"CONTRADICTION": 2}}, [], "'CONTRADICTION' is output 0 in id2label and"),
+        ({"id2label": {"0": "a", "2": "b", "3": "c"}}, [], "id2label has no name for output 1"),
+        ({"problem_type": MULTI_LABEL}, [], f"its problem_type is {MULTI_LABEL} with 3 outputs"),
     ],
 )
 def test_names_that_fit_nothing_are_refused(

@@ -110,6 +110,13 @@ def test_what_is_cut_is_counted_and_said(
     assert said in caplog.text
 
 
+UNKNOWN = "\u4e00\u4e01\u4e02\u4e03\u4e04\u4e05"
+
+
+def row(name: str, text: str = "a") -> str:
+    return json.dumps({"_id": name, "text": text}) + "\n"
+
+
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
@@ -118,21 +125,9 @@ def test_what_is_cut_is_counted_and_said(
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\tx\n", "the score 'x' of q1 is no"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "judges nothing"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
-        (
-            "corpus.jsonl",
-            '{"_id": "d1", "text": "a"}\n{"_id": "d2", "text": "a"}\n{"_id": "d1", "text": "a"}\n',
-            "corpus.jsonl: the id 'd1' has two texts or more, as 1 ids in all: leave one of each",
-        ),
-        (
-            "queries.jsonl",
-            '{"_id": "q1", "text": "a"}\n{"_id": "q1", "text": "cat"}\n',
-            "queries.jsonl: the id 'q1' has two texts or more",
-        ),
-        (
-            "corpus.jsonl",
-            '{"_id": "d1", "text": "\\u4e00\\u4e01\\u4e02\\u4e03\\u4e04\\u4e05"}\n',
-            "of the tokens of the documents of measure retrieval are [UNK]",
-        ),
+        ("corpus.jsonl", row("d1") + row("d2") + row("d1"), "'d1' has two texts or more, as 1 ids"),
+        ("queries.jsonl", row("q1") + row("q1", "cat"), "the id 'q1' has two texts or more"),
+        ("corpus.jsonl", row("d1", UNKNOWN), "of the documents of measure retrieval are [UNK]"),
     ],
 )
 def test_a_wrong_folder_is_refused(

@@ -90,6 +90,16 @@ def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
             torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
 
 
+def test_a_slot_that_may_see_nothing_sees_itself():
+    visibility = torch.ones(1, 4, 4, dtype=torch.bool)
+    visibility[0, 2] = False
+    layout = Layout.rectangle([4], 4, visibility=visibility)
+    q, k, v = (torch.randn(4, 2, 4) for _ in range(3))
+    out = attention(q, k, v, AttentionInputs(layout, FULL), dropout_prob=0.0, training=True)
+    torch.testing.assert_close(out[2], v[2])
+    assert not torch.allclose(out[1], v[1])
+
+
 def test_the_variable_length_kernel_is_only_for_runs_without_dropout(monkeypatch):
     """Dropout in force never reaches a kernel that lacks it."""
     monkeypatch.setattr(module, "has_varlen_kernel", lambda q, mask: True)

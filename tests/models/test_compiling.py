@@ -57,29 +57,19 @@ def test_names_stay_and_numbers_too(tiny_config, stream, whole):
                 torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-5)
 
 
-def test_layers_share_a_compilation_and_other_lengths_ask_for_none(tiny_config, stream):
+@pytest.mark.parametrize(("whole", "calls"), [(False, 4), (True, 2)])
+def test_layers_share_a_compilation_and_other_lengths_ask_for_none(
+    tiny_config, stream, whole, calls
+):
+    """Two are compiled: embeddings, and one layer or all."""
     encoder = _encoder(tiny_config, num_hidden_layers=3)
     backend = Counter()
-    compile_encoder(encoder, dynamic=False, backend=backend)
+    compile_encoder(encoder, dynamic=False, whole=whole, backend=backend)
     with torch.no_grad():
-        encoder(**stream([SLOTS, 4, 3], SLOTS))
-        once = backend.compilations
-        for lengths in ([SLOTS, 5, 2], [7, 7, 7], [1, 2, 3]):
+        for lengths in ([SLOTS, 4, 3], [SLOTS, 5, 2], [7, 7, 7], [1, 2, 3]):
             encoder(**stream(lengths, SLOTS))
-    assert once == 2, "embeddings and one layer"
-    assert backend.compilations == once
-    assert backend.calls == 4 * 4, "nothing fell back to running uncompiled"
-
-
-def test_a_whole_encoder_compiles_once_whatever_the_lengths(tiny_config, stream):
-    encoder = _encoder(tiny_config, num_hidden_layers=3)
-    backend = Counter()
-    compile_encoder(encoder, dynamic=False, whole=True, backend=backend)
-    with torch.no_grad():
-        for lengths in ([SLOTS, 4, 3], [SLOTS, 5, 2], [7, 7, 7]):
-            encoder(**stream(lengths, SLOTS))
-    assert backend.compilations == 2, "embeddings, and all layers"
-    assert backend.calls == 3 * 2
+            assert backend.compilations == 2
+    assert backend.calls == 4 * calls, "nothing fell back to running uncompiled"
 
 
 def test_evaluation_may_stay_uncompiled(tiny_config, stream):

@@ -8,18 +8,6 @@ from typing import Any
 import pytest
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_for, family_of
-
-
-def test_hf_round_trip(tiny_config):
-    for config in (
-        tiny_config(),
-        tiny_config(is_causal=True, position_embedding_init="sinusoidal"),
-    ):
-        family = family_for(config)
-        assert family.from_hf_config(family.to_hf_config(config)) == config
-    assert family_of("bert").to_hf_config(tiny_config(is_causal=True))["is_decoder"] is True
-
 
 E = "clozelab.models.embeddings"
 A = "clozelab.models.attention"
@@ -40,6 +28,7 @@ A = "clozelab.models.attention"
         ({"initializer_range": 0.0}, "initializer_range"),
         ({"num_hidden_groups": 3}, "num_hidden_groups is 3"),
         ({"positions": {"_target_": "os.system"}}, "architecture.positions"),
+        ({"positions": {"_target_": "os.system"}}, "below clozelab.models"),
         ({"block": {}}, "architecture.block"),
         ({"positions": {"_target_": f"{E}.Absolute"}}, "there is no part"),
         ({"attention": {"_target_": f"{A}.LocalAttention", "window": 0}}, "window 0 must be at le"),
@@ -51,24 +40,3 @@ def test_impossible_values_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         Encoder(tiny_config(**changes))
-
-
-def test_code_outside_of_this_library_is_no_part(tiny_config: Any) -> None:
-    with pytest.raises(ValueError, match=r"below clozelab\.models"):
-        tiny_config(positions={"_target_": "os.system"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"add_cross_attention": True}, "add_cross_attention is True, and only False"),
-        ({"vocab_size": None}, "vocab_size"),
-    ],
-)
-def test_values_that_have_no_part_here_are_refused(
-    tiny_config: Any, changes: dict[str, Any], reason: str
-) -> None:
-    bert = family_of("bert")
-    with pytest.raises(ValueError, match=reason):
-        bert.from_hf_config({**bert.to_hf_config(tiny_config()), **changes})

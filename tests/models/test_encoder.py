@@ -18,27 +18,6 @@ def _states(encoder, arguments):
         return encoder.eval()(**arguments).sequence_output
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_rectangle_and_ragged_agree_forward_and_backward(tiny_config, stream, real_rows, is_causal):
-    encoder = Encoder(tiny_config(is_causal=is_causal), torch.Generator().manual_seed(0))
-    results = []
-    for arguments in (stream(LENGTHS), stream(LENGTHS, row_slots=14)):
-        encoder.zero_grad()
-        output = encoder(**arguments, output_hidden_states=True)
-        rows = real_rows(arguments["layout"])
-        pooled = encoder.pool(output.sequence_output, arguments["layout"])
-        loss = (
-            output.sequence_output[rows].square().mean() * 3
-            + output.sequence_output[rows][:, 0].mean()
-            + pooled.mean()
-        )
-        loss.backward()
-        grads = [parameter.grad.clone() for parameter in encoder.parameters()]
-        results.append([*(h[rows].detach() for h in output.hidden_states), pooled.detach(), *grads])
-    for ragged, padded in zip(*results, strict=True):
-        torch.testing.assert_close(ragged, padded, atol=2e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("row_slots", [None, 14])
 def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, stream, row_slots):
     changed_row = 4
@@ -89,29 +68,6 @@ def test_few_shapes_adds_little_and_leaves_few():
     assert all(round_up_to_bucket(size) >= size for size in range(1, 64))
 
 
-def test_sequences_do_not_see_padding(tiny_config, stream, real_rows):
-    encoder = Encoder(tiny_config(), torch.Generator().manual_seed(0))
-    arguments = stream(LENGTHS, row_slots=14)
-    rows = real_rows(arguments["layout"])
-    before = _states(encoder, arguments)[rows]
-    noisy = torch.randint(1, 97, arguments["input_ids"].shape)
-    noisy[rows] = arguments["input_ids"][rows]
-    arguments["input_ids"] = noisy
-    assert torch.equal(_states(encoder, arguments)[rows], before)
-
-
-def test_pools_the_first_token_or_the_last_real_one(tiny_config, stream):
-    for is_causal in (False, True):
-        encoder = Encoder(tiny_config(is_causal=is_causal))
-        layout = stream(LENGTHS, row_slots=14)["layout"]
-        states = torch.randn(layout.num_slots, 24)
-        rows = [
-            start + (length - 1 if is_causal else 0)
-            for start, length in zip((0, 14, 28, 42), LENGTHS, strict=True)
-        ]
-        assert torch.equal(encoder.pool(states, layout), encoder.pooler(states[rows]))
-
-
 def test_fresh_weights_are_a_function_of_the_seed(tiny_config):
     config = tiny_config(hidden_size=96, initializer_range=0.02)
     torch.manual_seed(5)
@@ -153,19 +109,6 @@ def test_sinusoidal_start_has_the_same_scale_and_learns(tiny_config):
     assert table.requires_grad
     assert table.square().mean().sqrt().item() == pytest.approx(0.05, rel=1e-3)
     assert torch.equal(table[0, 0::2], torch.zeros(12))
-
-
-def test_dropout_needs_training_mode_and_follows_the_seed(tiny_config, stream):
-    encoder = Encoder(tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1))
-    arguments = stream(LENGTHS)
-
-    def run():
-        torch.manual_seed(2)
-        return encoder(**arguments).sequence_output
-
-    assert torch.equal(run(), run())
-    assert not torch.equal(run(), encoder(**arguments).sequence_output)
-    assert torch.equal(_states(encoder, arguments), _states(encoder, arguments))
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])

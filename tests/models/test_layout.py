@@ -10,48 +10,13 @@ import torch
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 
-def test_rectangle_rows():
-    layout = Layout.rectangle([3, 5, 1], row_slots=5)
-    sizes = layout.batch_size, layout.num_slots, layout.num_tokens, layout.max_seqlen, layout.full
-    assert sizes == (3, 15, 9, 5, False)
-    assert layout.cu_seqlens.tolist() == [0, 5, 10, 15] and layout.cu_seqlens.dtype == torch.int32
-    assert layout.first_rows.tolist() == [0, 5, 10]
-    assert layout.last_rows.tolist() == [2, 9, 10]
-    assert Layout.rectangle([4, 4], row_slots=4).full
-
-
-def test_ragged_rows():
-    layout = Layout.ragged([3, 5, 1])
-    assert (layout.num_slots, layout.row_slots, layout.dense_width) == (9, None, None)
-    assert layout.cu_seqlens.tolist() == [0, 3, 8, 9]
-    assert layout.last_rows.tolist() == [2, 7, 8]
-    assert Layout.ragged([4, 4]).dense_width == 4
-
-
 def test_moves_and_pickles():
-    layout = Layout.ragged([2, 3])
+    visibility = torch.rand(2, 3, 3) < 0.5
+    layout = Layout.rectangle([2, 3], 3, visibility=visibility)
     _ = layout.cu_seqlens
     for other in (layout.to("cpu", non_blocking=True), pickle.loads(pickle.dumps(layout))):
-        assert other.last_rows.tolist() == [1, 4]
-
-
-@pytest.mark.parametrize(
-    "layout", [Layout.ragged([3, 7, 1, 7, 4]), Layout.rectangle([3, 7, 1, 7, 4], 8)]
-)
-@pytest.mark.parametrize("group_size", [1, 2, 8])
-def test_padding_and_back_is_the_identity_on_tokens(layout, group_size, real_rows):
-    x = torch.randn(layout.num_slots, 2, requires_grad=True)
-    groups = layout.padded_groups(group_size)
-    padded = to_padded(x, groups)
-    assert (padded == 0).all(dim=1).sum() == len(groups.padded_padding)
-    back = from_padded(padded, groups)
-    rows = real_rows(layout)
-    assert torch.equal(back[rows], x[rows])
-    gradient = torch.randn_like(back)
-    back.backward(gradient)
-    expected = torch.zeros_like(gradient)
-    expected[rows] = gradient[rows]
-    assert torch.equal(x.grad, expected)
+        assert other.last_rows.tolist() == [1, 5]
+        assert torch.equal(other.visibility, visibility)
 
 
 def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():

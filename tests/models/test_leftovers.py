@@ -2,97 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from tests.numerics.members import MEMBERS, case_of
+from tests.numerics.test_modern_relatives import NEOBERT
 from torch import nn
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import COMMON_HEADS, Family
-from clozelab.models.leftovers import foreign_tensors, named_few, unread_tensors
+from clozelab.models.families.bert import COMMON_HEADS
+from clozelab.models.leftovers import foreign_tensors, unread_tensors
 from clozelab.models.registry import family_of
 
-SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-}
-MORE: dict[str, dict[str, Any]] = {
-    "deberta-v2": {
-        "relative_attention": True,
-        "share_att_key": True,
-        "pos_att_type": "c2p|p2c",
-        "max_relative_positions": 8,
-    },
-    "xlnet": {"d_head": 8},
-}
-MODEL_TYPES = ("bert", "roberta", "albert", "electra", "distilbert", "deberta-v2", "modernbert")
-MODEL_TYPES += ("mpnet", "ernie", "ultrabert", "neobert", "xlnet", "longformer", "big_bird")
+SETTINGS = {name: case_of(name).settings for name in MEMBERS} | {"neobert": NEOBERT}
 
 
-def names_of(family: Family, kind: str, head: nn.Module) -> dict[str, torch.Tensor]:
-    state = {f"{kind}.{name}": value for name, value in head.state_dict().items()}
-    tensors = family.to_hf(state)
-    return {**tensors, f"{family.prefix}embeddings.x": torch.zeros(1)}
-
-
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", SETTINGS)
 def test_every_head_of_every_family_is_known(model_type: str) -> None:
     family = family_of(model_type)
-    sizes = {family.renamed.get(key, key): value for key, value in SIZES.items()}
-    values = {**family.defaults, **sizes, **MORE.get(model_type, {})}
-    encoder = Encoder(family.from_hf_config(values))
+    encoder = Encoder(family.from_hf_config(SETTINGS[model_type]))
     for kind in COMMON_HEADS:
         head = family.head(kind, encoder)
-        stored = names_of(family, kind, head)
+        state = {f"{kind}.{name}": value for name, value in head.state_dict().items()}
+        stored = {**family.to_hf(state), f"{family.prefix}embeddings.x": torch.zeros(1)}
         assert foreign_tensors(family, stored) == [], kind
         assert unread_tensors(family, stored, nn.ModuleDict({kind: head})) == [], kind
         strange = {**stored, f"{kind}_crf.transitions": torch.zeros(1)}
         assert foreign_tensors(family, strange) == [f"{kind}_crf.transitions"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "crf.transitions",
-        "classifier.modules_to_save.default.weight",
-        "classifier.original_module.weight",
-        "classifier.lora_A.weight",
-        "classifier.2.weight",
-        "lstm.weight_ih_l0",
-        "projection.weight",
-    ],
-)
-def test_a_part_of_another_head_is_foreign(name: str) -> None:
-    family = family_of("bert")
+FOREIGN = ["crf.transitions", "lstm.weight_ih_l0", "projection.weight", "classifier.2.weight"]
+FOREIGN += ["classifier.lora_A.weight", "classifier.original_module.weight"]
+FOREIGN += ["classifier.modules_to_save.default.weight"]
+BUFFERS = ["bert.embeddings.position_ids", "n_averaged"]
+LOSSES = ["loss_fct.weight", "mask_predictions.dense.bias"]
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, *BUFFERS, *LOSSES])
+def test_a_part_of_another_head_is_foreign_and_a_buffer_or_a_loss_is_not(name: str) -> None:
     stored = dict.fromkeys(["bert.embeddings.x", "classifier.weight", name], torch.zeros(1))
-    assert foreign_tensors(family, stored) == [name]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bert.embeddings.position_ids",
-        "n_averaged",
-        "loss_fct.weight",
-        "mask_predictions.dense.bias",
-    ],
-)
-def test_a_buffer_or_a_loss_is_not(name: str) -> None:
-    stored = dict.fromkeys(["bert.embeddings.x", name], torch.zeros(1))
-    assert foreign_tensors(family_of("bert"), stored) == []
+    assert (foreign_tensors(family_of("bert"), stored) == [name]) == (name in FOREIGN)
 
 
 def test_a_head_of_another_task_is_unread() -> None:
     stored = dict.fromkeys(["bert.embeddings.x", "classifier.weight"], torch.zeros(1))
     assert unread_tensors(family_of("bert"), stored, nn.ModuleDict()) == ["classifier.weight"]
     assert foreign_tensors(family_of("bert"), stored) == []
-
-
-def test_the_first_of_some_names() -> None:
-    assert named_few(["a"]) == "a"
-    assert named_few(["a", "b", "c"]) == "a (and 2 more)"

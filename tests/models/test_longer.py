@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.screens import refuses
 from torch import Tensor, nn
 
 import clozelab
-from clozelab.cli import main
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, Tokenizer, WordPieceTokenizer
-from clozelab.models.config import EncoderConfig, ModuleSpec
+from clozelab.models.config import ModuleSpec
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import save_encoder_folder
 from clozelab.models.layout import Layout
 from clozelab.models.longer import load_encoder_as, longer_config
-from clozelab.models.registry import family_for
-from clozelab.modules.model import write_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -201,28 +200,21 @@ def test_a_pre_training_begins_with_it_in_one_word(
     assert torch.equal(table[OLD : 2 * OLD - 1], table[1:OLD]), "the folder has the copies"
 
 
-EMBEDDINGS = "clozelab.models.embeddings"
-
-
+@pytest.mark.parametrize(
+    ("reason", "parts"),
+    [
+        ("of type albert, with Learned", {"model_type": "albert"}),
+        (
+            "of type bert, with Rotary",
+            {"positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"}},
+        ),
+    ],
+)
 def test_weights_that_no_long_encoder_begins_with_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_config: Any, tmp_path: Path, reason: str, parts: dict[str, Any]
 ) -> None:
-    options, _ = text_and_folder(tmp_path, "Bert")
-    tokenizer = WordPieceTokenizer.train(["the cat"], 40, True)
-    cases = {
-        "of type albert, with Learned": {"model_type": "albert"},
-        "of type bert, with Rotary": {"positions": {"_target_": f"{EMBEDDINGS}.RotaryPositions"}},
-    }
-    for reason, parts in cases.items():
-        name = reason.split()[-1]
-        sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": OLD}
-        rest = {"hidden_act": "gelu", "hidden_dropout_prob": 0.0, "type_vocab_size": 2}
-        rest |= {"attention_probs_dropout_prob": 0.0, "initializer_range": 0.02}
-        rest |= {"layer_norm_eps": 1e-12, "position_embedding_init": "normal"}
-        encoder = Encoder(EncoderConfig(**sizes | rest | parts))
-        heads = {"lm": family_for(encoder.config).head("lm", encoder)}
-        write_model(tmp_path / name, encoder, heads, tokenizer)
-        given = options | {"encoder": str(tmp_path / name)}
-        assert main(["pretrain", "recipe=longformer", *clozelab._words(given)]) == 1
-        message = capsys.readouterr().err.splitlines()[-1]
-        assert "longformer begins with a BERT or a RoBERTa" in message and reason in message
+    encoder = Encoder(tiny_config(**parts))
+    save_encoder_folder(tmp_path, encoder, heads={}, tokenizer_files={}, extra_config={})
+    with refuses("longformer begins with a BERT or a RoBERTa") as refusal:
+        long_encoder(tmp_path, "longformer", WHOLE["longformer"])
+    assert reason in str(refusal.value)

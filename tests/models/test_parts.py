@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.objectives.test_permuted import bucket
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,6 +32,11 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     "global every second": {
         "attention": {"_target_": f"{A}.LocalAttention", "window": 1, "global_every": 2}
+    },
+    "distances, causal, global every second": {
+        "positions": {"_target_": f"{E}.BucketedPositions"},
+        "attention": {"_target_": f"{A}.LocalAttention", "window": 2, "global_every": 2},
+        "is_causal": True,
     },
     "factorised": {"embedding_size": 10},
     "shared in two groups": {"num_hidden_layers": 4, "num_hidden_groups": 2},
@@ -73,7 +79,7 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
                 types.clamp(max=config.type_vocab_size - 1)
             ]
         )
-    if kind == "LearnedPositions":
+    if kind in ("LearnedPositions", "BucketedPositions"):
         x = x + weights["embeddings.position_embeddings.weight"][:size]
     if kind == "SinusoidalPositions":
         width = config.embedding_size
@@ -105,6 +111,10 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
             options.get("global_every") and number % options["global_every"] == 0
         )
         scores = q @ k.transpose(1, 2) / dim**0.5
+        if kind == "BucketedPositions":
+            table = weights["embeddings.position_embeddings.relative_attention_bias.weight"]
+            rows = [[bucket(j - i) for j in range(size)] for i in range(size)]
+            scores = scores + table[torch.tensor(rows)].permute(2, 0, 1)
         for i in range(size):
             for j in range(size):
                 if (not sees_all and abs(i - j) > options["window"]) or (
@@ -174,6 +184,17 @@ def test_every_part_survives_a_folder(name, tiny_config, tmp_path):
         torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True)
     )
     assert EncoderConfig(**encoder.config.to_dict()) == encoder.config
+
+
+def test_a_causal_bias_of_distances_on_another_kernel(tiny_config, stream, real_rows, monkeypatch):
+    encoder = Encoder(tiny_config(**PARTS["distances, causal, global every second"]))
+    results = []
+    for kernel in ("bmm", "sdpa"):
+        monkeypatch.setattr("clozelab.models.attention._default_kernel", lambda _, k=kernel: k)
+        arguments = stream(LENGTHS, 14)
+        rows = real_rows(arguments["layout"])
+        results.append(encoder(**arguments).sequence_output[rows])
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=0)
 
 
 def test_compiled_windows_give_the_same_numbers(tiny_config, stream):

@@ -145,21 +145,10 @@ def google(tmp_path_factory, tiny_config):
     write_bundle(folder / "bert_model.ckpt", google_names(to_hf_tensors(encoder, heads)))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
     config = family.to_hf_config(encoder.config)
-    asked = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "vocab_size",
-    )
-    asked = (
-        *asked,
-        "hidden_act",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "initializer_range",
-    )
-    (folder / "bert_config.json").write_text(json.dumps({key: config[key] for key in asked}))
+    asked = "hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size"
+    asked += " hidden_act max_position_embeddings type_vocab_size initializer_range"
+    values = {key: config[key] for key in asked.split()}
+    (folder / "bert_config.json").write_text(json.dumps(values))
     return folder, encoder, heads
 
 

@@ -57,6 +57,7 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
         module._trainer = SimpleNamespace(
             global_step=7,
             global_rank=0,
+            is_global_zero=True,
             world_size=1,
             strategy=None,
             loggers=[],

@@ -131,13 +131,8 @@ def numpy_loss(
     return float(np.mean(losses)), (of_units - along) / lengths
 
 
-@pytest.mark.parametrize("masks", [True, False])
-@pytest.mark.parametrize("kind", COPIES)
-def test_a_copy_is_no_negative(
-    make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, masks: bool
-) -> None:
-    """Loss and gradient equal numpy's, and are not those of a loss that masks nothing."""
-    module, batch = make(COPIES[kind], "mean", dropout=0.1)
+def keep_states(module: Any, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The vectors of all texts of each batch, with their gradients."""
     kept: list[Tensor] = []
     sentence_states = module.encoder.sentence_states
 
@@ -147,6 +142,17 @@ def test_a_copy_is_no_negative(
         return kept[-1]
 
     monkeypatch.setattr(module.encoder, "sentence_states", keep)
+    return kept
+
+
+@pytest.mark.parametrize("masks", [True, False])
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_copy_is_no_negative(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, masks: bool
+) -> None:
+    """Loss and gradient equal numpy's, and are not those of a loss that masks nothing."""
+    module, batch = make(COPIES[kind], "mean", dropout=0.1)
+    kept = keep_states(module, monkeypatch)
     loss = module.loss(module.logits(batch), batch) / len(COPIES[kind])
     loss.backward()
     (states,) = kept
@@ -229,14 +235,7 @@ def test_loss_is_sentence_transformers(
 
 def test_simcse_has_two_dropouts_of_each_text(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, batch = make(THEMSELVES, "mean", dropout=0.1)
-    kept: list[Tensor] = []
-    sentence_states = module.encoder.sentence_states
-
-    def remember(*arguments: Any) -> Tensor:
-        kept.append(sentence_states(*arguments))
-        return kept[-1]
-
-    monkeypatch.setattr(module.encoder, "sentence_states", remember)
+    kept = keep_states(module, monkeypatch)
     ours = module.loss(module.logits(batch), batch) / len(THEMSELVES)
     first, second = kept[0][0::2], kept[0][1::2]
     assert (first - second).abs().amax(1).min() > 1e-3

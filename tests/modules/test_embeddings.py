@@ -130,32 +130,6 @@ def test_cosines_are_learnt_and_said_in_the_unit_of_the_labels(make: Any) -> Non
     assert abs(said["1"]) < 0.5
 
 
-def test_a_folder_of_sentence_transformers_is_pooled_as_that_library_would(
-    make: Any, tmp_path: Path
-) -> None:
-    module, _ = make(False, "cls")
-    write_model(
-        tmp_path / "m",
-        module.encoder,
-        {},
-        TOKENIZER,
-        extra_config={"clozelab": module.config_to_save()},
-    )
-    write(
-        tmp_path / "st",
-        model_to_export(read_model(tmp_path / "m"), has_head=False, form="sentence_transformers"),
-        "",
-        form="sentence_transformers",
-        pooling="mean",
-        has_head=False,
-        dtype="float32",
-    )
-    assert sentence_vectors(tmp_path / "m").pooling == "cls"
-    assert sentence_vectors(tmp_path / "st").pooling == "mean"
-    (tmp_path / "st/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
-    assert sentence_vectors(tmp_path / "st").pooling == "cls"
-
-
 def test_what_would_be_another_number_is_refused(make: Any) -> None:
     reason = r"labels run from 0 to 5, .* say task.module.number_range=\[0,5\]"
     with pytest.raises(ValueError, match=reason):

@@ -13,7 +13,6 @@ from tests.parts import TEXTS
 from torch import Tensor
 
 from clozelab.metrics.metric import Metric
-from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Evaluation, FineTuning
 from clozelab.tasks.numbers import NumberTarget
 from clozelab.tasks.texts import TextUnit
@@ -47,49 +46,17 @@ class Constant(FineTuning):
 
 
 @pytest.fixture
-def module(tiny_config: Callable[..., Any]) -> Constant:
-    config = tiny_config(
-        vocab_size=8,
-        hidden_size=4,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=8,
-        initializer_range=0.1,
-    )
-    nothing: Any = SimpleNamespace(extra={})
-    module = Constant(
-        encoder=Encoder(config),
+def module(tiny_module: Callable[..., Any]) -> Constant:
+    nothing = SimpleNamespace(extra={})
+    module = tiny_module(
+        Constant,
         unit=TextUnit(**TEXTS),
         target=Score(),
         validation=nothing,
-        head="linear",
-        bilstm_num_layers=1,
-        bilstm_hidden_size=None,
-        bilstm_dropout_prob=0.0,
         metric="validation/score",
-        keep_best_weights=False,
         log_interval_steps=1,
-        optimizer_factory=None,  # type: ignore[arg-type]
-        schedule_factory=None,  # type: ignore[arg-type]
-        total_steps=4,
-        gradient_clip_norm=1.0,
-        seed=1,
     )
-    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
-    trainer = SimpleNamespace(
-        global_step=1,
-        global_rank=0,
-        world_size=1,
-        loggers=[],
-        optimizers=[optimizer],
-        is_global_zero=True,
-        state=SimpleNamespace(fn="fit"),
-        strategy=None,
-        barebones=True,
-        should_stop=False,
-    )
-    module._trainer = trainer  # type: ignore[assignment]
+    module.trainer.optimizers = [SimpleNamespace(param_groups=[{"lr": 0.1}])]
     return module
 
 
@@ -126,5 +93,5 @@ def test_published_loss_is_the_mean_since_the_last_time(module: Constant) -> Non
 def test_loss_that_is_no_number_ends_the_run(module: Constant, bad: float) -> None:
     module.value = bad
     module.training_step(batch(8, 8), 0)
-    with pytest.raises(DivergedError, match=r"step 1: the loss is (nan|inf) at learning rate 0\.1"):
+    with pytest.raises(DivergedError, match=r"step 7: the loss is (nan|inf) at learning rate 0\.1"):
         module.on_train_batch_end(None, batch(8, 8), 0)

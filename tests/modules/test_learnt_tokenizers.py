@@ -19,37 +19,26 @@ TEXTS = ["The cat's hat doesn't fit.", "a naïve cat sat on a mat, \u2603 unaffa
 MEMBERS = [*((kind, "bert") for kind in KINDS), ("unigram", "albert"), ("bytes", "roberta")]
 
 
-@pytest.fixture(params=MEMBERS, ids=lambda pair: "-".join(pair))
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    kind, architecture = request.param
-    write_folder(tmp_path / "encoder", architecture, learnt(kind))
-    return tmp_path / "encoder"
-
-
-def test_masks_are_filled_as_in_transformers(folder: Path) -> None:
+@pytest.mark.parametrize(("kind", "architecture"), MEMBERS)
+def test_masks_and_vectors_are_those_of_transformers(
+    tmp_path: Path, kind: str, architecture: str
+) -> None:
+    folder = tmp_path / "encoder"
+    write_folder(folder, architecture, learnt(kind))
     ours = clozelab.load(str(folder), device="cpu", precision="32-true")
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     text = f"the {tokenizer.mask_token} sat on a mat"
     (mask,) = ours.fill_mask(text, top_k=5).masks
     encoded = tokenizer(text, return_tensors="pt")
-    with torch.no_grad():
-        logits = theirs(**encoded).logits[0]
     place = int((encoded["input_ids"][0] == tokenizer.mask_token_id).nonzero())
-    best = logits[place].softmax(-1).topk(5)
+    with torch.no_grad():
+        best = theirs(**encoded).logits[0, place].softmax(-1).topk(5)
     assert [token.id for token in mask] == best.indices.tolist()
     assert [token.probability for token in mask] == pytest.approx(best.values.tolist(), abs=1e-5)
-
-
-def test_vectors_are_those_of_transformers(folder: Path) -> None:
-    ours = clozelab.load(str(folder), device="cpu", precision="32-true").embed(
-        TEXTS, pooling="mean"
-    )
-    theirs = transformers.AutoModel.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for text, vector in zip(TEXTS, ours, strict=True):
+    for text, vector in zip(TEXTS, ours.embed(TEXTS, pooling="mean"), strict=True):
         with torch.no_grad():
-            states = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+            states = theirs.base_model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         assert np.allclose(vector, states.mean(0).numpy(), atol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import string
 
 import pytest
@@ -15,9 +16,16 @@ from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.layout import Layout
 from clozelab.models.locate import find_model
 from clozelab.models.registry import family_for
-from clozelab.modules.model import read_model, renamed_labels, write_model
+from clozelab.modules.model import (
+    log_max_positions,
+    max_positions,
+    read_model,
+    renamed_labels,
+    write_model,
+)
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
+SIZE = TOKENIZER.vocab_size
 
 
 @pytest.fixture
@@ -128,6 +136,17 @@ def test_a_bilstm_and_a_mix_of_layers_come_back(write):
     assert torch.equal(found, expected) and model.architecture == "BertForTokenClassification"
 
 
+def test_the_longest_row_is_said_where_that_is_asked_for(write, caplog):
+    caplog.set_level(logging.INFO)
+    assert max_positions(write()[0]) == 64
+    folder = write(config={"clozelab": {"trained_seq_lengths": [16, 32]}})[0]
+    assert max_positions(folder) == 32
+    assert not caplog.messages
+    log_max_positions(folder)
+    (message,) = caplog.messages
+    assert "sequences of up to 32 tokens (of 64 positions)" in message
+
+
 def test_a_causal_encoder_with_a_pooled_head_is_of_a_type_that_others_do_not_know(write):
     folder, _, _ = write("classification", is_causal=True)
     assert read_config_dict(folder)["architectures"] == ["ClozelabBertForSequenceClassification"]
@@ -181,17 +200,17 @@ CONTRADICTORY = {
     [
         ([], {"architectures": ["BertForFrobnication"]}, "is BertForFrobnication; supported: B"),
         (["classification"], {"architectures": None}, "names no architecture"),
-        (
-            ["classification"],
-            {"id2label": {"0": "a"}},
-            r"names 1 labels \(id2label\), but the head",
-        ),
+        (["classification"], {"id2label": {"0": "a"}}, r"names 1 labels \(id2label\), but the"),
         (["tags"], {"id2label": {"0": "a", "2": "b", "3": "c"}}, r"output 1 \(it names 0, 2, 3\)"),
         (["tags"], {"id2label": FOUR}, "names 4 labels"),
         (["classification"], {"id2label": {"0": "a", "1": "b", "2": "a"}}, "two classes 'a'"),
         (["classification"], CONTRADICTORY, "'no' is output 0 in id2label and 1 in label2id"),
         (["classification"], {"problem_type": "regression"}, "a regression of 3 numbers; one is"),
         ([], {"hidden_size": "wide"}, r"config\.json: "),
+        # One embedding too few, and more than padding.
+        ([], {"vocab_size": SIZE - 1}, rf"for {SIZE - 1} ids .* hold {SIZE}: they do not belong"),
+        ([], {"vocab_size": SIZE + 128}, rf"for {SIZE + 128} ids .* hold {SIZE}: they do not bel"),
+        ([], {"clozelab": {"tokenizer_fingerprint": "0" * 64}}, "not those the encoder was train"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(write, kinds, config, reason):

@@ -42,16 +42,16 @@ def split() -> TextSplit:
 
 @pytest.fixture
 def make(split: TextSplit, tiny_module: Callable[..., Any]) -> Callable[..., FineTuning]:
-    """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
+    """make(head, encoder, changes) -> a module with a stand-in trainer at step 7."""
 
-    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> FineTuning:
+    def build(head: str = "linear", encoder: Any = None, **changes: Any) -> FineTuning:
         settings = {
             "metrics": ["accuracy", "matthews"],
             "metric": "validation/accuracy",
             "number_range": None,
         }
         settings |= {"validation": split, "head": head, "names": NAMES}
-        return tiny_module(classification, {"is_causal": is_causal}, **(settings | changes))
+        return tiny_module(classification, encoder, **(settings | changes))
 
     return build
 
@@ -68,9 +68,8 @@ def parts(rows: Any) -> list[Any]:
     return [make_batch(rows, index, {}) for index in np.array_split(order, 3)]
 
 
-@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (True, "bilstm")])
-def test_overfits(make: Any, split: TextSplit, is_causal: bool, head: str) -> None:
-    module = make(is_causal, head)
+def test_a_bilstm_learns(make: Any, split: TextSplit) -> None:
+    module = make("bilstm", {"is_causal": True})
     train(module, steps(split, 120))
     best = evaluate(module, parts(split.sequences))
     assert best.scores["validation/accuracy"] > 0.95
@@ -84,19 +83,6 @@ def test_logits_do_not_depend_on_the_company(make: Any, split: TextSplit) -> Non
         for i in range(10):
             alone = module.logits(make_batch(split.sequences, np.array([i]), {}))
             torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
-
-
-def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(
-    make: Any, split: TextSplit
-) -> None:
-    for is_causal in (False, True):
-        module = make(is_causal).eval()
-        batch = make_batch(split.sequences, np.array([0]), {})
-        before = module.logits(batch)
-        for place in range(1, len(batch["input_ids"])):
-            changed = {**batch, "input_ids": batch["input_ids"].clone()}
-            changed["input_ids"][place] = 9
-            assert not torch.allclose(module.logits(changed), before, atol=1e-6), place
 
 
 def test_predictions_are_kept_in_file_order(make: Any, split: TextSplit) -> None:
@@ -153,16 +139,8 @@ def test_nearly_one_answer_is_recognised(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "crf"}, "head=crf: choose one of linear, bilstm"),
-        (
-            {"metric": "validation/f1"},
-            "task.metric='validation/f1' is not a score of this task; it has validation/acc",
-        ),
-        ({"metrics": ["accuraccy"]}, "unknown metrics"),
-        (
-            {"metrics": ["accuracy", "f1"]},
-            r"f1 is of one class, and the labels are .*: name it by task.data.positive_label=",
-        ),
+        ({"metric": "validation/f1"}, "'validation/f1' is not a score of this task; it has valid"),
+        ({"metrics": ["accuracy", "f1"]}, "name it by task.data.positive_label="),
     ],
 )
 def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
@@ -250,7 +228,7 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: TextSplit, pool
     ],
 )
 def test_each_family_has_its_own_output_layer(
-    tiny_module: Any,
+    make: Any,
     split: TextSplit,
     family: dict[str, Any],
     head: str,
@@ -258,14 +236,7 @@ def test_each_family_has_its_own_output_layer(
     output: str,
 ) -> None:
     """And what is trained gets a gradient, all of it: DDP would wait for the rest."""
-    settings = {
-        "metrics": ["accuracy"],
-        "metric": "validation/accuracy",
-        "number_range": None,
-        "head": head,
-        "names": NAMES,
-    }
-    module = tiny_module(classification, family, validation=split, **settings)
+    module = make(head, family)
     assert type(module.classifier).__name__ == output
     assert all(
         parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters()

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import string
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.modules.training import evaluate, train
 from tests.parts import span_extraction
 from torch.nn import functional as F
 
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.metrics.squad import score_v1
-from clozelab.modules.finetuning import FineTuning
 from clozelab.readers.squad import SquadExamples, SquadQuestion, read_squad
 from clozelab.tasks.batches import make_batch
-from clozelab.tasks.passages import PassageSplit, SquadFeatures, WindowSettings, build_features
+from clozelab.tasks.passages import SquadFeatures, WindowSettings, build_features
 from clozelab.tasks.sequences import subset
 from clozelab.tasks.spans import (
     NBestSettings,
-    pad_tokens,
     predict_answers,
     softmax,
     window_candidates,
@@ -122,13 +118,18 @@ def test_text_is_cut_from_the_original_characters(
     assert nbest["q"][0].start_logit == 9
 
 
-def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer) -> None:
-    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
+@pytest.mark.parametrize("with_unanswerable", [False, True])
+def test_a_question_without_candidates_has_no_answer(
+    tokenizer: WordPieceTokenizer, with_unanswerable: bool
+) -> None:
+    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
     windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
     nothing = np.zeros(0, dtype=np.float32)
-    assert predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30)).texts == {
-        "q": "empty"
-    }
+    settings = NBestSettings(20, 30, with_unanswerable)
+    answers = predict_answers(windows, asked, nothing, nothing, settings)
+    assert answers.texts == {"q": "empty"}
+    if with_unanswerable:
+        assert answers.null_odds["q"] > 1e5
 
 
 def test_null_score_is_the_minimum_over_windows(
@@ -154,14 +155,6 @@ def test_null_score_is_the_minimum_over_windows(
         assert nbest == sorted(nbest, key=lambda entry: -entry.logit)
 
 
-def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> None:
-    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
-    windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
-    nothing = np.zeros(0, dtype=np.float32)
-    answers = predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30, True))
-    assert answers.null_odds["q"] > 1e5
-
-
 @pytest.mark.shared
 def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> None:
     """Windows, offsets and n-best in one: logits that point at the answer give its text back."""
@@ -183,93 +176,15 @@ def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> No
     assert scores["exact_match"] > 99.5
 
 
-COLOURS = ["red", "green", "blue", "white"]
-FILLER = ["the", "cat", "and", "a", "dog", "sat", "on", "my", "old", "mat", "by", "one", "door"]
-
-
-@pytest.fixture(scope="module")
-def colour_tokenizer() -> WordPieceTokenizer:
-    words = sorted({"what", "colour", *COLOURS, *FILLER} - set(string.ascii_lowercase))
-    return WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *words], lowercase=True)
-
-
-@pytest.fixture(scope="module")
-def split(colour_tokenizer: WordPieceTokenizer) -> PassageSplit:
-    """24 passages in one or two windows; the answer is a colour and the word after it."""
-    rng = np.random.default_rng(0)
-    examples = SquadExamples()
-    for number in range(24):
-        words = list(rng.choice(FILLER, int(rng.integers(8, 25))))
-        place = int(rng.integers(0, len(words) - 1))
-        words[place] = str(rng.choice(COLOURS))
-        answer = " ".join(words[place : place + 2])
-        examples.passages.append(" ".join(words).capitalize())
-        start = len(" ".join(words[:place])) + (place > 0)
-        text = examples.passages[-1][start : start + len(answer)]
-        examples.questions.append(
-            SquadQuestion(f"q{number}", "what colour", number, (text,), start)
-        )
-    features, counts = build_features(examples, colour_tokenizer, WindowSettings(20, 8, 4))
-    ids = np.array([question.id for question in examples.questions])
-    return PassageSplit(
-        sequences=features.sequences,
-        ids=ids,
-        labels=np.zeros(24),
-        counts=dict(counts),
-        features=features,
-        examples=examples,
-    )
-
-
-@pytest.fixture
-def make(
-    split: PassageSplit, colour_tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]
-) -> Callable[..., Any]:
-    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> FineTuning:
-        settings = {
-            "metric": "validation/f1",
-            "bilstm_hidden_size": 24,
-            "with_unanswerable": False,
-        } | changes
-        return tiny_module(
-            span_extraction,
-            {"vocab_size": colour_tokenizer.vocab_size, "is_causal": is_causal},
-            head=head,
-            validation=split,
-            n_best_size=20,
-            max_answer_length=30,
-            **settings,
-        )
-
-    return build
-
-
-def targets(split: PassageSplit) -> dict[str, Any]:
-    features = split.features
-    return {
-        "start_positions": features.start_positions.astype(np.int64),
-        "end_positions": features.end_positions.astype(np.int64),
+def test_loss_is_each_windows_own_softmax(windows: SquadFeatures, tiny_module: Any) -> None:
+    nothing = SimpleNamespace(extra={})
+    rules = {"n_best_size": 20, "max_answer_length": 30, "with_unanswerable": False}
+    module = tiny_module(span_extraction, validation=nothing, metric="validation/f1", **rules)
+    targets = {
+        "start_positions": windows.start_positions.astype(np.int64),
+        "end_positions": windows.end_positions.astype(np.int64) + 1,
     }
-
-
-@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (True, "bilstm")])
-def test_overfits(make: Any, split: PassageSplit, is_causal: bool, head: str) -> None:
-    module = make(is_causal, head)
-    rows = split.features.sequences
-    every = np.arange(len(split.features.question))
-    train(module, [make_batch(rows, every, targets(split))] * 100, rate=2e-3)
-    parts = np.array_split(np.random.default_rng(2).permutation(every), 4)
-    best = evaluate(module, [make_batch(rows, index, {}) for index in parts])
-    assert best.scores["validation/exact_match"] > 90
-    assert best.scores["validation/f1"] >= best.scores["validation/exact_match"]
-    assert [row["id"] for row in best.predictions] == [f"q{i}" for i in range(24)]
-    assert len(best.predictions[0]["nbest"]) > 1
-    assert not best.is_collapsed
-
-
-def test_loss_is_each_windows_own_softmax(make: Any, split: PassageSplit) -> None:
-    module = make()
-    batch = make_batch(split.features.sequences, np.array([3, 0, 7]), targets(split))
+    batch = make_batch(windows.sequences, np.array([1, 0, 2]), targets)
     logits = torch.randn(batch["layout"].num_tokens, 2)
     expected = 0.0
     start = 0
@@ -279,18 +194,3 @@ def test_loss_is_each_windows_own_softmax(make: Any, split: PassageSplit) -> Non
             expected += F.cross_entropy(own[:, side], batch[name][row]) / 2
         start += length
     torch.testing.assert_close(module.loss(logits, batch), torch.as_tensor(expected))
-
-
-def test_pad_tokens(split: PassageSplit) -> None:
-    batch = make_batch(split.features.sequences, np.array([0, 5]), {})
-    values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
-    padded = pad_tokens(values, batch)
-    assert torch.equal(
-        torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values
-    )
-    assert torch.isinf(padded).sum() == padded.numel() - values.numel()
-
-
-def test_metric_is_one_of_its_own(make: Any) -> None:
-    with pytest.raises(ValueError, match="it has validation/exact_match, validation/f1"):
-        make(metric="validation/accuracy")

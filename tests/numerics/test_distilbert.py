@@ -22,19 +22,6 @@ from clozelab.models.registry import family_for, family_of
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_positions_have_to_be_passed_where_padding_stands_on_the_left(
-    side: str, tmp_path: Path
-) -> None:
-    pair = members.build_pair(case_of("distilbert"), "Model", tmp_path)
-    batch = members.make_batch(pair.case, side=side)
-    (ours,) = members.our_outputs(pair, batch)
-    without = members.their_outputs(pair, batch)[0]
-    assert ((without - ours).abs().max() > 100 * members.TOLERANCE) == (side == "left")
-    batch.theirs["position_ids"] = (batch.is_real.cumsum(1) - 1).clamp(min=0)
-    members.assert_equal(ours, members.their_outputs(pair, batch)[0], "states")
-
-
 def test_a_tied_projection_may_stand_in_the_file(tmp_path: Path) -> None:
     pair = members.build_pair(case_of("distilbert"), "ForMaskedLM", tmp_path)
     path = tmp_path / "theirs" / "model.safetensors"

@@ -245,6 +245,44 @@ def test_a_permuted_layer_is_seen(name: str, tmp_path: Path) -> None:
     assert (wrong - expected).abs().max() > 100 * TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("name", "slot", "changes"),
+    [
+        ("longformer", "attention", [{"window": 3}, {"window": 5}, {"window": [4, 4, 4, 5]}]),
+        (
+            "big_bird",
+            "attention",
+            [{"block_size": 4}, {"num_random_blocks": 1}, {"num_random_blocks": 3}],
+        ),
+        (
+            "modernbert",
+            "attention",
+            [{"window": 3}, {"window": 5}, {"global_every": 2}, {"first_global": 1}],
+        ),
+        (
+            "modernbert",
+            "positions",
+            [{"base": 150_000.0}, {"window_base": 11_000.0}, {"window_base": None}],
+        ),
+    ],
+)
+def test_what_is_a_little_off_is_seen(
+    name: str, slot: str, changes: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """With the same weights, and another window, block or base."""
+    case = case_of(name, lengths=[60, 45])
+    encoder = members.build_pair(case, "Model", tmp_path).encoder
+    batch = members.make_batch(case)
+    node = getattr(encoder.config, slot).node()
+    expected = encoder(**batch.ours).sequence_output
+    for change in ({}, *changes):
+        part = ModuleSpec.from_node(node | change, "")
+        other = Encoder(dataclasses.replace(encoder.config, **{slot: part})).eval()
+        other.load_state_dict(encoder.state_dict())
+        distance = (other(**batch.ours).sequence_output - expected).abs().max()
+        assert distance > 1e-4 if change else distance == 0.0, change
+
+
 def test_a_missing_position_offset_is_seen(tmp_path: Path) -> None:
     pair = members.build_pair(case_of("roberta"), "Model", tmp_path)
     batch = members.make_batch(pair.case)

@@ -118,18 +118,12 @@ def test_an_export_keeps_the_tokenizer(tmp_path: Path, form: str) -> None:
 
 def test_embeddings_that_were_not_resized_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path / "m", resize=False)
-    words = (
-        rf"embeddings for {len(WORDS)} ids .* hold {len(WORDS) + 3} \(of the added tokens, \[E1\],"
-        r" covid, \[E2\]"
-    )
-    with pytest.raises(
-        ValueError, match=words + r" have none: model.resize_token_embeddings\(27\)"
-    ):
+    words = r"of the added tokens, \[E1\], covid, \[E2\] have none: model.resize_token_embeddings"
+    with pytest.raises(ValueError, match=words):
         read_model(folder)
-    with pytest.raises(
-        ValueError, match=r"embeddings for 500 ids and its tokenizer files hold 27: they do not"
-    ):
-        read_model(write(tmp_path / "n", resize=False, vocab_size=500))
+    folder = write(tmp_path / "n", resize=False, vocab_size=500)
+    with pytest.raises(ValueError, match="for 500 ids and its tokenizer files hold 27: they do n"):
+        read_model(folder)
 
 
 def test_rows_that_only_pad_the_embeddings_are_no_candidates(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ WINDOW = 8
 # One, less than a window, a window and one more, three and five, and others between.
 LENGTHS = [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW + 5, 16, 28]
 LONGFORMER = case_of("longformer", lengths=LENGTHS)
-BIG_BIRD = case_of("big_bird")
 BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
 BOTH_FORMS = pytest.mark.parametrize("form", ["whole", "chunks"])
 BOTH = pytest.mark.parametrize("name", ["longformer", "big_bird"])
@@ -101,20 +100,6 @@ def test_longformers_layers_and_their_gradients(
     pair.assert_gradients_equal(tmp_path)
 
 
-@pytest.mark.parametrize("choice", ["none", "some"])
-def test_longformers_left_padding_changes_nothing(choice: str, tmp_path: Path) -> None:
-    pair = members.build_pair(LONGFORMER, "Model", tmp_path)
-    batch = members.make_batch(LONGFORMER, "rectangle", "left")
-    straight = members.make_batch(LONGFORMER, "rectangle")
-    is_global = global_tokens(straight, choice)
-    shifts = [max(LENGTHS) - length for length in LENGTHS]
-    moved = [row.roll(shift) for row, shift in zip(is_global, shifts, strict=True)]
-    expected = pair.theirs(**batch.theirs, global_attention_mask=torch.stack(moved).long())[0]
-    batch.ours["layout"].global_slots = slots_of(is_global & straight.is_real)
-    ours = pair.encoder(**batch.ours).sequence_output[batch.rows]
-    assert_equal(ours, batch.real(expected), "states")
-
-
 @pytest.mark.parametrize("suffix", list(LONGFORMER.member.heads))
 def test_which_tokens_are_global_makes_a_difference_to_a_head(suffix: str, tmp_path: Path) -> None:
     """By chunks, too: test_families.py has whole rows."""
@@ -178,32 +163,6 @@ def test_training_is_as_evaluation(length: int, tmp_path: Path) -> None:
     states = [encoder.train(mode)(**batch.ours).sequence_output for mode in (True, False)]
     assert torch.equal(states[0], states[1])
     assert (np.random.get_state()[1] == state).all()
-
-
-def changed_by(encoder: Encoder, batch: Batch, **parts: Any) -> float:
-    """How far the states go where a part is another one, with the same weights."""
-    other = Encoder(replace(encoder.config, **parts)).eval()
-    other.load_state_dict(encoder.state_dict())
-    with torch.no_grad():
-        states = [model(**batch.ours).sequence_output[batch.rows] for model in (encoder, other)]
-    return float((states[0] - states[1]).abs().max())
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("longformer", [{"window": 3}, {"window": 5}, {"window": [4, 4, 4, 5]}]),
-        ("big_bird", [{"block_size": 4}, {"num_random_blocks": 1}, {"num_random_blocks": 3}]),
-    ],
-)
-def test_what_is_a_little_off_is_seen(name: str, changes: Any, tmp_path: Path) -> None:
-    case = case_of(name, lengths=[80, 45])
-    encoder = members.build_pair(case, "Model", tmp_path).encoder
-    batch = members.make_batch(case)
-    node = encoder.config.attention.node()
-    for change in changes:
-        assert changed_by(encoder, batch, attention=ModuleSpec.from_node(node | change, "")) > 1e-4
-    assert changed_by(encoder, batch) == 0.0
 
 
 @BOTH_FORMS
@@ -270,22 +229,6 @@ def test_attention_maps_are_theirs(form: str, take: Any, tmp_path: Path) -> None
         for query in range(29):
             whole[:, query, query : query + WINDOW + 1] = near[0, :, query]
         assert_equal(mine, whole[:, :, WINDOW // 2 :][:, :, :29], "map")
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "reason"),
-    [
-        ("longformer", {"attention_window": 7}, "an even number above 0"),
-        ("longformer", {"attention_window": [8, 0, 8, 8]}, "an even number above 0"),
-        ("longformer", {"attention_window": [8, 4]}, "or one for each of 4 layers"),
-        ("big_bird", {"use_bias": False}, "use_bias is False, and only True"),
-        ("big_bird", {"rescale_embeddings": True}, "rescale_embeddings is True, and only False"),
-        ("big_bird", {"block_size": 0}, "block_size 0 must be at least 1"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(name: str, change: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Encoder(family_of(name).from_hf_config(case_of(name).settings | change))
 
 
 @BOTH

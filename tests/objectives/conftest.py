@@ -58,18 +58,18 @@ def change_token(shards: TokenShards) -> Callable[[int], TokenShards]:
 
 @pytest.fixture
 def make_encoder(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
-    """make_encoder(is_causal) -> a tiny encoder without dropout, always of the same weights."""
+    """make_encoder(is_causal, **changes) -> a tiny encoder, always of the same weights."""
 
-    def make(is_causal: bool) -> Encoder:
+    def make(is_causal: bool, **changes: Any) -> Encoder:
         torch.manual_seed(0)
-        config = tiny_config(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=16,
-            num_attention_heads=2,
-            intermediate_size=32,
-            initializer_range=0.3,
-            is_causal=is_causal,
-        )
+        sizes = {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "initializer_range": 0.3,
+        }
+        config = tiny_config(is_causal=is_causal, **sizes | changes)
         return Encoder(config).eval()
 
     return make

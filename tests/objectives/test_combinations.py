@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.objectives.test_distillation import SETTINGS
 from tests.objectives.test_hybrid import MASKING, hybrid
 from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
 from tests.screens import refuses
@@ -29,7 +30,13 @@ from clozelab.objectives.emd import EnhancedMaskedLanguageModel
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective, TokenObjective, build_models, to_torch
+from clozelab.objectives.objective import (
+    Objective,
+    TokenObjective,
+    build_models,
+    pad_predictions,
+    to_torch,
+)
 from clozelab.objectives.permuted import PermutedLanguageModel
 from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.objectives.spans import SpanBoundary
@@ -203,6 +210,34 @@ def test_a_step_and_a_folder(
             torch.testing.assert_close(values, expected[part], atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("name", [*TOKENS, "distillation"])
+def test_padded_predictions_count_nowhere(
+    shards: Any, ids: Any, make_member: Any, tmp_path: Path, name: str
+) -> None:
+    """A multiple for accelerators: the same terms and the same gradients, and the same draws."""
+    save(tmp_path, make_member("bert"), MLM)
+    token = TOKENS.get(name, distillation_of(tmp_path))
+    objective = objective_of(token)
+    instances = objective.input.bind(shards, ids, 32)
+    arrays = objective.arrays(instances, 1, 0, np.arange(8), np.arange(8))
+    real = len(arrays["prediction_labels"])
+    results = []
+    for batch in (to_torch(arrays), to_torch(pad_predictions(arrays, 64))):
+        models = build_models(make_member("bert", token), [objective])
+        torch.manual_seed(5)
+        terms = objective.terms(models, batch)
+        sum(term.loss_sum for term in terms).backward()
+        facts = [(term.name, term.count, term.num_correct) for term in terms]
+        weights = [weight for model in models.values() for weight in model.parameters()]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        sums = [term.loss_sum.detach() for term in terms]
+        results.append((objective.counts(batch), facts, [*sums, *gradients]))
+    assert len(batch["prediction_labels"]) % 64 == 0 and len(batch["prediction_labels"]) > real
+    assert results[0][:2] == results[1][:2]
+    for plain, padded in zip(results[0][2], results[1][2], strict=True):
+        torch.testing.assert_close(padded, plain, atol=1e-4, rtol=1e-5)
+
+
 @pytest.mark.parametrize("member", MEMBERS)
 def test_next_sentences_of_every_member(
     shards: Any, ids: Any, make_member: Any, member: str
@@ -265,19 +300,7 @@ TEACHERS = {
 
 
 def distillation_of(folder: Path) -> Distillation:
-    return Distillation(
-        teacher=folder,
-        teacher_layers="even",
-        temperature=2.0,
-        soft_weight=1.0,
-        cosine_weight=1.0,
-        hidden_layers=(),
-        hidden_weight=0.0,
-        score_layers=(),
-        score_weight=0.0,
-        weight=1.0,
-        **MASKING,
-    )
+    return Distillation(**SETTINGS | {"teacher": folder, "teacher_layers": "even"})
 
 
 def save(folder: Path, encoder: Encoder, token: TokenObjective) -> None:

@@ -108,6 +108,9 @@ def test_losses_and_gradients_are_those_of_a_plain_loop(
     models = build_models(encoder, [objective])
     terms = objective.terms(models, to_torch(arrays))
     assert objective.weights == {"mlm": 1.5, "ltr": 0.5}
+    counts = {term.name: term.count for term in terms}
+    assert objective.counts(to_torch(arrays)) == counts
+    assert token.num_predictions(to_torch(arrays)) == sum(counts.values())
     total = sum(objective.weights[term.name] * term.loss_sum / term.count for term in terms)
     total.backward()
     mine = encoder.embeddings.word_embeddings.weight.grad.clone()
@@ -183,17 +186,10 @@ def test_the_folder_remembers_where_a_token_is_predicted(
     assert json.loads((tmp_path / "alone" / "config.json").read_text())["model_type"] == "bert"
 
 
-def test_shares_of_predictions(shards: TokenShards, ids: SpecialIds) -> None:
-    token = hybrid(0.25)
-    arrays = arrays_of(token, shards, ids)
-    batch = to_torch(arrays)
-    assert token.counts(batch) == {
-        "mlm": len(arrays["mlm_numbers"]),
-        "ltr": len(arrays["ltr_numbers"]),
-    }
-    assert token.num_predictions(batch) == len(arrays["prediction_labels"])
-    masked = MaskedLanguageModel(**MASKING, weight=1.0).predicted_share(SLOTS)
-    assert token.predicted_share(SLOTS) == pytest.approx(0.25 + 0.75 * masked)
+def test_shares_of_predictions() -> None:
+    masked = MaskedLanguageModel(**MASKING, weight=1.0).predicted_share(63)
+    assert masked == 9 / 63 and LeftToRight(weight=1.0).predicted_share(63) == 1.0
+    assert hybrid(0.25).predicted_share(63) == pytest.approx(0.25 + 0.75 * masked)
 
 
 def beside_next_sentences() -> Objective:

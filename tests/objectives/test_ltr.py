@@ -85,8 +85,3 @@ def test_loss_does_not_see_beyond_the_next_token(
 
 def instances_token(shards: TokenShards, ids: SpecialIds, slot: int) -> int:
     return int(FullSentences().bind(shards, ids, 48).pack(1, 0, np.array([2])).input_ids[slot])
-
-
-def test_facts() -> None:
-    assert LTR.is_causal and LTR.predicted_share(64) == 1.0
-    assert LTR.name == "ltr"

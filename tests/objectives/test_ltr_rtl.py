@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
@@ -32,19 +31,9 @@ OBJECTIVE = Objective(input=PAIRS, token=BothDirections(weight=1.0), pair=None)
 
 
 @pytest.fixture(params=["PostNorm", "PreNorm"])
-def encoder(tiny_config: Callable[..., EncoderConfig], request: Any) -> Encoder:
-    torch.manual_seed(0)
-    config = tiny_config(
-        vocab_size=60,
-        hidden_size=16,
-        num_attention_heads=2,
-        intermediate_size=32,
-        initializer_range=0.3,
-        is_causal=True,
-        num_directions=2,
-        block={"_target_": f"clozelab.models.encoder.{request.param}"},
-    )
-    return Encoder(config).eval()
+def encoder(make_encoder: Callable[..., Encoder], request: Any) -> Encoder:
+    block = {"_target_": f"clozelab.models.encoder.{request.param}"}
+    return make_encoder(True, num_directions=2, block=block)
 
 
 def separate(encoder: Encoder) -> list[Encoder]:

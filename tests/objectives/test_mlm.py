@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import Objective, build_models, to_torch
+from clozelab.objectives.objective import Objective, to_torch
 
 PAIRS = SegmentPairs(0.5, "corpus")
 
@@ -71,30 +70,3 @@ def find(shards: TokenShards, input_ids: np.ndarray, slot: int, ids: SpecialIds)
     matches = np.flatnonzero((windows == input_ids[start:stop]).all(1))
     assert len(matches) == 1
     return int(matches[0]) + slot - start
-
-
-def test_loss_is_the_sum_over_predicted_positions(
-    shards: TokenShards,
-    ids: SpecialIds,
-    make_mlm: Callable[..., MaskedLanguageModel],
-    make_encoder: Callable[..., Encoder],
-) -> None:
-    token = make_mlm()
-    encoder = make_encoder(False)
-    objective = Objective(input=PAIRS, token=token, pair=None)
-    batch = to_torch(objective.arrays(objective.input.bind(shards, ids, 48), 1, 0, np.arange(6)))
-    models = build_models(encoder, [objective])
-    (term,) = objective.terms(models, batch)
-    output = encoder(
-        batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"]
-    )
-    logits = models["encoder"].heads["lm"](output.sequence_output[batch["prediction_positions"]])
-    expected = F.cross_entropy(logits, batch["prediction_labels"], reduction="sum")
-    assert term.name == "mlm" and term.count == len(batch["prediction_labels"])
-    assert term.loss_sum.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert term.num_correct.item() == (logits.argmax(-1) == batch["prediction_labels"]).sum().item()
-
-
-def test_facts_and_errors(make_mlm: Callable[..., MaskedLanguageModel]) -> None:
-    objective = make_mlm()
-    assert objective.predicted_share(63) == 9 / 63 and not objective.is_causal

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.objectives import test_hybrid
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,13 +23,7 @@ from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.objectives.permuted import PermutedLanguageModel
 
-MASKING = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-    "weight": 1.0,
-}
+MASKING = test_hybrid.MASKING | {"weight": 1.0}
 WIDTH = 48
 BOTH_KINDS = pytest.mark.parametrize("sees_every_position", [True, False])
 
@@ -39,20 +34,11 @@ def objective_of(sees_every_position: bool = True, **changes: Any) -> Objective:
 
 
 @pytest.fixture
-def make_mpnet(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
+def make_mpnet(make_encoder: Callable[..., Encoder]) -> Callable[..., Encoder]:
     """make_mpnet(positions) -> an encoder with large weights everywhere."""
 
     def make(positions: Any) -> Encoder:
-        torch.manual_seed(0)
-        config = tiny_config(
-            vocab_size=60,
-            hidden_size=16,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=64,
-            positions=positions,
-        )
-        encoder = Encoder(config).eval()
+        encoder = make_encoder(False, positions=positions)
         for parameter in encoder.parameters():
             parameter.data.normal_(0.0, 0.2)
         return encoder

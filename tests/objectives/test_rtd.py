@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.plugins import HalfPrecision, Precision
+from tests.objectives.test_hybrid import MASKING
 from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
+from clozelab.models.cost import trained_parameters
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
 from clozelab.models.layout import Layout
@@ -24,7 +26,6 @@ from clozelab.objectives.objective import (
     EncoderWithHeads,
     Objective,
     build_models,
-    pad_predictions,
     to_torch,
 )
 from clozelab.objectives.rtd import ReplacedTokenDetection
@@ -38,31 +39,19 @@ def objective() -> Objective:
     token = ReplacedTokenDetection(
         generator_width="1/2",
         generator_weight=1.0,
-        predict_prob=0.15,
-        mask_fraction=0.85,
-        random_fraction=0.0,
-        same_fraction=0.15,
         weight=50.0,
+        **MASKING | {"mask_fraction": 0.85, "random_fraction": 0.0, "same_fraction": 0.15},
     )
     return Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None)
 
 
 @pytest.fixture
 def models(
-    tiny_config: Callable[..., Any], objective: Objective, ids: SpecialIds
+    make_encoder: Callable[..., Encoder], objective: Objective
 ) -> dict[str, EncoderWithHeads]:
-    torch.manual_seed(0)
-    config = tiny_config(
-        vocab_size=ids.vocab_size,
-        hidden_size=24,
-        embedding_size=16,
-        num_attention_heads=4,
-        intermediate_size=32,
-        initializer_range=0.3,
-        model_type="electra",
-        pooler=None,
-    )
-    return build_models(Encoder(config).eval(), [objective])
+    sizes = {"hidden_size": 24, "embedding_size": 16, "num_attention_heads": 4}
+    encoder = make_encoder(False, model_type="electra", pooler=None, **sizes)
+    return build_models(encoder, [objective])
 
 
 @pytest.fixture
@@ -159,6 +148,7 @@ def test_embeddings_are_one_and_their_gradient_is_the_sum(
     assert models["generator"].heads["lm"].word_embedding_weight is words
     whole = torch.nn.ModuleDict(models)
     assert sum(parameter is words for parameter in whole.parameters()) == 1
+    assert trained_parameters(models) == sum(weight.numel() for weight in whole.parameters())
     assert generator.config.hidden_size == 12 and generator.embeddings_project is not None
 
     def gradient(*names: str) -> Tensor:
@@ -215,28 +205,6 @@ def test_half_precision_draws_the_same_words(
         with precision.forward_context():
             draws.append(token.draw(models["generator"], hidden))
     assert torch.equal(*draws)
-
-
-def test_padded_predictions_change_nothing(
-    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
-) -> None:
-    """As for accelerators: the same text is read, where the same words are drawn."""
-    plain = to_torch(batch)
-    padded = to_torch(pad_predictions(batch, 64))
-    assert objective.counts(padded) == objective.counts(plain)
-    token = objective.token
-    chosen = torch.arange(len(plain["prediction_labels"])) + 5
-    for one in (plain, padded):
-        token.draw = lambda generator, hidden: torch.cat(  # type: ignore[method-assign]
-            [chosen, chosen.new_full((len(hidden) - len(chosen),), 9)]
-        )
-        filled, _ = token.replace(models["generator"], token.generate(models, one), one)
-        one["filled"] = filled
-        one["terms"] = objective.terms(models, one)
-    assert torch.equal(plain["filled"], padded["filled"])
-    for mine, other in zip(plain["terms"], padded["terms"], strict=True):
-        torch.testing.assert_close(mine.loss_sum, other.loss_sum, atol=1e-4, rtol=1e-5)
-        assert mine.count == other.count and int(mine.num_correct) == int(other.num_correct)
 
 
 def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:

@@ -19,7 +19,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for
-from clozelab.objectives.objective import Objective, build_models, pad_predictions, to_torch
+from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.objectives.spans import SpanBoundary, run_ends
 
 SLOTS = 48
@@ -93,21 +93,6 @@ def test_losses_are_those_of_a_plain_loop(
     assert len(losses) == sbo.count and max(sizes) > 3 and len(sizes) > 12
     expected = torch.stack(losses).sum()
     torch.testing.assert_close(sbo.loss_sum, expected, atol=1e-4, rtol=1e-5)
-
-
-def test_padded_predictions_change_nothing(
-    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder]
-) -> None:
-    arrays = arrays_of(shards, ids)
-    models = build_models(make_encoder(False), [OBJECTIVE])
-    plain = to_torch(arrays)
-    padded = to_torch(pad_predictions(arrays, 64))
-    assert OBJECTIVE.counts(plain) == OBJECTIVE.counts(padded)
-    for one, other in zip(
-        OBJECTIVE.terms(models, plain), OBJECTIVE.terms(models, padded), strict=True
-    ):
-        torch.testing.assert_close(one.loss_sum, other.loss_sum)
-        assert (one.count, int(one.num_correct)) == (other.count, int(other.num_correct))
 
 
 def test_the_folder_is_a_stock_model_that_keeps_the_head(

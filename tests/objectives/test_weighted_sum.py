@@ -17,39 +17,9 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective, build_models, pad_predictions, to_torch
+from clozelab.objectives.objective import Objective, build_models, to_torch
 
 MakeMlm = Callable[..., MaskedLanguageModel]
-
-
-def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective) -> None:
-    batch = to_torch(mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.arange(5)))
-    layout = batch.pop("layout")
-    assert layout.batch_size == 5 and layout.row_slots == 32 and layout.num_slots == 160
-    assert {
-        key: len(value) for key, value in batch.items() if not key.startswith("prediction")
-    } == {
-        "input_ids": 160,
-        "token_type_ids": 160,
-        "position_ids": 160,
-        "source": 5,
-        "b_source": 5,
-        "a_length": 5,
-        "next_sentence_label": 5,
-    }
-    assert all(value.dtype == torch.int64 for value in batch.values())
-    assert mlm_nsp.counts(batch) == {"mlm": len(batch["prediction_labels"]), "nsp": 5}
-    assert mlm_nsp.weights == {"mlm": 1.0, "nsp": 0.5}
-
-
-def test_no_pair_label_without_a_pair_objective(
-    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm
-) -> None:
-    for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
-        objective = Objective(input=input_format, token=make_mlm(), pair=None)
-        batch = objective.arrays(objective.input.bind(shards, ids, 32), 1, 0, np.arange(5))
-        assert "next_sentence_label" not in batch
-        assert objective.weights == {"mlm": 1.0}
 
 
 def test_arms_see_the_same_pairs(
@@ -169,14 +139,6 @@ def test_held_out_losses_by_source_and_separators_apart(
         assert float(alone.loss_sum) == pytest.approx(float(term.loss_sum), rel=1e-5)
 
 
-def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., Encoder]) -> None:
-    encoder = make_encoder(False)
-    models = build_models(encoder, [mlm_nsp])
-    heads = models["encoder"].heads
-    assert list(models) == ["encoder"] and list(heads) == ["lm", "nsp"]
-    assert heads["lm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
-
-
 def test_objectives_in_turn_share_their_heads(
     make_mlm: MakeMlm, make_encoder: Callable[..., Encoder]
 ) -> None:
@@ -187,18 +149,6 @@ def test_objectives_in_turn_share_their_heads(
         "lm",
         "nsp",
     ]
-
-
-def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
-    objective = Objective(
-        input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3
-    )
-    instances = objective.input.bind(shards, ids, 32)
-    batches = [
-        objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)
-    ]
-    assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
-    assert (batches[0] != batches[1]).any()
 
 
 def test_copies_are_all_in_one_epoch(
@@ -225,43 +175,6 @@ def test_copies_are_all_in_one_epoch(
         )
         == 7
     )
-
-
-def test_left_to_right_fits_pairs_of_segments() -> None:
-    nsp = NextSentencePrediction(weight=1.0)
-    assert Objective(
-        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp
-    ).is_causal
-
-
-def test_padded_predictions_count_nowhere(
-    shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
-) -> None:
-    """A multiple for accelerators: the same terms and the same gradients."""
-    arrays = mlm_nsp.arrays(mlm_nsp.input.bind(shards, ids, 32), 1, 0, np.arange(5))
-    real = len(arrays["prediction_labels"])
-    padded = to_torch(pad_predictions(arrays, 64))
-    assert len(padded["prediction_labels"]) % 64 == 0 and len(padded["prediction_labels"]) > real
-    assert len(padded["prediction_positions"]) == len(padded["prediction_labels"])
-    results = []
-    for batch in (to_torch(arrays), padded):
-        assert mlm_nsp.counts(batch)["mlm"] == real
-        torch.manual_seed(0)
-        encoder = make_encoder(False)
-        models = build_models(encoder, [mlm_nsp])
-        terms = mlm_nsp.terms(models, batch)
-        sum(term.loss_sum for term in terms).backward()
-        assert terms[0].count == real
-        gradients = [
-            p.grad
-            for p in (*encoder.parameters(), *models["encoder"].heads.parameters())
-            if p.grad is not None
-        ]
-        results.append([terms[0].loss_sum.detach(), terms[0].num_correct, *gradients])
-    for plain, other in zip(*results, strict=True):
-        torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-5)
-    exact = to_torch(pad_predictions(arrays, real))
-    assert len(exact["prediction_labels"]) == real
 
 
 @pytest.mark.parametrize("number", [3, 0, -2])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.optim.test_groups import groups_of
 from torch import nn
 
 from clozelab.addresses import build
@@ -49,12 +50,8 @@ def factory_of(*words: str) -> Any:
 
 def rates_of(model: nn.Module, factory: Any, **settings: Any) -> dict[str, float]:
     """Name -> learning rate; `settings` are called as the optimizer's keys."""
-    names = {id(value): name for name, value in model.named_parameters()}
-    rates = {}
-    for group in factory(model.named_parameters(), **settings).param_groups:
-        for value in group["params"]:
-            rates[names[id(value)]] = group["lr"]
-    return rates
+    groups = groups_of(model, factory(model.named_parameters(), **settings))
+    return {name: group["lr"] for name, group in groups.items()}
 
 
 def part_of(name: str) -> str:

@@ -63,35 +63,6 @@ def test_released_variant_equals_its_formulas() -> None:
         torch.testing.assert_close(p.detach().double(), expected[name][0], atol=1e-6, rtol=0)
 
 
-def test_corrected_variant_equals_torch_without_fusion() -> None:
-    nets = model(), model()
-    ours = build_adamw(nets[0].named_parameters(), **SETTINGS)
-    groups = [
-        {"params": [p for p in nets[1].parameters() if p.ndim > 1], "weight_decay": 0.1},
-        {"params": [p for p in nets[1].parameters() if p.ndim == 1], "weight_decay": 0.0},
-    ]
-    plain = torch.optim.AdamW(
-        groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False
-    )
-    for step in range(5):
-        for net in nets:
-            torch.manual_seed(step)
-            for p in net.parameters():
-                p.grad = torch.randn_like(p)
-        ours.step()
-        plain.step()
-    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
-
-
-def test_frozen_parameters_are_left_out() -> None:
-    net = model()
-    net[2].requires_grad_(False)
-    groups = build_adamw(net.named_parameters(), **SETTINGS).param_groups
-    for group in groups:
-        assert id(net[2].weight) not in map(id, group["params"])
-
-
 @pytest.mark.parametrize(
     ("name", "settings"), [("SGD", {"momentum": 0.9}), ("Adafactor", {}), ("NAdam", {})]
 )
