@@ -37,8 +37,8 @@ from encoders import (
     training_step,
 )
 from interleaved import (
-    Side,
     parser,
+    race,
     rate_rows,
     rate_table,
     ratios,
@@ -47,9 +47,8 @@ from interleaved import (
     say,
     serve,
     start_worker,
-    take_turns,
 )
-from pretraining import BATCH, SEQ_LENGTH, SIDE_NAMES, make_rows
+from pretraining import BATCH, SEQ_LENGTH, make_rows, sides_of
 
 TITLE = "The family beside BERT"
 MASKED = "objective=mlm"
@@ -355,15 +354,8 @@ def compare(
     lines = rate_table("tokens/s", rounds, seconds)
     for size in sizes:
         for family in FAMILIES:
-            options = ["--sizes", size, "--families", family, "--threads", str(threads)]
-            names = {"clozelab": "clozelab"} | {
-                SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers
-            }
-            sides = {
-                name: Side([__file__, "--worker", side, *options], threads)
-                for name, side in names.items()
-            }
-            take_turns(sides, rounds, seconds)
+            options = ["--sizes", size, "--families", family]
+            sides = race(__file__, sides_of(peers), options, threads, rounds, seconds)
             lines += rate_rows(f"{family} {size_name(size)}, {BATCH[size]} sequences", sides)
     return lines
 

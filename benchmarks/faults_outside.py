@@ -207,10 +207,8 @@ def wandb(lab: Lab) -> Outcome:
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen(64)
-        address = {
-            "WANDB_API_KEY": 40 * "0",
-            "WANDB_BASE_URL": f"http://127.0.0.1:{hole.getsockname()[1]}",
-        }
+        url = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        address = {"WANDB_API_KEY": 40 * "0", "WANDB_BASE_URL": url}
         began = time.monotonic()
         pid = trial.start(lambda: os.environ.update(address))
         return judged(lab, trial, "W&B's server takes connections and answers none", pid, began)
@@ -307,12 +305,8 @@ def mlflow(lab: Lab) -> Outcome:
 @contextmanager
 def mlflow_server(executable: str, port: int, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     words = [executable, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += [
-        "--backend-store-uri",
-        f"sqlite:///{store}/mlflow.db",
-        "--artifacts-destination",
-        str(store),
-    ]
+    words += ["--backend-store-uri", f"sqlite:///{store}/mlflow.db"]
+    words += ["--artifacts-destination", str(store)]
     environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
     environment.pop("PYTHONPATH", None)
     with (store / "server.log").open("wb") as log:
@@ -362,11 +356,8 @@ def slurm(lab: Lab) -> Iterator[Outcome]:
         return
     runs, run_dir = lab.folder / "slurm", lab.folder / "slurm" / "run"
     words = overrides(lab.folder, run_dir, **SETTINGS, runs_dir=runs, stop_after_step="null")
-    more = [
-        "hydra/launcher=slurm",
-        "hydra.launcher.cpus_per_task=1",
-        "hydra.launcher.poll_seconds=5",
-    ]
+    more = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1"]
+    more += ["hydra.launcher.poll_seconds=5"]
     command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
     launcher = launch(command, lab.folder / "slurm.said")
     seen = wait_until(
@@ -395,11 +386,8 @@ def slurm(lab: Lab) -> Iterator[Outcome]:
 
 
 def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "200",
-    }
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     with log.open("wb") as output:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment

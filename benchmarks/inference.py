@@ -13,17 +13,7 @@ from functools import partial
 from typing import Any
 
 from encoders import SHAPES, VOCAB_SIZE, clozelab_encoder, clozelab_precision, shape, size_name
-from interleaved import (
-    Side,
-    parser,
-    rate_rows,
-    rate_table,
-    repeated,
-    report,
-    serve,
-    start_worker,
-    take_turns,
-)
+from interleaved import parser, race, rate_rows, rate_table, repeated, report, serve, start_worker
 
 TITLE = "Encoding beside torch.nn.TransformerEncoder"
 ROWS, BATCHES, LONGEST = 64, 4, 128
@@ -119,12 +109,7 @@ def compare(sizes: Sequence[str], threads: int, rounds: int = 5, seconds: float 
     """The table of these sizes."""
     lines = rate_table("real tokens/s", rounds, seconds)
     for size in sizes:
-        options = ["--sizes", size, "--threads", str(threads)]
-        sides = {
-            name: Side([__file__, "--worker", side, *options], threads)
-            for name, side in SIDES.items()
-        }
-        take_turns(sides, rounds, seconds)
+        sides = race(__file__, SIDES, ["--sizes", size], threads, rounds, seconds)
         lines += rate_rows(size_name(size), sides)
     return lines
 

@@ -12,7 +12,7 @@ import resource
 from functools import partial
 
 from encoders import SHAPES, size_name
-from interleaved import Side, parser, report, say, start_worker
+from interleaved import Side, parser, race, report, say, start_worker
 from pretraining import SEQ_LENGTH, clozelab_step, transformers_step
 
 TITLE = "Peak memory of a pre-training step"
@@ -52,27 +52,15 @@ def work(side: str, size: str, rows: int, steps: int, threads: int) -> None:
 
 def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int = 2) -> list[str]:
     """The table; one process after the other, so that they do not compete for memory."""
-    found = {}
+    found: dict[str, Side] = {}
     for side in SIDES:
-        options = [
-            "--worker",
-            side,
-            "--size",
-            size,
-            "--rows",
-            str(rows),
-            "--steps",
-            str(steps),
-            "--threads",
-            str(threads),
-        ]
-        process = Side([__file__, *options], threads)
-        process.close()
-        found[side] = process.hello
+        options = ["--size", size, "--rows", rows, "--steps", steps]
+        found |= race(__file__, {side: side}, options, threads, rounds=0, seconds=0.0)
     lines = say(*TABLE)
-    for side, values in found.items():
+    for side, process in found.items():
+        values = process.hello
         name = side if side == "clozelab" else f"transformers {side}"
-        share = values["peak"] / found["fp32"]["peak"]
+        share = values["peak"] / found["fp32"].hello["peak"]
         cells = (
             size_name(size),
             f"{rows} x {SEQ_LENGTH}",

@@ -209,38 +209,16 @@ def own_log_levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-WORDS = [
-    "the",
-    "a",
-    "red",
-    "green",
-    "blue",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "mat",
-    "hill",
-    "who",
-    "where",
-    "what",
-    "is",
-    "was",
-    "did",
-    "fast",
-]
+WORDS = "the a red green blue cat dog sat ran on mat hill who where what is was did fast"
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> WordPieceTokenizer:
     """Of whole words, so that a test can count tokens by eye."""
-    letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [
-        f"##{c}" for c in string.ascii_lowercase
-    ]
-    return WordPieceTokenizer(
-        [*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True
-    )
+    letters = [*string.ascii_lowercase, *string.digits, *".,?!'\"-"]
+    pieces = [f"##{letter}" for letter in string.ascii_lowercase]
+    words = [word for word in WORDS.split() if len(word) > 1]
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *pieces, *words], lowercase=True)
 
 
 # Run folders as the stages leave them, made up: for finding, judging and reporting without training
@@ -331,15 +309,8 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
             metric = replace(metric, factor=1.0)
         record.scores[key] = Score.of(metric)
     record.take(saved)
-    kept = (
-        "title",
-        "stand_in_for",
-        "synthetic",
-        "num_examples",
-        "collapsed",
-        "best_step",
-        "total_steps",
-    )
+    kept = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed")
+    kept += ("best_step", "total_steps")
     record.facts |= {key: saved[key] for key in kept if key in saved}
     record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
     # As write_record does in twice the time: in one rename, and for people to read.

@@ -86,38 +86,21 @@ def files_below(folder: Path) -> list[str]:
     )
 
 
+ROW_JOB = ("row=a", "task=mrpc", "hydra.mode=RUN")
+
+
+def of_sweep(stage: str, place: Path, *words: str) -> list[str]:
+    """The command of an experiment's own sweep, or of one of its jobs."""
+    return [stage, "--config-dir", str(place), "--config-name", f"sweep_{stage}", *words]
+
+
 VERBS: dict[str, Callable[[Path], list[str]]] = {
     "plan": lambda place: ["plan", str(place), "scale=demo", "--no-measure"],
     "doctor": lambda place: ["doctor", str(place), "scale=demo"],
     "reproduce": lambda place: ["reproduce", str(place), "scale=demo"],
-    "sweep": lambda place: [
-        "pretrain",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_pretrain",
-        "-m",
-    ],
-    "job": lambda place: [
-        "pretrain",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_pretrain",
-        "arm=a",
-        "seed=1",
-        "hydra.mode=RUN",
-    ],
-    "finetuning job": lambda place: [
-        "finetune",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_finetune",
-        "row=a",
-        "task=mrpc",
-        "hydra.mode=RUN",
-    ],
+    "sweep": lambda place: of_sweep("pretrain", place, "-m"),
+    "job": lambda place: of_sweep("pretrain", place, "arm=a", "seed=1", "hydra.mode=RUN"),
+    "finetuning job": lambda place: of_sweep("finetune", place, *ROW_JOB),
 }
 
 
@@ -142,20 +125,18 @@ def not_composed(place: Path, name: str, word: str, *, message: str) -> None:
     assert message in str(caught.value) and files_below(place.parent) == before
 
 
+def dotted(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose keys have `__` for a dot."""
+    return {key.replace("__", "."): value for key, value in delta.items()}
+
+
 def arm(**delta: Any) -> dict[str, Any]:
-    """paper.yaml with an arm of these settings, `__` for a dot."""
-    return {
-        "paper.yaml": {
-            "arms": {
-                "a": {"objective": "mlm", **{k.replace("__", "."): v for k, v in delta.items()}}
-            }
-        }
-    }
+    """paper.yaml with an arm of these settings."""
+    return {"paper.yaml": {"arms": {"a": {"objective": "mlm", **dotted(delta)}}}}
 
 
 def row(**delta: Any) -> dict[str, Any]:
-    settings = {key.replace("__", "."): value for key, value in delta.items()}
-    return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": settings}]}}
+    return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": dotted(delta)}]}}
 
 
 TARGETS: dict[str, dict[str, Any]] = {
@@ -577,26 +558,14 @@ def test_a_pickled_job_is_not_run(place: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_users_own_words_may_name_anything(place: Path) -> None:
     write(place, {})
-    words = [
-        "run_dir=/r",
-        "encoder=/e",
-        "corpus=text",
-        "corpus.sources.0.path=/x/../t",
-        "tokenizer.vocab_file='${oc.env:CANARY_SECRET}'",
-    ]
-    words += [
-        "hydra/launcher=slurm",
-        "hydra.launcher.setup=[module load x]",
-        "runs_dir=../runs",
-        "data_dir='~/d'",
-    ]
+    words = ["run_dir=/r", "encoder=/e", "corpus=text", "corpus.sources.0.path=/x/../t"]
+    words += ["runs_dir=../runs", "data_dir='~/d'", "hydra/launcher=slurm"]
+    words += ["hydra.launcher.setup=[module load x]"]
+    words += ["tokenizer.vocab_file='${oc.env:CANARY_SECRET}'"]
     composed = sweep.compose("sweep_pretrain", words, folder=place)
     config = composed.config
-    assert (config.run_dir, config.encoder, config.tokenizer.vocab_file) == (
-        "/r",
-        "/e",
-        "s3cret-s3cret",
-    )
+    assert (config.run_dir, config.encoder) == ("/r", "/e")
+    assert config.tokenizer.vocab_file == "s3cret-s3cret"
     assert composed.hydra_value("launcher.setup") == ["module load x"]
 
 

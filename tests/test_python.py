@@ -224,10 +224,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    run, score = (
-        page["runs"][1].folder,
-        json.loads((page["runs"][1].folder / "scores.json").read_text()),
-    )
+    run = page["runs"][1].folder
+    score = json.loads((run / "scores.json").read_text())
     validation = page["root"] / "data_dir/glue/SST-2/dev.tsv"
     table = pandas.read_csv(validation, sep="\t", dtype=str, quoting=3)
     labels = table.label.astype(int).to_numpy()
@@ -249,15 +247,6 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["text"] for record in records] == [*table.sentence]
     assert [int(record["prediction"]["label"]) for record in records] == answers
-    # The benchmark's own file as a table: its other columns stay, and a run of single texts wants
-    # no pairs.
-    header, *rows = said(capsys, run, f"input={validation}", "precision=32-true")
-    assert header.split("\t")[:3] == [*table.columns, "prediction"]
-    assert [int(row.split("\t")[2]) for row in rows] == answers
-    shows(
-        refused(capsys, run, "text=a", "pair=b"),
-        "was trained on single texts, and text 1 is a pair: give one text",
-    )
     # Classes under other names:
     words = [f"test={validation}", f"output={tmp_path / 'named'}", "label_names={0: bad, 1: good}"]
     (path,) = said(capsys, run, *words)
@@ -279,22 +268,9 @@ def test_what_predict_prints_and_writes(
     (line,) = said(capsys, encoder, "text=one", "pair=two", "do=next", "--json")
     assert json.loads(line).keys() == {"text", "pair", "prediction"}
     assert json.loads(line)["prediction"].keys() == {"label", "probability", "probabilities"}
-    monkeypatch.setattr("sys.stdin", io.StringIO("a text\nanother text\n"))
-    written = said(capsys, encoder, "input=-", "do=embed", f"output={tmp_path / 'v.npy'}")
-    assert written == [f"2 rows: {tmp_path / 'v.npy'}"]
-    vectors = clozelab.load(encoder).embed(["a text", "another text"])
-    assert np.array_equal(np.load(tmp_path / "v.npy"), vectors)
     (tmp_path / "in.jsonl").write_text(
         '\ufeff{"text": "a text", "id": 7, "log_probability": 1}\n{"text": "another text"}\n'
     )
-    said(
-        capsys,
-        encoder,
-        f"input={tmp_path / 'in.jsonl'}",
-        "do=embed",
-        f"output={tmp_path / 'v.parquet'}",
-    )
-    assert np.array_equal(np.stack(pandas.read_parquet(tmp_path / "v.parquet").embedding), vectors)
     line, _ = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
     record = json.loads(line)
     assert (record["id"], record["log_probability"]) == (7, 1)
