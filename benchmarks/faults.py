@@ -246,13 +246,6 @@ def empty(path: Path) -> None:
     os.truncate(path, 0)
 
 
-def flip(path: Path) -> None:
-    """Change one bit at a third of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 4
-    path.write_bytes(content)
-
-
 def flip_a_bit(path: Path, draw: random.Random) -> None:
     data = bytearray(path.read_bytes())
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -420,6 +413,7 @@ def shards(lab: Lab) -> Iterator[Row]:
     shutil.copytree(lab.folder / "cache", cache)
     (folder,) = (cache / "corpora").glob("[!.]*/")
     files = sorted(path.relative_to(folder) for path in (folder / "train").glob("*.bin"))
+    flip = partial(flip_a_bit, draw=random.Random("shards"))
     damages = dict(zip(passed, (flip, halve, Path.unlink), strict=True))
     for (kind, damage), file, number in itertools.product(damages.items(), files, range(rounds)):
         whole = (folder / file).read_bytes()

@@ -79,11 +79,8 @@ def write(place: Path, said: Mapping[str, Any]) -> None:
 
 
 def files_below(folder: Path) -> list[str]:
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if "__pycache__" not in str(path)
-    )
+    paths = [path for path in folder.rglob("*") if "__pycache__" not in str(path)]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 ROW_JOB = ("row=a", "task=mrpc", "hydra.mode=RUN")
@@ -194,10 +191,8 @@ def test_no_other_address_is_called(
     node = {"_target_": target, **TARGETS[target]}
     Path("evil.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
     write_package(Path("evil"))
-    before, message = (
-        files_below(place.parent),
-        f"objective.pair._target_: '{target}' is not allowed",
-    )
+    before = files_below(place.parent)
+    message = f"objective.pair._target_: '{target}' is not allowed"
     for call in (
         lambda: addresses.build("objective", {"pair": node}),
         lambda: addresses.check_targets({"objective": {"pair": node}}),
@@ -216,35 +211,32 @@ SWEEP = {
     "defaults": ["pretrain", {"arm": "a"}, "_self_"],
     "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"arm": "a"}}},
 }
-FACTORY = {
-    "version": 1,
-    "root": {"handlers": ["x"]},
-    "handlers": {"x": {"()": RUN, "command": "touch CANARY"}},
-}
-HANDLER = {
-    "version": 1,
-    "root": {"handlers": ["x"]},
-    "handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}},
-}
+CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
+HANDLER = {"version": 1, "root": {"handlers": ["x"]}, **CLASS}
+FACTORY = HANDLER | {"handlers": {"x": {"()": RUN, "command": "touch CANARY"}}}
 
 
 def master(**hydra: Any) -> dict[str, Any]:
     return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}
 
 
-def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
-    said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", *defaults]}
-    return {
-        "sweep_pretrain.yaml": said,
-        **{name.replace("__", "/") + ".yaml": text for name, text in files.items()},
-    }
+def swept(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A sweep of these keys, too."""
+    return master(sweeper={"params": {"arm": "a", **params}})
 
 
-CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
+def laid_over(default: Any, **files: Any) -> dict[str, Any]:
+    """One entry more in the defaults of the sweep, and files that it may mean."""
+    said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", default]}
+    named = {name.replace("__", "/") + ".yaml": text for name, text in files.items()}
+    return {"sweep_pretrain.yaml": said, **named}
+
+
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(12)
 )
 NOT_ALLOWED, OUT, ITS = "is not allowed", "leads out of its folder", "is not its to set"
+HYDRAS = "Hydra's own"
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a part of the model": (arm(architecture__pooler=EVIL), NOT_ALLOWED),
     "an optimizer": (arm(optimizer___target_=RUN), NOT_ALLOWED),
@@ -270,62 +262,42 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "more folders": (master(searchpath=["pkg://evil"]), ITS),
     "where Hydra writes": (master(sweep={"dir": "CANARY"}, run={"dir": "CANARY"}), ITS),
     "Hydra's own files": (master(output_subdir=".hydra"), ITS),
-    "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
-    "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
+    "a swept key of Hydra's": (swept({"hydra.callbacks.x": TEXT}), ITS),
+    "a swept place": (swept({"++run_dir": "CANARY"}), ITS),
     "a permission": (arm(allow_targets=["torch"]), ITS),
-    "a swept permission": (
-        master(sweeper={"params": {"arm": "a", "allow_targets": "[torch]"}}),
-        ITS,
-    ),
-    "a swept word put together": (
-        master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}),
-        ITS,
-    ),
-    "a swept package": (
-        master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}})
-        | {"rates/x.yaml": CLASS},
-        ITS,
-    ),
+    "a swept permission": (swept({"allow_targets": "[torch]"}), ITS),
+    "a swept word put together": (swept({"run_dir=CANARY": ""}), ITS),
+    "a swept package": (swept({"+rates@hydra.job_logging": "x"}) | {"rates/x.yaml": CLASS}, ITS),
     "swept keys from elsewhere": (master(sweeper={"params": "${optimizer}"}), ITS),
     "a swept path from elsewhere": (
-        arm(optimizer__x="x,/etc")
-        | master(sweeper={"params": {"arm": "a", "encoder": "${optimizer.x}"}}),
+        arm(optimizer__x="x,/etc") | swept({"encoder": "${optimizer.x}"}),
         OUT,
     ),
     "all of Hydra's from elsewhere": (
         {"sweep_pretrain.yaml": SWEEP | {"hydra": "${optimizer}"}},
         ITS,
     ),
-    "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
-    "a swept address": (
-        master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}),
-        "_target_",
-    ),
+    "a swept path": (swept({"encoder": "x,/etc"}), OUT),
+    "a swept address": (swept({"+objective.pair": TEXT}), "_target_"),
     "a file of Hydra's group": (
-        laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL),
-        "Hydra's own",
+        laid_over({"override /hydra/launcher": "x"}, hydra__launcher__x=EVIL),
+        HYDRAS,
     ),
-    "a cluster": (laid_over([{"override /hydra/launcher": "slurm"}]), "Hydra's own"),
-    "other logging": (laid_over([{"override /hydra/job_logging": "none"}]), "Hydra's own"),
-    "a class of logging": (
-        laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS),
-        "Hydra's own",
-    ),
+    "a cluster": (laid_over({"override /hydra/launcher": "slurm"}), HYDRAS),
+    "other logging": (laid_over({"override /hydra/job_logging": "none"}), HYDRAS),
+    "a class of logging": (laid_over({"rates@hydra.hydra_logging": "x"}, rates__x=CLASS), HYDRAS),
     "a package": (
-        laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"),
-        "Hydra's own",
+        laid_over({"rates": "x"}, rates__x="# @package hydra\ncallbacks: {x: {}}\n"),
+        HYDRAS,
     ),
     "a package in defaults": (
-        laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}),
-        "Hydra's own",
+        laid_over({"rates@hydra.callbacks": "x"}, rates__x={"x": EVIL}),
+        HYDRAS,
     ),
-    "a path to a package": (
-        laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}),
-        "Hydra's own",
-    ),
+    "a path to a package": (laid_over("rates/x@hydra.callbacks", rates__x={"x": EVIL}), HYDRAS),
     "a package by its name": (
-        laid_over([{"rates": "hydra"}], rates__hydra="# @package _name_\nx: 1\n"),
-        "Hydra's own",
+        laid_over({"rates": "hydra"}, rates__hydra="# @package _name_\nx: 1\n"),
+        HYDRAS,
     ),
     "oc.create": (arm(objective__pair="${oc.create:" + TEXT + "}"), "oc.create"),
     "oc.decode": (arm(objective__pair="${oc.decode:'" + TEXT + "'}"), "oc.decode"),
@@ -362,10 +334,10 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "an anchor without end": ({"arm/a.yaml": "# @package _global_\nphases: &a [*a]\n"}, "anchors"),
     "a deep hole": ({"paper.yaml": "arms: " + "[" * 100_000 + "]" * 100_000}, ""),
     "a choice": (
-        laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}},
+        laid_over({"override /model": "../../x"}) | {"../x.yaml": {"seed": 1}},
         "is no choice",
     ),
-    "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
+    "another's YAML": (laid_over("../x") | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
     "a tag in a file": ({"arm/a.yaml": f"# @package _global_\nseed: {TAG}\n"}, ""),
 }
@@ -428,7 +400,7 @@ def test_a_swept_address_is_none_of_the_plain_values(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Jobs that differ in plain values are composed once; an address is no plain value."""
-    write(place, master(sweeper={"params": {"arm": "a", "optimizer._target_": RUN}}))
+    write(place, swept({"optimizer._target_": RUN}))
     assert NOT_ALLOWED in refused(place, capsys, "plan")
 
 
@@ -509,13 +481,8 @@ def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
 def test_links_do_not_lead_out_of_an_experiment(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(
-        place,
-        {
-            "../README.md": "**Question.** Whose is this?",
-            "../a.yaml": "# @package _global_\nseed: 1\n",
-        },
-    )
+    settings = "# @package _global_\nseed: 1\n"
+    write(place, {"../README.md": "**Question.** Whose is this?", "../a.yaml": settings})
     (place / "sweep_pretrain.yaml").symlink_to(place.parent / "a.yaml")
     not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
     shows(refused(place, capsys, "plan"), "is a link that leads out of")
