@@ -31,10 +31,10 @@ from datetime import date
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 # These two make the helpers of the tests importable.
-from faults_lab import Lab, Trial, at_call, changed, die, end, expect, fork, is_close
+from faults_lab import Lab, Row, Trial, at_call, changed, die, end, expect, fork, is_close
 from interleaved import ROOT, commit, machine
 
 # isort: split
@@ -58,16 +58,6 @@ HOSTILE, OUTSIDE = "faults_hostile", "faults_outside"  # modules beside this one
 KILLS_A_RUN = 5
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
 SAME = "goes on to the same bits"
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    done: str
-    must: str
-    trials: int
-    passed: int
-    noticed: str = ""  # after how long, where that is what counts
 
 
 # Faults
@@ -445,7 +435,7 @@ def hostile(lab: Lab) -> Iterator[Row]:
 
 def outside(lab: Lab, part: str) -> Iterator[Row]:
     """What a run waits for outside of itself."""
-    yield from itertools.starmap(Row, getattr(importlib.import_module(OUTSIDE), part)(lab))
+    yield from getattr(importlib.import_module(OUTSIDE), part)(lab)
 
 
 PARTS: dict[str, Callable[[Lab], Iterator[Row]]] = {

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ["OMP_NUM_THREADS"] = "1"  # forks cannot take threads along
 from interleaved import ROOT
@@ -52,6 +52,16 @@ SETTINGS = {
     "position_growth": "none",
 }
 RANKS = {"trainer": "ddp", "trainer.accelerator": "cpu"}
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    done: str
+    must: str
+    trials: int
+    passed: int
+    noticed: str = ""  # after how long, where that is what counts
 
 
 class Lab:

@@ -93,10 +93,12 @@ def look_at(composed: Composed) -> None:
     ],
 )
 def test_every_member_composes(stage: str, group: str) -> None:
-    """And the targets of each fit their signatures."""
+    """The targets of each fit their signatures, and a task is called as its file is."""
     assert members(group)
     for name in members(group):
-        check_targets(composed(stage, f"{group}={name}").values)
+        values = composed(stage, f"{group}={name}").values
+        check_targets(values)
+        assert group != "task" or values["task"]["name"] == name
 
 
 FAST_SCALES = ("demo", "paper")
