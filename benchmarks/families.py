@@ -32,6 +32,7 @@ from encoders import (
     VOCAB_SIZE,
     clozelab_optimizer,
     clozelab_precision,
+    random_shards,
     shape,
     size_name,
     training_step,
@@ -258,19 +259,9 @@ def random_words(rows: int, vocab_size: int = VOCAB_SIZE) -> Any:
     """Shards of one document of sentences of one word each, so that they fill every row."""
     import numpy as np
 
-    from clozelab.corpus.shards import TokenShards, TokenStream
-
     count = (rows + 1) * SEQ_LENGTH
-    return TokenShards(
-        tokens=TokenStream([np.random.default_rng(0).integers(1000, vocab_size, count)]),
-        sentence_offsets=np.arange(count + 1),
-        document_offsets=np.array([0, count]),
-        document_source=np.zeros(1, dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=vocab_size,
-        unigram_entropy=0.0,
-        fingerprint="",
-    )
+    ones = np.ones(count, dtype=int)
+    return random_shards(np.random.default_rng(0), np.array([count]), ones, vocab_size)
 
 
 def save_teacher(folder: Path, **options: Any) -> None:

@@ -23,14 +23,12 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import (
     ACCELERATOR_PREDICTIONS_MULTIPLE,
     BoundPhase,
     Phase,
     StepStream,
 )
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs
@@ -40,7 +38,7 @@ from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.runtime import ReiterableLoader, batch_loader
 from clozelab.training.trainer import build_trainer, choose_hardware
-from encoders import pairs_objective, shape
+from encoders import clozelab_config, pairs_objective, random_shards
 from gpu_busy import busy_milliseconds
 from gpu_plan import Plan, require, table
 from interleaved import spread
@@ -89,16 +87,7 @@ def corpus_stream(
     rng = np.random.default_rng(0)
     sizes = rng.integers(4, 40, 2_000)
     lengths = rng.integers(8, 40, sizes.sum())
-    shards = TokenShards(
-        tokens=TokenStream([rng.integers(1000, vocab_size, lengths.sum()).astype(np.uint16)]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.append(0, np.cumsum(sizes)),
-        document_source=np.zeros(len(sizes), dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=vocab_size,
-        unigram_entropy=1.0,
-        fingerprint="",
-    )
+    shards = random_shards(rng, sizes, lengths, vocab_size)
     ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=vocab_size)
     instances = objective.input.bind(shards, ids, length)
     phase = BoundPhase(0, Phase(length, steps, rows, rows), objective, 0, instances, 1)
@@ -221,8 +210,9 @@ class Fit:
         )
         torch.manual_seed(case.seed)
         objective = pairs_objective()
+        config = clozelab_config(case.size, dropout=case.dropout, vocab_size=case.vocab_size)
         self.module = PretrainingModule(
-            Encoder(self._config()),
+            Encoder(config),
             [objective],
             optimizer_factory=partial(
                 build_adamw,
@@ -266,20 +256,6 @@ class Fit:
                 self.trainer.fit(self.module, loader, ckpt_path=checkpoint)
         self.plan.wait()
         return self
-
-    def _config(self) -> EncoderConfig:
-        return EncoderConfig(
-            vocab_size=self.case.vocab_size,
-            hidden_act="gelu",
-            hidden_dropout_prob=self.case.dropout,
-            attention_probs_dropout_prob=self.case.dropout,
-            max_position_embeddings=512,
-            type_vocab_size=2,
-            initializer_range=0.02,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-            **shape(self.case.size),
-        )
 
     @property
     def losses(self) -> list[float]:

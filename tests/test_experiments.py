@@ -390,26 +390,18 @@ def _stand_in_for(task: str) -> str | None:
 
 
 def scales_of(name: str) -> list[str]:
-    real_text = [scale for scale in SCALES if scale != "demo"]
-    # own data alone
-    worlds = {
-        "two_sides": [SMALL_WORLD],
-        "hybrid_ratio": [SMALL_WORLD],
-        "ltr_plus_rtl": [SMALL_WORLD],
-        # its phases are written out for this scale
-        "recipes": ["laptop"],
-        # its settings are chosen for this scale
-        "small_fine_tuning": ["laptop"],
-        "fine_tuned_crossing": ["laptop"],
-        "fine_tuning_recipes": ["laptop"],
-        "public_encoder": ["laptop"],
-        "minimal_pairs_record": ["laptop"],
-        "mined_negatives": ["laptop"],
-        # no files of these tasks in the demo's world
-        "zero_shot": real_text,
-        "what_fine_tuning_says": real_text,
-    }
-    return worlds.get(name, SCALES)
+    # Its own phases, or settings, are for this scale.
+    names = ("recipes", "small_fine_tuning", "fine_tuned_crossing", "fine_tuning_recipes")
+    names += ("public_encoder", "minimal_pairs_record", "mined_negatives")
+    if name in names:
+        return ["laptop"]
+    # Own data alone.
+    if name in ("two_sides", "hybrid_ratio", "ltr_plus_rtl"):
+        return [SMALL_WORLD]
+    # No files of these tasks are in the demo's world.
+    if name in ("zero_shot", "what_fine_tuning_says"):
+        return [scale for scale in SCALES if scale != "demo"]
+    return SCALES
 
 
 def every_experiment_at_its_scales() -> list[Any]:
