@@ -136,9 +136,12 @@ def row(**delta: Any) -> dict[str, Any]:
     return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": dotted(delta)}]}}
 
 
+TOUCH = {"command": "touch canary"}
+FOLDERS = "clozelab.models.folders"
+SAVE = f"{FOLDERS}.save_encoder_folder"
 TARGETS: dict[str, dict[str, Any]] = {
-    RUN: {"command": "touch canary"},
-    "os.system": {"command": "touch canary"},
+    RUN: TOUCH,
+    "os.system": TOUCH,
     "os.mkdir": {"path": "canary"},
     "subprocess.check_output": {"args": ["touch", "canary"]},
     "subprocess.Popen": {"args": "touch canary", "shell": True},
@@ -156,23 +159,13 @@ TARGETS: dict[str, dict[str, Any]] = {
     "logging.FileHandler": {"filename": "canary"},
     "yaml.unsafe_load": {"stream": TAG.replace("CANARY", "canary")},
     "pathlib.Path.touch": {"_args_": [{"_target_": "pathlib.Path", "_args_": ["canary"]}]},
-    "functools.partial": {
-        "_args_": [{"_target_": RUN, "_partial_": True}],
-        "command": "touch canary",
-    },
-    "hydra.utils.instantiate": {"config": {"_target_": RUN, "command": "touch canary"}},
-    "hydra.utils.call": {"config": {"_target_": RUN, "command": "touch canary"}},
+    "functools.partial": {"_args_": [{"_target_": RUN, "_partial_": True}], **TOUCH},
+    "hydra.utils.instantiate": {"config": {"_target_": RUN, **TOUCH}},
+    "hydra.utils.call": {"config": {"_target_": RUN, **TOUCH}},
     # Of our own, which an allow-list of packages would let through.
-    "clozelab.models.folders.save_encoder_folder": {
-        "folder": "canary",
-        "encoder": None,
-        "heads": {},
-    },
+    SAVE: {"folder": "canary", "encoder": None, "heads": {}},
     "clozelab.runs.record.write_json": {"path": "canary", "value": 1},
-    "clozelab.modules.finetuning.write_test_predictions": {
-        "folder": "canary",
-        "files": {"x": ["y"]},
-    },
+    "clozelab.modules.finetuning.write_test_predictions": {"folder": "canary", "files": {"x": "y"}},
     "clozelab.training.tracking.MetricsCsv": {"folder": "canary"},
     "clozelab.optim.adamw.torch.load": {"f": "evil.pkl", "weights_only": False},
     "clozelab.cli.main": {"arguments": ["prepare"]},
@@ -200,7 +193,7 @@ def test_no_other_address_is_called(
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
     assert files_below(place.parent) == before
-    if target in (RUN, "clozelab.models.folders.save_encoder_folder"):
+    if target in (RUN, SAVE):
         write(place, arm(objective__pair=node))
         assert message in refused(place, capsys, "plan")
 
@@ -371,10 +364,7 @@ def test_no_verb_takes_more_than_data(
 
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a task's reader": (row(task__data___target_=RUN), NOT_ALLOWED),
-    "a task's module": (
-        row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}),
-        NOT_ALLOWED,
-    ),
+    "a task's module": (row(task__module={"_target_": SAVE}), NOT_ALLOWED),
     "a training file": (row(task__data__train_file="/etc/passwd"), OUT),
     "a test file": (row(**{"task.data.test_files": {"x": "../../x"}}), OUT),
     "a prediction's name": (row(**{"task.data.test_files": {"../../x": "a.tsv"}}), ITS),
@@ -565,21 +555,12 @@ def test_the_list_of_addresses_is_right() -> None:
     ("part", "reason"),
     [
         ({"_target_": "os.system"}, "architecture.positions._target_ is 'os.system': a part is a"),
-        (
-            {"_target_": "clozelab.models.folders.save_encoder_folder", "folder": "canary"},
-            "there is no part 'clozelab.models.folders.save_encoder_folder'",
-        ),
-        (
-            {"_target_": "clozelab.models.folders.Path"},
-            "there is no part 'clozelab.models.folders.Path' in this version",
-        ),
+        ({"_target_": SAVE, "folder": "canary"}, f"there is no part '{SAVE}'"),
+        ({"_target_": f"{FOLDERS}.Path"}, f"there is no part '{FOLDERS}.Path' in this version"),
+        ({"_target_": f"{FOLDERS}.torch.load"}, f"there is no part '{FOLDERS}.torch.load'"),
         (
             {"_target_": "clozelab.models.registry.family_of"},
             "there is no part 'clozelab.models.registry.family_of' in this",
-        ),
-        (
-            {"_target_": "clozelab.models.folders.torch.load"},
-            "there is no part 'clozelab.models.folders.torch.load' in this",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value["_target_"],
