@@ -29,11 +29,8 @@ OF_A_SWEEP = ("evaluate", "-m", "--config-name", "sweep_evaluate", "--config-dir
 @pytest.fixture
 def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
-        }
+        unwanted = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
+        clean = {key: value for key, value in os.environ.items() if key not in unwanted}
         return forked.run(
             [sys.executable, "-m", "clozelab", *words],
             cwd=tmp_path,
@@ -87,11 +84,8 @@ def test_help_of_the_stages(
         assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
         said, err = capsys.readouterr()
         lines, whole = said.splitlines(), " ".join(said.split())
-        assert (
-            whole.startswith(f"clozelab {verb}: {text}")
-            and f"\n  clozelab {verb} " in said
-            and not err
-        )
+        assert whole.startswith(f"clozelab {verb}: {text}") and not err
+        assert f"\n  clozelab {verb} " in said
         assert len(lines) <= 76 and max(map(len, lines)) <= 80, max(lines, key=len)
         if verb == "pretrain":
             screen(said)
@@ -142,12 +136,7 @@ def test_the_configuration_of_a_verb(clozelab: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-OF_PROGRAMMERS = (
-    "Traceback",
-    "To append to your config",
-    "Config search path",
-    "CLOZELAB_DEBUG",
-)
+OF_PROGRAMMERS = ("Traceback", "To append to your config", "Config search path", "CLOZELAB_DEBUG")
 """What Hydra and Python say of a mistake, and ours does not."""
 
 

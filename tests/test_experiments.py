@@ -339,16 +339,11 @@ def test_readme_says_what_a_reader_needs(name: str) -> None:
 @pytest.mark.parametrize("name", ["zero_shot", "figure5_training_steps"])
 def test_a_measure_that_a_scale_has_no_files_for_is_left_out(name: str) -> None:
     """BLiMP is not for an embedded world: its sweep runs all others there."""
-    swept = {
-        scale: (
-            str(
-                at_scale(
-                    master(EXPERIMENTS_DIR / name, "evaluate"), scale
-                ).hydra.sweeper.params.measure
-            ).split(",")
-        )
-        for scale in ("demo", "laptop")
-    }
+    sweep_of_measures = master(EXPERIMENTS_DIR / name, "evaluate")
+    swept = {}
+    for scale in ("demo", "laptop"):
+        params = at_scale(sweep_of_measures, scale).hydra.sweeper.params
+        swept[scale] = str(params.measure).split(",")
     assert "blimp" in swept["laptop"] and "probe_pos_ewt" in swept["laptop"]
     assert swept["demo"] == [
         {"probe_pos_ewt": "probe_ner_microworld"}.get(one, one)
@@ -359,11 +354,8 @@ def test_a_measure_that_a_scale_has_no_files_for_is_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPLETE)
 def test_tasks_of_the_paper_exist(name: str) -> None:
-    columns = [
-        one
-        for one in OmegaConf.load(EXPERIMENTS_DIR / name / "paper.yaml").columns
-        if not isinstance(one, str)
-    ]
+    columns = OmegaConf.load(EXPERIMENTS_DIR / name / "paper.yaml").columns
+    columns = [column for column in columns if not isinstance(column, str)]
     tasks = {path.stem for path in (CONF_DIR / "task").glob("*.yaml")}
     for column in columns:
         if "task" not in column:
@@ -376,12 +368,8 @@ def test_tasks_of_the_paper_exist(name: str) -> None:
         assert not _stand_in_for(column.task)
         for stand_in in column.get("stand_ins", ()):
             # A benchmark of its own may stand in as well (WNUT-17, CODAH); one made for it says so.
-            assert _stand_in_for(stand_in) in (
-                None,
-                column.name,
-                column.task,
-                *column.benchmarks,
-            ), stand_in
+            own = (None, column.name, column.task, *column.benchmarks)
+            assert _stand_in_for(stand_in) in own, stand_in
 
 
 def _stand_in_for(task: str) -> str | None:
@@ -604,19 +592,9 @@ def test_a_fraction_is_one_of_the_runs_own_steps(tmp_path: Path) -> None:
 def shared_arms(scale: str) -> set[frozenset[str]]:
     """What experiments/README.md calls shared, as "experiment/arm"."""
     wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
-    tables = [
-        "table1_glue",
-        "table2_squad_v1",
-        "table3_squad_v2",
-        "table4_swag",
-        "table5_pretraining_tasks",
-    ]
-    default = {
-        "roberta_nsp_x_format/pairs_nsp",
-        "family/bert",
-        "sentence_embeddings/mlm_nsp",
-        *(f"{table}/mlm_nsp" for table in tables),
-    }
+    tables = ("table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag")
+    default = {f"{name}/mlm_nsp" for name in (*tables, "table5_pretraining_tasks")}
+    default |= {"roberta_nsp_x_format/pairs_nsp", "family/bert", "sentence_embeddings/mlm_nsp"}
     same = ["table5_pretraining_tasks", "figure5_training_steps"]
     for name in ("zero_shot", "what_fine_tuning_says"):
         if scale in scales_of(name):
@@ -630,12 +608,8 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     if scale == "laptop":
         others[1].add("minimal_pairs_record/ltr_twice")
         # with half of the steps
-        half = [
-            "fine_tuned_crossing",
-            "minimal_pairs_record",
-            "public_encoder",
-            "small_fine_tuning",
-        ]
+        half = ("fine_tuned_crossing", "minimal_pairs_record", "public_encoder")
+        half += ("small_fine_tuning",)
         for arm in ("mlm", "ltr"):
             others.append({f"{name}/{arm}" for name in half})
         others[-2].add("fine_tuning_recipes/mlm")

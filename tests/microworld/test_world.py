@@ -35,6 +35,11 @@ def _tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def corpus_text(folder: Path | None) -> str:
+    assert folder is not None
+    return (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
+
+
 def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, Any]) -> None:
     manifest = json.loads((small_world / MANIFEST).read_text(encoding="utf-8"))
     assert manifest["about"].startswith("Synthetic")
@@ -98,11 +103,8 @@ def test_what_is_known_is_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_shuffled_sentences_keep_the_sentences_and_lose_the_documents(tmp_path: Path) -> None:
-    plain = (write_world(tmp_path / "a", **TINY) / "corpus/microworld.txt").read_text(
-        encoding="utf-8"
-    )
-    mixed_dir = write_world(tmp_path / "b", **TINY, shuffle_sentences=True)
-    mixed = (mixed_dir / "corpus/microworld.txt").read_text(encoding="utf-8")
+    plain = corpus_text(write_world(tmp_path / "a", **TINY))
+    mixed = corpus_text(write_world(tmp_path / "b", **TINY, shuffle_sentences=True))
     assert Counter(plain.splitlines()) == Counter(mixed.splitlines())
     lengths = []
     for text in (plain, mixed):
@@ -120,16 +122,10 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
     mixed = _tree(write_world(tmp_path / "b", **settings, shuffle_labels=True))
     changed = {name for name in plain if plain[name] != mixed[name]} - {MANIFEST}
     changed = {name for name in changed if not name.endswith("/baselines.json")}
-    tables = {
-        f"glue/{task}/train.tsv"
-        for task in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")
-    }
-    assert changed == tables | {
-        "squad/train-v1.1.json",
-        "squad/train-v2.0.json",
-        "swag/train.csv",
-        "ner/train.txt",
-    }
+    tasks = ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")
+    expected = {f"glue/{task}/train.tsv" for task in tasks}
+    expected |= {"squad/train-v1.1.json", "squad/train-v2.0.json", "swag/train.csv"}
+    assert changed == expected | {"ner/train.txt"}
     rows = [
         list(csv.reader(tree["glue/RTE/train.tsv"].decode().splitlines(), delimiter="\t"))
         for tree in (plain, mixed)
@@ -167,9 +163,8 @@ NAMES = {name.lower() for name in lexicon.WOMEN + lexicon.MEN}
 
 def halves_of(folder: Path) -> list[tuple[set[str], set[str]]]:
     """The words of four sentences, and of the next four, of each document that has as many."""
-    text = (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
     halves = []
-    for block in text.strip().split("\n\n"):
+    for block in corpus_text(folder).strip().split("\n\n"):
         lines = block.splitlines()
         if len(lines) >= 9:
             first, second = " ".join(lines[1:5]), " ".join(lines[5:9])
