@@ -339,10 +339,8 @@ def silence(lab: Lab) -> Iterator[Row]:
 def slurm(lab: Lab) -> Iterator[Row]:
     """All processes of a job are killed, as without memory, on the Slurm of this machine."""
     done = "all processes of a Slurm job killed with -9"
-    if (
-        shutil.which("sinfo") is None
-        or subprocess.run(["sinfo", "-h"], capture_output=True).returncode
-    ):
+    asked = ["sinfo", "-h"]
+    if shutil.which("sinfo") is None or subprocess.run(asked, capture_output=True).returncode:
         yield Row(f"{done} (not tried: no Slurm answers here)", SLURM_MUST, 0, 0)
         return
     runs, run_dir = lab.folder / "slurm", lab.folder / "slurm" / "run"
@@ -366,13 +364,8 @@ def slurm(lab: Lab) -> Iterator[Row]:
     again = launch(command, lab.folder / "slurm-again.said")
     wait_until(lambda: again.poll() is not None, 240)
     is_whole = again.poll() == 0 and is_same(run_dir, lab.folder / "runs" / "whole")
-    passed = (
-        killed
-        and is_named
-        and is_whole
-        and seconds < NOTICED_SECONDS
-        and state(run_dir)["sessions"] == 2
-    )
+    passed = killed and is_named and is_whole and seconds < NOTICED_SECONDS
+    passed &= state(run_dir)["sessions"] == 2
     yield Row(done, SLURM_MUST, 1, int(passed), f"{seconds:.1f} s")
 
 

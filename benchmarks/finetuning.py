@@ -126,11 +126,9 @@ def clozelab_training(
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
-    head = (
-        LinearHead(encoder.config)
-        if task == "squad"
-        else SequenceClassificationHead(encoder.config, 2)
-    )
+    head: torch.nn.Module = LinearHead(encoder.config)
+    if task != "squad":
+        head = SequenceClassificationHead(encoder.config, 2)
     model = torch.nn.ModuleDict({"encoder": encoder, "head": head}).train()
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters(), 3e-5), clozelab_precision()
 
@@ -179,10 +177,8 @@ def transformers_training(
     padded = np.zeros((3, len(rows), slots), dtype=np.int64)
     for i in range(len(rows)):
         own = rows.gather(np.array([i]))
-        padded[0, i, : lengths[i]], padded[1, i, : lengths[i]] = (
-            own["input_ids"],
-            own["token_type_ids"],
-        )
+        padded[0, i, : lengths[i]] = own["input_ids"]
+        padded[1, i, : lengths[i]] = own["token_type_ids"]
         padded[2, i, : lengths[i]] = 1
 
     def step() -> int:
@@ -201,12 +197,10 @@ def training(
 ) -> Callable[[float], float]:
     """Measures real tokens/s."""
     data = load_rows(task, data_dir, vocab)
-    ours = side == "clozelab"
-    step = (
-        clozelab_training(task, size, *data)
-        if ours
-        else transformers_training(task, size, *data, side == "bf16")
-    )
+    if side == "clozelab":
+        step = clozelab_training(task, size, *data)
+    else:
+        step = transformers_training(task, size, *data, side == "bf16")
     return repeated(step, warm_up=3)
 
 
@@ -253,11 +247,10 @@ def prediction(
     """(measure of sentences/s over all of them, whatever time that takes; the first answers)."""
     lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
     texts = [line.split("\t")[0] for line in lines]
-    predict = (
-        clozelab_prediction(model)
-        if side == "clozelab"
-        else transformers_prediction(model, int(side))
-    )
+    if side == "clozelab":
+        predict = clozelab_prediction(model)
+    else:
+        predict = transformers_prediction(model, int(side))
     first = predict(texts[:NUM_COMPARED])
 
     def measure(_seconds: float) -> float:
@@ -336,12 +329,8 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     if not arguments.vocab.is_file():
         options.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
     if arguments.smoke:
-        arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = (
-            ["smoke"],
-            40,
-            1,
-            0.05,
-        )
+        arguments.sizes, arguments.sentences = ["smoke"], 40
+        arguments.rounds, arguments.seconds = 1, 0.05
     return arguments
 
 

@@ -290,14 +290,8 @@ def run_parts(plan: Plan, names: Sequence[str]) -> list[str]:
             part(plan)
         except Exception as error:
             failed.append(name)
-            plan.say(
-                "",
-                f"FAILED: {type(error).__name__}: {error}",
-                "",
-                "```",
-                traceback.format_exc(limit=-6),
-                "```",
-            )
+            plan.say("", f"FAILED: {type(error).__name__}: {error}", "")
+            plan.say("```", traceback.format_exc(limit=-6), "```")
         plan.say("", f"({time.perf_counter() - start:.0f} s)")
         plan.free()
     return failed

@@ -50,9 +50,8 @@ def clozelab_step(size: str) -> Callable[[], float]:
         total = 0.0
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
             for ids, types, positions, lengths in batches:
-                total += float(
-                    encoder(ids, types, positions, Layout.ragged(lengths)).sequence_output[0, 0]
-                )
+                output = encoder(ids, types, positions, Layout.ragged(lengths))
+                total += float(output.sequence_output[0, 0])
         return total
 
     return step
@@ -72,16 +71,10 @@ def nested_step(size: str, is_bf16: bool) -> Callable[[], float]:
         activation="gelu",
         batch_first=True,
     )
-    encoder = (
-        nn.TransformerEncoder(layer, sizes["num_hidden_layers"], enable_nested_tensor=True)
-        .eval()
-        .to(dtype)
-    )
-    words, places, norm = (
-        nn.Embedding(VOCAB_SIZE, hidden),
-        nn.Embedding(LONGEST, hidden),
-        nn.LayerNorm(hidden),
-    )
+    layers = sizes["num_hidden_layers"]
+    encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=True).eval().to(dtype)
+    words, places = nn.Embedding(VOCAB_SIZE, hidden), nn.Embedding(LONGEST, hidden)
+    norm = nn.LayerNorm(hidden)
     batches: list[Any] = []
     for lengths in make_lengths():
         width = max(lengths)

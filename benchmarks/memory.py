@@ -18,13 +18,7 @@ from pretraining import SEQ_LENGTH, clozelab_step, transformers_step
 TITLE = "Peak memory of a pre-training step"
 ROWS = 32
 SIDES = ("clozelab", "fp32", "bf16")
-TABLE = [
-    (
-        "| size | micro-batch | side | peak GiB | of it before the model | share of transformers"
-        " fp32 |"
-    ),
-    "|---|---|---|---|---|---|",
-]
+HEADINGS = ("size", "micro-batch", "side", "peak GiB", "of it before the model")
 
 
 def peak_gib() -> float:
@@ -56,19 +50,15 @@ def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int =
     for side in SIDES:
         options = ["--size", size, "--rows", rows, "--steps", steps]
         found |= race(__file__, {side: side}, options, threads, rounds=0, seconds=0.0)
-    lines = say(*TABLE)
+    titles = [*HEADINGS, "share of transformers fp32"]
+    lines = say(f"| {' | '.join(titles)} |", "|---" * len(titles) + "|")
     for side, process in found.items():
         values = process.hello
         name = side if side == "clozelab" else f"transformers {side}"
         share = values["peak"] / found["fp32"].hello["peak"]
-        cells = (
-            size_name(size),
-            f"{rows} x {SEQ_LENGTH}",
-            name,
-            f"{values['peak']:.2f}",
-            f"{values['before']:.2f}",
-        )
-        lines += say("| " + " | ".join(cells) + f" | **{share:.2f}** |")
+        case = f"{size_name(size)} | {rows} x {SEQ_LENGTH} | {name}"
+        gib = f"{values['peak']:.2f} | {values['before']:.2f}"
+        lines += say(f"| {case} | {gib} | **{share:.2f}** |")
     return lines
 
 
