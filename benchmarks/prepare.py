@@ -358,16 +358,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = write_text(texts, megabytes, folder)
-        report(
-            TITLE,
-            1,
-            {
-                "From text to shards": lambda: whole_processes(text, rounds, folder),
-                "Learning a vocabulary": lambda: learning(text),
-                "Training sequences": lambda: sequences(text, folder, rounds, seconds),
-            },
-            output,
-        )
+        parts: dict[str, Callable[[], list[str]]] = {
+            "From text to shards": lambda: whole_processes(text, rounds, folder),
+            "Learning a vocabulary": lambda: learning(text),
+            "Training sequences": lambda: sequences(text, folder, rounds, seconds),
+        }
+        report(TITLE, 1, parts, output)
 
 
 if __name__ == "__main__":
