@@ -218,7 +218,7 @@ def save_classifier(folder: Path, size: str, vocab: Path) -> None:
     save_encoder_folder(
         folder,
         encoder,
-        heads={"classifier": head},
+        heads={"classification": head},
         tokenizer_files=open_tokenizer(vocab).files(),
         extra_config={**labels, "architectures": ["BertForSequenceClassification"]},
     )
