@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clozelab.addresses import parameters_of
-from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingPlan
 from clozelab.modules.finetuning import FineTuning
 from clozelab.tasks.choices import ChoiceUnit
 from clozelab.tasks.classes import ClassTarget, class_or_number
@@ -25,6 +25,16 @@ TEXTS = {"text_columns": ["text"], "label_column": "label"}
 PAIRS = {"text_columns": ["first", "second"], "label_column": "label", "pairs": "apart"}
 WORDS = {"file_format": "columns", "word_column": 0, "tag_column": -1, "document_context": True}
 ENDINGS = [f"ending{number}" for number in range(4)]
+FILES = {
+    "validation_fraction": 0.1,
+    "validation_seed": 1,
+    "test_files": None,
+    "how_to_get": "make it",
+    "evaluation_tokens": 64,
+    "plan": TrainingPlan(4, 1.0, 1, None, 1, 0),
+}
+"""What a test leaves out that is about something else."""
+LABELS = {"labels": None, "positive_label": None, "number_range": None}
 
 
 def of(part: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
@@ -34,6 +44,7 @@ def of(part: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
 
 
 def data_of(unit: Any, target: Any, settings: Mapping[str, Any]) -> FinetuningDataModule:
+    settings = {**FILES, **settings}
     parts = {"unit": of(unit, settings), "target": of(target, settings)}
     data: FinetuningDataModule = of(FinetuningDataModule, {**settings, **parts})
     taken = {**parameters_of(unit), **parameters_of(target), **parameters_of(FinetuningDataModule)}
@@ -41,10 +52,16 @@ def data_of(unit: Any, target: Any, settings: Mapping[str, Any]) -> FinetuningDa
     return data
 
 
+def ready(data: FinetuningDataModule) -> FinetuningDataModule:
+    """With its splits read."""
+    data.setup()
+    return data
+
+
 def labelled_data(**settings: Any) -> FinetuningDataModule:
     metrics = ["spearman" if settings.get("numeric_labels") else "accuracy"]
-    defaults = {"metrics": metrics, "number_range": None, "class_weights": None, "pooling": "mean"}
-    settings = defaults | settings
+    defaults = {"metrics": metrics, "numeric_labels": False, "class_weights": None}
+    settings = {**LABELS, **defaults, "pooling": "mean", **settings}
     if settings.get("pairs") == "apart":
         return data_of(VectorUnit, similarity, settings)
     del settings["pooling"]
@@ -52,10 +69,9 @@ def labelled_data(**settings: Any) -> FinetuningDataModule:
 
 
 def contrastive_data(**settings: Any) -> FinetuningDataModule:
-    defaults = {"metrics": ["spearman"], "number_range": [0, 5], "pooling": "mean"}
-    return data_of(
-        VectorUnit, ContrastTarget, {**defaults, "temperature": 0.05, "dropout": None, **settings}
-    )
+    defaults = {"metrics": ["spearman"], "pooling": "mean", "temperature": 0.05, "dropout": None}
+    given = {**LABELS, **defaults, "number_range": [0, 5], **settings}
+    return data_of(VectorUnit, ContrastTarget, given)
 
 
 def choice_data(**settings: Any) -> FinetuningDataModule:

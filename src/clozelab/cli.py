@@ -15,7 +15,7 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,11 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
         from clozelab.planning.inputs import fill
 
         arguments = fill(verb, arguments)
-    stage = importlib.import_module(f"clozelab.stages.{verb}")
+    from clozelab.terminal import told_if_slow
+
+    waits = nullcontext() if verb in QUICK_VERBS else told_if_slow(f"{verb}: loading libraries")
+    with waits:
+        stage = importlib.import_module(f"clozelab.stages.{verb}")
     return int(stage.main(arguments) or 0)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from threading import Timer
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -181,6 +182,7 @@ def quiet_log() -> Iterator[None]:
         logger.setLevel(level)
 
 
+SLOW_SECONDS = 2.0  # after which a wait is explained
 # characters: no line that anybody prints is longer, so none is folded where a program reads it
 PIPE_WIDTH = 10_000
 
@@ -204,6 +206,23 @@ def say(text: str, style: str = "", *, wraps: bool = False, console: Console | N
     if console is None:
         console = make_console()
     console.print(Text(text, style=style), soft_wrap=not wraps)
+
+
+@contextmanager
+def told_if_slow(sentence: str) -> Iterator[None]:
+    """Say on stderr what is being done, once it has taken SLOW_SECONDS."""
+
+    def tell() -> None:
+        if sys.stderr is not None:  # of a service
+            print(sentence, file=sys.stderr, flush=True)
+
+    timer = Timer(SLOW_SECONDS, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def print_table(

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.corpus.test_prepare import make_text, run
+from tests.corpus.test_prepare import data as data
+from tests.corpus.test_prepare import opened
 from tests.corpus.test_tokenizer_kinds import KINDS, TRAINING, learnt
 from tests.corpus.test_tokenizers import AWKWARD, ODD_TEXTS
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.fertility import WORD, count_words, total_words
-from clozelab.corpus.files import CorpusSource
-from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 
 
@@ -57,17 +56,12 @@ def test_shards_are_added_up_by_source() -> None:
     }
 
 
-def test_a_manifest_has_the_words_of_each_source(tmp_path: Path) -> None:
+def test_a_manifest_has_the_words_of_each_source(tmp_path: Path, data: Path) -> None:
     """Each number is that of the text itself."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "one.txt").write_text(make_text(60))
-    (tmp_path / "data" / "two.txt").write_text(make_text(40, first=60))
-    sources = [CorpusSource("one", "one.txt"), CorpusSource("two", "two.txt")]
-    folder = run(tmp_path, sources=sources, kind="whitespace", vocab_size=40, lowercase=False)
-    corpus = PreparedCorpus.open(folder)
+    corpus = opened(tmp_path, kind="whitespace", vocab_size=40, lowercase=False)
     vocabulary = set(corpus.tokenizer.vocabulary)
     for source in ("one", "two"):
-        words = (tmp_path / "data" / f"{source}.txt").read_text().split()
+        words = (data / f"{source}.txt").read_text().split()
         unknown = [word for word in words if word not in vocabulary]
         assert 0 < len(unknown) < len(words)
         assert corpus.manifest["words"][source] == {

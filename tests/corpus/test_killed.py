@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -18,7 +17,8 @@ from unittest.mock import patch
 import pytest
 from tests import forked
 from tests.corpus.test_prepare import files_of
-from tests.reference.corpora import CORPORA, FROZEN, WORDPIECE, FrozenCorpus, facts, prepare
+from tests.corpus.test_same_bytes import frozen
+from tests.reference.corpora import CORPORA, WORDPIECE, FrozenCorpus, facts, prepare
 
 from clozelab.corpus import prepare as prepare_module
 from clozelab.corpus.files import CorpusCounts
@@ -51,10 +51,6 @@ def start(name: str, folder: Path, workers: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-
-
-def frozen(name: str) -> Any:
-    return json.loads(FROZEN.read_text())[name]
 
 
 def alive(group: int) -> list[int]:

@@ -145,15 +145,16 @@ def test_the_layout_of_a_period_is_a_sorted_merge() -> None:
     assert sum(seen.values()) == PERIOD
 
 
-@pytest.mark.parametrize("layout", [FullSentences(), SegmentPairs(0.5, "corpus"), SentencePairs()])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        FullSentences(),
+        SegmentPairs(0.5, "corpus"),
+        SegmentPairs(0.5, "corpus", cuts="released", copies=3, put_back_unused=True),
+        SentencePairs(),
+    ],
+)
 def test_the_source_of_an_instance_is_that_of_its_packed_form(layout: InputFormat) -> None:
-    instances = layout.bind(make_shards(30, 3), IDS, 24)
-    packed = instances.pack(1, 0, np.arange(len(instances)))
-    np.testing.assert_array_equal(instances.sources(), packed.source)
-
-
-def test_the_source_of_a_released_instance() -> None:
-    layout = SegmentPairs(0.5, "corpus", cuts="released", copies=3, put_back_unused=True)
     instances = layout.bind(make_shards(30, 3), IDS, 24)
     packed = instances.pack(1, 0, np.arange(len(instances)))
     np.testing.assert_array_equal(instances.sources(), packed.source)

@@ -16,21 +16,6 @@ from clozelab.corpus.preparation.texts import cut_shards
 from clozelab.launch.sweep import compose
 
 
-def test_a_path_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, name in (
-        (tmp_path / "here" / "texts", "a.txt"),
-        (tmp_path / "data" / "both", "b.txt"),
-    ):
-        place.mkdir(parents=True)
-        (place / name).write_text("one sentence\n")
-    (tmp_path / "here" / "both").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    (found,) = CorpusSource("mine", "texts").shards(0, tmp_path / "data")
-    assert found.path.resolve() == tmp_path / "here" / "texts" / "a.txt"
-    (found,) = CorpusSource("mine", "both").shards(0, tmp_path / "data")
-    assert found.name == "b.txt", "data_dir comes first"
-
-
 def test_a_few_bad_lines_of_a_book_are_skipped(tmp_path: Path) -> None:
     """They are held against its lines, though it is one document."""
     lines = [b"A line of it."] * 500
@@ -71,17 +56,6 @@ def test_passes_over_the_text() -> None:
     said, is_much = passes(4.1e7, 1_000_000)
     assert is_much and said.startswith(
         "41.0 passes over 1 M tokens of text; beyond 40 an encoder learns the text by"
-    )
-
-
-def test_the_scale_for_it_takes_a_text(tmp_path: Path) -> None:
-    composed = compose(
-        "pretrain", ["scale=own", f"corpus.sources.0.path={tmp_path}", "objective=mlm"]
-    ).config
-    assert composed.corpus.name == "text" and composed.tokenizer.vocab_size == 8192
-    assert (
-        sum(one.steps * one.global_batch_size * one.seq_length for one in composed.phases)
-        == 7_372_800
     )
 
 

@@ -11,24 +11,6 @@ import pytest
 from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds, choose_positions
 from clozelab.corpus.random import Draws
 
-
-def test_special_ids_from_a_tokenizer() -> None:
-    class Tokenizer:
-        cls_id, sep_id, pad_id, mask_id, vocab_size = 101, 102, 0, 103, 30522
-        pair_separators, no_pairs, has_token_types, undrawn_ids = 2, "", False, (0, 101)
-
-        def continues(self) -> np.ndarray:
-            return np.array([False, True, False])
-
-        def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-            return [np.array([len(text)]) for text in texts]
-
-    found = SpecialIds.from_tokenizer(Tokenizer())
-    assert found == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
-    assert found.continues is not None and found.continues.tolist() == [False, True, False]
-    assert found.encode is not None and found.encode(["abc"])[0].tolist() == [3]
-
-
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)
 TOKEN = 1000
 

@@ -19,7 +19,6 @@ import pytest
 from pyarrow import parquet
 from tests.screens import shows
 from tokenizers import Tokenizer as Library
-from tokenizers import models, pre_tokenizers, processors, trainers
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, Shard, TableFile
@@ -45,17 +44,13 @@ def make_text(num_documents: int, first: int = 0) -> str:
 
 
 WORDPIECE = {"kind": "wordpiece", "vocab_size": 150, "lowercase": True}
-RULES = (
-    "kind",
-    "vocab_size",
-    "lowercase",
-    "vocab_file",
-    "add_prefix_space",
-    "sample_characters",
-)
+RULES = ("kind", "vocab_size", "lowercase", "vocab_file", "add_prefix_space", "sample_characters")
 
 
-def run(tmp_path: Path, **changes: Any) -> Path:
+def run(tmp_path: Path, path: str | None = None, **changes: Any) -> Path:
+    """The folder of a prepared corpus of two sources, or of one at `path`."""
+    if path is not None:
+        changes["sources"] = [CorpusSource("one", path)]
     arguments: dict[str, Any] = {
         "name": "small",
         "sources": [CorpusSource("one", "one.txt"), CorpusSource("two", "two.txt")],
@@ -68,6 +63,11 @@ def run(tmp_path: Path, **changes: Any) -> Path:
     }
     share = changes.pop("max_unknown_share", 0.5)
     return prepare_corpus(plan_corpus(**(arguments | changes)), share).folder
+
+
+def opened(*where: Any, **changes: Any) -> PreparedCorpus:
+    """As `run`, the corpus itself."""
+    return PreparedCorpus.open(run(*where, **changes))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
-    corpus = PreparedCorpus.open(run(tmp_path))
+    corpus = opened(tmp_path)
     corpus.require_checksums()
     documents = {}
     for split in (corpus.train, corpus.validation):
@@ -137,7 +137,7 @@ def test_long_documents_are_held_out_in_stretches(
     for book in range(4):
         books.append([f"Book {NOUNS[book]} says line {line}." for line in range(300)])
     (data / "two.txt").write_text("\n\n".join("\n".join(book) for book in books))
-    corpus = PreparedCorpus.open(run(tmp_path, validation_fraction=0.1))
+    corpus = opened(tmp_path, validation_fraction=0.1)
     position = {}
     for number, book in enumerate(books):
         for line, ids in enumerate(corpus.tokenizer.encode_batch(book)):
@@ -183,7 +183,7 @@ def test_the_cache_is_used_and_addressed_by_content(
         run(tmp_path, vocab_size=120),
         run(tmp_path, lowercase=False),
         run(tmp_path, validation_fraction=0.3),
-        run(tmp_path, sources=[CorpusSource("one", "one.txt")]),
+        run(tmp_path, "one.txt"),
     ]
     (data / "two.txt").write_text(make_text(41, first=60))
     changed.append(run(tmp_path))
@@ -215,7 +215,7 @@ def test_a_given_vocabulary_is_looked_for_below_data_dir_and_then_here(
 def test_a_corpus_has_the_token_types_of_the_vocabulary_that_was_given(
     tmp_path: Path, data: Path, order: tuple[str, str]
 ) -> None:
-    learnt = PreparedCorpus.open(run(tmp_path)).tokenizer
+    learnt = opened(tmp_path).tokenizer
     for number in order:
         given = learnt.with_token_types(number)
         (data / number).mkdir()
@@ -251,9 +251,7 @@ def test_a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) ->
 def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
     rows = [json.dumps({"text": f"Row {index} is a document."}) for index in range(300)]
     (data / "rows.jsonl").write_text("\n".join([*rows, rows[0], "{", json.dumps({"text": "<br>"})]))
-    manifest = PreparedCorpus.open(
-        run(tmp_path, sources=[CorpusSource("rows", "rows.jsonl")])
-    ).manifest
+    manifest = opened(tmp_path, "rows.jsonl").manifest
     assert manifest["counts"]["documents"] == 300
     assert manifest["skipped"]["duplicate document"] == 1
     assert manifest["skipped"]["empty document"] == 1
@@ -263,9 +261,7 @@ def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
 
 def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
     (data / "tiny.txt").write_text("One document here.\n\nAnd another there.")
-    corpus = PreparedCorpus.open(
-        run(tmp_path, sources=[CorpusSource("tiny", "tiny.txt")], validation_fraction=0.001)
-    )
+    corpus = opened(tmp_path, "tiny.txt", validation_fraction=0.001)
     assert (corpus.train.num_documents, corpus.validation.num_documents) == (1, 1)
 
 
@@ -273,19 +269,17 @@ def test_a_stretch_of_a_single_long_document_is_held_out(tmp_path: Path, data: P
     """A novel without a blank line: both sides together are the whole text, each line once."""
     lines = [f"The {NOUNS[n % 6]} of line {n} is long." for n in range(2000)]
     (data / "novel.txt").write_text("\n".join(lines))
-    corpus = PreparedCorpus.open(
-        run(tmp_path, sources=[CorpusSource("novel", "novel.txt")], validation_fraction=0.01)
-    )
+    corpus = opened(tmp_path, "novel.txt", validation_fraction=0.01)
     assert corpus.validation.num_documents == 1 and corpus.train.num_documents <= 2
     assert corpus.train.num_sentences + corpus.validation.num_sentences == 2000
     assert 400 < corpus.validation.num_sentences < 700, "one of four stretches"
 
 
 def test_removed_characters_are_in_the_manifest(tmp_path: Path, data: Path) -> None:
-    assert "removed" not in PreparedCorpus.open(run(tmp_path)).manifest
+    assert "removed" not in opened(tmp_path).manifest
     with (data / "one.txt").open("a") as file:
         file.write("A stray\0 one.\n")
-    manifest = PreparedCorpus.open(run(tmp_path)).manifest
+    manifest = opened(tmp_path).manifest
     assert manifest["removed"] == {"NUL character": 1} and "NUL byte" not in manifest["skipped"]
 
 
@@ -300,27 +294,24 @@ def test_text_without_spaces_is_for_another_tokenizer(
 ) -> None:
     """Said at once; byte-level BPE reads it, and so does WordPiece where spaces are there."""
     (data / "one.txt").write_text(unspaced(400, letters))
-    source = [CorpusSource("one", "one.txt")]
     with pytest.raises(
         ValueError, match="there are no spaces between the words; tokenizer=byte_bpe needs none"
     ):
-        run(tmp_path, sources=source)
+        run(tmp_path, "one.txt")
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
     bpe = {"kind": "byte_bpe", "vocab_size": 300, "add_prefix_space": False}
-    assert (
-        PreparedCorpus.open(run(tmp_path, sources=source, **bpe)).manifest["unknown_fraction"] == 0
-    )
+    assert opened(tmp_path, "one.txt", **bpe).manifest["unknown_fraction"] == 0
     (data / "one.txt").write_text(
         "\n\n".join(" ".join([unspaced(9, letters)[:9]] * 3 + [str(n)]) for n in range(30))
     )
-    run(tmp_path, sources=source)
+    run(tmp_path, "one.txt")
 
 
 def test_text_without_spaces_is_not_warned_of(
     tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data / "one.txt").write_text(unspaced(400, "汉语又称中文华唐话"))
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", "one.txt")]))
+    corpus = opened(tmp_path, "one.txt")
     assert corpus.manifest["unknown_fraction"] == 0
     shows(
         caplog.text,
@@ -342,7 +333,7 @@ def test_words_that_lose_their_accents_are_counted(
     words[::every] = ["schön"] * len(words[::every])
     lines = [" ".join(words[start : start + 10]) for start in range(0, 1000, 10)]
     (data / "one.txt").write_text("\n\n".join(f"{line} {n}" for n, line in enumerate(lines)))
-    run(tmp_path, sources=[CorpusSource("one", "one.txt")], lowercase=bool(lowercase))
+    run(tmp_path, "one.txt", lowercase=bool(lowercase))
     warned = [text for text in caplog.messages if "strips accents" in text]
     assert len(warned) == warns
     if warns:
@@ -365,7 +356,7 @@ def test_a_text_that_looks_wrong_is_warned_of(
     run(tmp_path)
     assert sentence not in caplog.text
     (data / "one.txt").write_text(text)
-    run(tmp_path, sources=[CorpusSource("one", "one.txt")])
+    run(tmp_path, "one.txt")
     assert sentence in caplog.text
 
 
@@ -373,13 +364,10 @@ def test_a_table_gives_the_same_shards_as_its_jsonl(tmp_path: Path, data: Path) 
     texts = [f"The {NOUNS[n % 6]} has number {n}. It is long." for n in range(50)]
     (data / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     pandas.DataFrame({"n": range(50), "body": texts}).to_parquet(data / "x.parquet")
-    one, two = (
-        run(tmp_path, sources=[CorpusSource("x", name)]) for name in ("x.jsonl", "x.parquet")
-    )
-    first, second = (PreparedCorpus.open(folder).manifest for folder in (one, two))
-    assert first["fingerprint"] == second["fingerprint"] and one != two
-    assert second["settings"]["sources"][0]["files"][0]["column"] == "body"
-    assert "column" not in first["settings"]["sources"][0]["files"][0]
+    first, second = (opened(tmp_path, name) for name in ("x.jsonl", "x.parquet"))
+    assert first.fingerprint == second.fingerprint and first.folder != second.folder
+    assert second.manifest["settings"]["sources"][0]["files"][0]["column"] == "body"
+    assert "column" not in first.manifest["settings"]["sources"][0]["files"][0]
 
 
 def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:
@@ -392,11 +380,11 @@ def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path)
 
 
 def test_unknown_tokens_are_counted(tmp_path: Path, data: Path) -> None:
-    assert PreparedCorpus.open(run(tmp_path)).manifest["unknown_fraction"] == 0
+    assert opened(tmp_path).manifest["unknown_fraction"] == 0
     letters = "abcdefghijklmnopqrstuvwxyz."  # no digits
     entries = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     (data / "vocab.txt").write_text("\n".join(entries))
-    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="vocab.txt"))
+    corpus = opened(tmp_path, vocab_file="vocab.txt")
     assert corpus.tokenizer.vocabulary == tuple(entries)
     tokens = np.concatenate([corpus.train.tokens[:], corpus.validation.tokens[:]])
     share = corpus.manifest["unknown_fraction"]
@@ -414,7 +402,7 @@ def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: 
         token for token in content["added_tokens"] if token["content"] != "[UNK]"
     ]
     (data / "tokenizer.json").write_text(json.dumps(content))
-    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="tokenizer.json"))
+    corpus = opened(tmp_path, vocab_file="tokenizer.json")
     assert corpus.tokenizer.unk_id == -1
     assert (corpus.train.tokens[:] == corpus.tokenizer.vocab_size - 1).any()
     assert corpus.manifest["unknown_fraction"] == 0
@@ -422,7 +410,7 @@ def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: 
 
 def _peak_megabytes(tmp_path: Path) -> float:
     texts.SHARD_CHARACTERS = 500_000
-    run(tmp_path, sources=[CorpusSource("one", "one.txt")], sample_characters=200_000)
+    run(tmp_path, "one.txt", sample_characters=200_000)
     # ru_maxrss would begin at what the process had that started this one.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(peak) / 1024
@@ -445,43 +433,23 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 30
 
 
-@pytest.mark.parametrize("kind", ["whole words", "unigram"])
+@pytest.mark.parametrize("kind", ["other names", "whole texts"])
 def test_any_tokenizer_json_prepares_a_corpus(tmp_path: Path, data: Path, kind: str) -> None:
     """A kind that no code here names: the file and the roles of its special tokens are enough."""
-    names = ("<none>", "<odd>", "<begin>", "<end>", "<hole>")
-    if kind == "unigram":
-        library = Library(models.Unigram())
-        library.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=200, special_tokens=[*names], unk_token="<odd>", show_progress=False
-        )
-    else:
-        library = Library(models.WordLevel(unk_token="<odd>"))
-        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(special_tokens=[*names], show_progress=False)
-    library.train_from_iterator(make_text(100).split("\n"), trainer)
-    library.post_processor = processors.TemplateProcessing(
-        single="<begin> $A <end>",
-        pair="<begin> $A <end> $B:1 <end>:1",
-        special_tokens=[("<begin>", 2), ("<end>", 3)],
-    )
-    folder = data / "theirs"
-    folder.mkdir()
-    library.save(str(folder / "tokenizer.json"))
-    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    config = dict(zip(roles, names, strict=True))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    from tests.corpus.test_folder_tokenizers import KINDS
 
-    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="theirs/tokenizer.json", lowercase=False))
-    tokenizer = corpus.tokenizer
-    assert tokenizer.special_tokens == names and tokenizer.mask_id == names.index("<hole>")
-    sentences = [line for line in make_text(60).split("\n") if line]
+    KINDS[kind](data / "theirs")
+    folder = run(tmp_path, vocab_file="theirs/tokenizer.json", max_unknown_share=1.0)
+    corpus = PreparedCorpus.open(folder)
+    assert corpus.tokenizer.mask_token == "<hole>"
+    library = Library.from_file(str(data / "theirs/tokenizer.json"))
+    sentences = [line for line in make_text(100).split("\n") if line]
     expected = {tuple(library.encode(line, add_special_tokens=False).ids) for line in sentences}
     found = set()
     for split in (corpus.train, corpus.validation):
         bounds = split.sentence_offsets.tolist()
         found |= {tuple(split.tokens[a:b].tolist()) for a, b in pairwise(bounds)}
-    assert expected <= found and not (corpus.train.tokens[:] == tokenizer.unk_id).any()
+    assert expected == found
 
 
 @dataclass(frozen=True)
@@ -510,8 +478,8 @@ def test_a_source_of_other_shards_gives_the_same_corpus(tmp_path: Path, data: Pa
     """The corpus is what its texts are in order; the folder's name is what the shards are."""
     texts = make_text(60).split("\n\n")
     pandas.DataFrame({"text": texts}).to_parquet(data / "one.parquet", row_group_size=7)
-    serial = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", "one.parquet")]))
-    sharded = PreparedCorpus.open(run(tmp_path, sources=[RowGroups("one", "one.parquet")]))
+    serial = opened(tmp_path, "one.parquet")
+    sharded = opened(tmp_path, sources=[RowGroups("one", "one.parquet")])
     assert sharded.folder != serial.folder and sharded.fingerprint == serial.fingerprint
     shards = sharded.manifest["settings"]["sources"][0]["files"]
     assert [shard["row_group"] for shard in shards] == list(range(9))
@@ -548,10 +516,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 
 @pytest.mark.parametrize(("damage", "sentence"), DAMAGES)
 def test_a_damaged_corpus_does_not_open(
-    tmp_path: Path,
-    data: Path,
-    damage: Callable[[Path], None],
-    sentence: str,
+    tmp_path: Path, data: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
     folder = run(tmp_path)
     PreparedCorpus.open(folder)
@@ -565,7 +530,7 @@ def test_a_corpus_too_small_to_split(tmp_path: Path, data: Path, text: str) -> N
     (data / "tiny.txt").write_text(text)
     sentence = r"the corpus has [01] usable documents .*at least 2 are needed"
     with pytest.raises(ValueError, match=sentence):
-        run(tmp_path, sources=[CorpusSource("tiny", "tiny.txt")])
+        run(tmp_path, "tiny.txt")
 
 
 ONE, TWO = CorpusSource("one", "one.txt"), CorpusSource("one", "two.txt")

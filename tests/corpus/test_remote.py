@@ -16,13 +16,12 @@ import fsspec
 import pandas
 import pytest
 import zstandard
-from tests.corpus.test_prepare import make_text, run
+from tests.corpus.test_prepare import make_text, opened, run
 from tests.screens import refuses
 
 from clozelab.corpus import prepare
 from clozelab.corpus.files import CorpusCounts, CorpusFile, CorpusSource, content_marks
 from clozelab.corpus.preparation import running, texts
-from clozelab.corpus.shards import PreparedCorpus
 from clozelab.readers import remote
 
 S3_MISSING = [name for name in ("moto", "s3fs", "flask") if not importlib.util.find_spec(name)]
@@ -66,9 +65,7 @@ def test_a_store_gives_the_corpus_of_a_disk(tmp_path: Path, memory: Any, name: s
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(FILES[name])
     memory.pipe(f"/store/{name}", FILES[name])
-    local = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", name)]))
-    source = CorpusSource("one", f"memory://store/{name}")
-    stored = PreparedCorpus.open(run(tmp_path, sources=[source]))
+    local, stored = (opened(tmp_path, path) for path in (name, f"memory://store/{name}"))
     assert stored.fingerprint == local.fingerprint and stored.folder != local.folder
     (facts,) = stored.manifest["settings"]["sources"][0]["files"]
     assert facts["name"] == name and facts["size"] == len(FILES[name])
@@ -158,8 +155,8 @@ def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
 ) -> None:
     for number in range(3):
         memory.pipe(f"/store/{number}.txt", make_text(20, first=20 * number).encode())
-    sources = [CorpusSource("one", "memory://store/*.txt")]
-    expected = PreparedCorpus.open(run(tmp_path, sources=sources))
+    url = "memory://store/*.txt"
+    expected = opened(tmp_path, url)
     real = remote.RemotePath.open
 
     def fail(file: remote.RemotePath, mode: str = "rb") -> Any:
@@ -170,7 +167,7 @@ def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
     monkeypatch.setattr(texts, "SHARD_CHARACTERS", 400)
     monkeypatch.setattr(remote.RemotePath, "open", fail)
     with refuses("memory:///store/2.txt cannot be read (TimeoutError)"):
-        run(tmp_path, sources=sources, cache_dir=tmp_path / "again")
+        run(tmp_path, url, cache_dir=tmp_path / "again")
     (done,) = (tmp_path / "again/corpora").glob(".*.work")
     finished = {path: path.stat().st_mtime_ns for path in done.rglob("000000.npz")}
     assert finished
@@ -182,7 +179,7 @@ def test_a_store_that_fails_is_asked_again_and_what_is_done_is_kept(
         assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
     monkeypatch.setattr(prepare, "begin_work", same_work)
-    again = PreparedCorpus.open(run(tmp_path, sources=sources, cache_dir=tmp_path / "again"))
+    again = opened(tmp_path, url, cache_dir=tmp_path / "again")
     assert again.fingerprint == expected.fingerprint
 
 
@@ -190,8 +187,8 @@ def test_files_of_a_prepared_corpus_are_not_opened(
     tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.pipe("/store/a.jsonl", FILES["rows.jsonl"])
-    sources = [CorpusSource("one", "memory://store/a.jsonl")]
-    folder = run(tmp_path, sources=sources)
+    url = "memory://store/a.jsonl"
+    folder = run(tmp_path, url)
     opened = []
     real = remote.RemotePath.open
 
@@ -200,7 +197,7 @@ def test_files_of_a_prepared_corpus_are_not_opened(
         return real(file, mode)
 
     monkeypatch.setattr(remote.RemotePath, "open", count)
-    assert run(tmp_path, sources=sources) == folder
+    assert run(tmp_path, url) == folder
     assert len(opened) <= 1, "at most the beginning, by which its format is known"
 
 
@@ -294,13 +291,12 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for name in ("packed.txt.zst", "rows.parquet"):
             (tmp_path / "data" / name).write_bytes(FILES[name])
             store.pipe(f"bucket/{name}", FILES[name])
-            local = PreparedCorpus.open(run(tmp_path, sources=[CorpusSource("one", name)]))
-            source = CorpusSource("one", f"s3://bucket/{name}")
-            stored = PreparedCorpus.open(run(tmp_path, sources=[source]))
+            url = f"s3://bucket/{name}"
+            local, stored = (opened(tmp_path, path) for path in (name, url))
             assert stored.fingerprint == local.fingerprint
         folder = CorpusSource("source", "s3://bucket/packed*")
         (file,) = folder.shards(0, Path())
-        assert run(tmp_path, sources=[source]) == stored.folder, "the same files, the same corpus"
+        assert run(tmp_path, url) == stored.folder, "the same files, the same corpus"
         store.pipe("bucket/packed.txt.zst", zstandard.compress(b"Other.\n" * 99))
         with refuses("s3://bucket/packed.txt.zst was changed while this command read it"):
             list(file.texts(CorpusCounts()))

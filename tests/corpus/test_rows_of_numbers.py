@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from tests.corpus.test_prepare import run
+from tests.corpus.test_prepare import opened
 from tests.screens import refuses
 
 from clozelab.corpus.files import CorpusCounts, CorpusSource
@@ -54,7 +54,7 @@ def test_rows_of_words_are_read_word_by_word(tmp_path: Path, name: str, rows: li
     write(tmp_path / "data", name, rows)
     source = CorpusSource("rows", name, text_field="ids")
     options = {"kind": "whitespace", "vocab_size": 200, "lowercase": False}
-    corpus = PreparedCorpus.open(run(tmp_path, sources=[source], **options))
+    corpus = opened(tmp_path, sources=[source], **options)
     expected = set()
     for row in rows:
         expected.add(tuple(row.split() if isinstance(row, str) else map(str, row)))

@@ -112,30 +112,6 @@ def make_book(source: int, number: int, characters: int) -> Document:
     return Document(0, number, source, sentences)
 
 
-def test_every_source_gives_its_share_and_no_book_more_than_its_own(tmp_path: Path) -> None:
-    """Whole documents, as it was before, would be five books or none."""
-    articles = [make_book(0, n, 3_000) for n in range(300)]
-    books = [
-        make_book(1, n, size)
-        for n, size in enumerate((2_000_000, 900_000, 500_000, 300_000, 200_000))
-    ]
-    sides = sides_of(tmp_path, [*articles, *books], 0.05)
-
-    def held_out(documents: Sequence[Document]) -> int:
-        pairs = []
-        for one in documents:
-            for sentence, is_out in zip(one.lines, sides[one.source, one.index], strict=True):
-                pairs.append((sentence, is_out))
-        return sum(len(sentence) for sentence, is_out in pairs if is_out)
-
-    for documents in (articles, books):
-        wanted = 0.05 * sum(one.num_characters for one in documents)
-        assert abs(held_out(documents) - wanted) < STRETCH_CHARACTERS
-    largest = held_out(books[:1]) / held_out(books)
-    assert abs(largest - books[0].num_characters / sum(one.num_characters for one in books)) < 0.25
-    assert all(not all(sides[1, book.index]) for book in books), "every book is trained on, too"
-
-
 def test_stretches_are_even_bounded_and_whole_documents_where_those_are_short() -> None:
     document = make_book(0, 0, 100_000)
     found = stretches(document.lines)

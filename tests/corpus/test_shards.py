@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
+from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype
 
 
 def write(
@@ -85,24 +84,6 @@ def test_dtype_follows_the_vocabulary() -> None:
     assert token_dtype(65_537) == np.uint32
 
 
-def test_unigram_entropy(tmp_path: Path) -> None:
-    assert unigram_entropy(np.array([5, 5, 0, 5, 5])) == pytest.approx(np.log(4))
-    assert unigram_entropy(np.zeros(3)) == 0
-    assert write(tmp_path, [[[1, 2], [3, 4]]]).unigram_entropy == pytest.approx(np.log(4))
-
-
-def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
-    first = write(tmp_path / "a", documents).fingerprint
-    assert write(tmp_path / "b", documents).fingerprint == first
-    documents[3][0][0] = (documents[3][0][0] + 1) % 100
-    assert write(tmp_path / "c", documents).fingerprint != first
-
-
-def test_shards_json_has_no_machine_path(tmp_path: Path, documents: list) -> None:
-    write(tmp_path, documents)
-    assert str(tmp_path) not in json.dumps((tmp_path / "shards.json").read_text())
-
-
 # What is refused
 
 
@@ -133,10 +114,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize(("sentence", "damage"), DAMAGES.items())
 def test_a_damaged_folder_does_not_open(
-    tmp_path: Path,
-    documents: list[Any],
-    sentence: str,
-    damage: Callable[[Path], object],
+    tmp_path: Path, documents: list[Any], sentence: str, damage: Callable[[Path], object]
 ) -> None:
     write(tmp_path, documents)
     damage(tmp_path)

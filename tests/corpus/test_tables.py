@@ -3,10 +3,7 @@ for, and a table that is not whole is never taken for a shorter one."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
 import multiprocessing
 import re
 import sys
@@ -16,13 +13,11 @@ from pathlib import Path
 import pandas
 import pyarrow
 import pytest
-import zstandard
 from pyarrow import ipc, parquet
 
 from clozelab.corpus.documents import read_documents
 from clozelab.corpus.files import CorpusCounts, CorpusSource
 from clozelab.corpus.paths import matching_files
-from clozelab.readers.records import DamagedRow
 from clozelab.readers.tables import open_table
 
 TEXTS = [
@@ -36,18 +31,6 @@ def frame(**columns: Sequence[object]) -> pandas.DataFrame:
     )
 
 
-def write_csv(path: Path) -> None:
-    frame().to_csv(path, index=False)
-
-
-def write_parquet(path: Path) -> None:
-    frame().to_parquet(path, row_group_size=40)
-
-
-def write_feather(path: Path) -> None:
-    frame().to_feather(path)
-
-
 def write_stream(path: Path) -> None:
     """As the `datasets` library saves to disk."""
     table = pyarrow.Table.from_pandas(frame())
@@ -55,17 +38,11 @@ def write_stream(path: Path) -> None:
         writer.write_table(table, max_chunksize=40)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "x.csv": write_csv,
-    "x.parquet": write_parquet,
-    "x.feather": write_feather,
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "x.csv": lambda path: frame().to_csv(path, index=False),
+    "x.parquet": lambda path: frame().to_parquet(path, row_group_size=40),
+    "x.feather": lambda path: frame().to_feather(path),
     "x.arrow": write_stream,
-}
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".zst": zstandard.compress,
-    ".xz": lzma.compress,
-    ".bz2": bz2.compress,
 }
 
 
@@ -91,40 +68,15 @@ def test_every_table_gives_the_documents_of_its_jsonl(tmp_path: Path, name: str)
     assert (counts.rows, counts.bad.total()) == (150, 0)
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
-def test_packed_files_hold_the_same_and_cut_off_they_are_refused(
-    tmp_path: Path, suffix: str
-) -> None:
-    write_csv(tmp_path / "x.csv")
-    packed = PACKERS[suffix]((tmp_path / "x.csv").read_bytes())
-    (tmp_path / f"whole.csv{suffix}").write_bytes(packed)
-    assert read(tmp_path, f"whole.csv{suffix}")[0] == read(tmp_path, "x.csv")[0]
-    (tmp_path / f"cut.csv{suffix}").write_bytes(packed[:-12])
-    with pytest.raises(ValueError, match=rf"cut\.csv{suffix} is damaged or incomplete"):
-        read(tmp_path, f"cut.csv{suffix}")
-
-
-def test_a_tsv_has_no_quotation(tmp_path: Path) -> None:
-    (tmp_path / "x.tsv").write_text('n\ttext\n1\t"He left.\n2\tShe "stayed" here.\n')
-    assert read(tmp_path, "x.tsv")[0] == [['"He left.'], ['She "stayed" here.']]
-
-
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
         (
             {"more": TEXTS},
             {},
-            (
-                r"does not say which column is the text \('id', 'body', 'more'\): name it by"
-                r" corpus\.sour"
-            ),
+            r"which column is the text \('id', 'body', 'more'\): name it by corpus",
         ),
-        (
-            {},
-            {"text_field": "story"},
-            r"has no column 'story'; its columns are 'id', 'body': name one by corpus\.source",
-        ),
+        ({}, {"text_field": "story"}, "no column 'story'; its columns are 'id', 'body': name one"),
         ({"text": range(150)}, {}, r"the column 'text' holds (int64|numbers)"),
     ],
 )
@@ -152,39 +104,16 @@ def test_the_column_called_text_comes_first(tmp_path: Path) -> None:
     assert read(tmp_path, "x.parquet")[0][0] == ["Number 0 is this."]
 
 
-def test_rows_that_do_not_fit_are_counted_and_empty_cells_are_empty_documents(
-    tmp_path: Path,
-) -> None:
-    rows = [f"{n},Row number {n}." for n in range(300)]
-    (tmp_path / "x.csv").write_text("\n".join(["id,text", *rows, "torn", "301,", ""]))
-    documents, counts = read(tmp_path, "x.csv")
-    assert len(documents) == 300
-    assert counts.bad == {"1 fields, expected 2": 1}
-    assert counts.first_bad == ["x.csv:302: 1 fields, expected 2"]
-    assert counts.dropped == {"empty document": 1}
-
-
 def test_what_a_folder_is_read_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Texts come first: a table beside them says something about them. A LICENSE is no corpus."""
-    write_csv(tmp_path / "about.csv")
+    WRITERS["x.csv"](tmp_path / "about.csv")
     (tmp_path / "a.txt").write_text("From a.")
     assert read(tmp_path, ".")[0] == [["From a."]]
     assert "files left out: 1," in caplog.text
     (tmp_path / "a.txt").rename(tmp_path / "LICENSE")
     assert read(tmp_path, ".")[0] == [["From a."]], "files without a suffix are texts"
-    write_parquet(tmp_path / "x.parquet")
+    WRITERS["x.parquet"](tmp_path / "x.parquet")
     assert len(read(tmp_path, ".")[0]) == 150
-
-
-def test_json_values_are_given_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"a": [1], "b": null}\n[]\n{"a": 2.5}\n')
-    table = open_table(tmp_path / "x.jsonl")
-    assert table.columns == ["a", "b"]
-    assert list(table.rows()) == [
-        (1, {"a": [1], "b": None}),
-        (2, DamagedRow("no JSON object", {"line": "[]"})),
-        (3, {"a": 2.5}),
-    ]
 
 
 def test_all_bytes_are_counted_for_the_progress_bar(tmp_path: Path) -> None:
@@ -220,15 +149,6 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path: Path) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             peaks.append(pool.apply(_peak_megabytes, (tmp_path / f"{number}.parquet",)))
     assert peaks[1] < peaks[0] + 30
-
-
-def test_a_row_of_a_wrong_number_of_cells_keeps_its_cells(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("id,text,label\n1,a film, to remember,good\n2,short\n")
-    (_, long), (_, short) = open_table(path).rows()
-    cells = {"id": "1", "text": "a film", "label": " to remember,good"}
-    assert long == DamagedRow("4 fields, expected 3", cells)
-    assert short == DamagedRow("2 fields, expected 3", {"id": "2", "text": "short"})
 
 
 def test_a_tsv_of_a_csv_writer_is_noticed_once(
@@ -274,25 +194,26 @@ def test_json_under_a_name_that_says_text(tmp_path: Path) -> None:
     assert read(tmp_path, "c.txt")[0]
 
 
-def test_a_glob_is_looked_for_where_one_stands_if_data_dir_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pattern", ["texts", "texts/*.txt"])
+def test_a_path_is_looked_for_where_one_stands_if_data_dir_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     here = tmp_path / "here"
     data_dir = tmp_path / "data"
-    for folder in (here / "texts", data_dir / "texts"):
-        folder.mkdir(parents=True)
+    (here / "texts").mkdir(parents=True)
     (here / "texts" / "a.txt").write_text("One sentence.\n")
     monkeypatch.chdir(here)
-    files, _ = matching_files("texts/*.txt", data_dir)
+    files, _ = matching_files(pattern, data_dir)
     assert [path.resolve() for path in files.values()] == [here / "texts" / "a.txt"]
     # A path from the root means that place alone, whatever is called so here.
     (here / "nowhere").mkdir()
     (here / "nowhere" / "a.txt").write_text("Of another text.\n")
     assert matching_files("/nowhere/*.txt", data_dir) == ({}, 0)
     assert matching_files("/nowhere/a.txt", data_dir) == ({}, 0)
-    # what data_dir has comes first, as for a file or a folder
+    # what data_dir has comes first
+    (data_dir / "texts").mkdir(parents=True)
     (data_dir / "texts" / "b.txt").write_text("Another sentence.\n")
-    files, _ = matching_files("texts/*.txt", data_dir)
+    files, _ = matching_files(pattern, data_dir)
     assert list(files) == ["b.txt"]
 
 
@@ -332,25 +253,10 @@ def test_a_stream_whose_writer_was_stopped(tmp_path: Path) -> None:
         read(tmp_path, "x.arrow")
 
 
-def test_a_list_is_no_text(tmp_path: Path) -> None:
-    pandas.DataFrame({"text": [["two", "words"]] * 3}).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(ValueError, match=r"the column 'text' holds list<.*>, no text"):
-        read(tmp_path, "x.parquet")
-
-
 ROWS = "".join(f'"The cat sat on mat number {number}.",{number}\n' for number in range(20))
-BAD_FILES = [
-    ("x.csv", ROWS, r"first line names no columns \('The cat sat on mat number 0.'\)"),
-    (
-        "x.csv",
-        'text\n"opened and never closed\n' + "a line\n" * 50,
-        r"x\.csv:52: not a CSV file: unexpected end of data",
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "content", "sentence"), BAD_FILES)
-def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: str, sentence: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=sentence):
-        read(tmp_path, name)
+def test_a_table_without_a_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(ROWS)
+    with pytest.raises(ValueError, match=r"names no columns \('The cat sat on mat number 0"):
+        read(tmp_path, "x.csv")

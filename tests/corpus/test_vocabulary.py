@@ -41,24 +41,10 @@ LINES = [
 ]
 
 
-def write_mpnet(folder: Path) -> None:
-    vocabulary = MpnetTokenizer.train(TRAINING, 300, True).vocabulary
-    tokenizer = MpnetTokenizer(vocabulary, lowercase=True)
-    write(tokenizer, folder)
-
-
-def write_byte_bpe(folder: Path) -> None:
-    write(ByteBpeTokenizer.train(TRAINING, 400, True, True), folder)
-
-
 def write(tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True)
     for name, content in tokenizer.files().items():
         (folder / name).write_bytes(content)
-
-
-def write_unigram(folder: Path) -> None:
-    write(UnigramTokenizer.train(TRAINING, 200, True), folder)
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -70,9 +56,13 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "RoBERTa's, a space before each text": partial(roberta, prefix=True),
     "ALBERT's": albert,
     "XLM-R's, with added tokens": partial(xlm_roberta, tokens=added("[E1]", "covid")),
-    "MPNet's, learnt here": write_mpnet,
-    "byte-level BPE, learnt here": write_byte_bpe,
-    "Unigram, learnt here": write_unigram,
+    "MPNet's, learnt here": lambda folder: write(MpnetTokenizer.train(TRAINING, 300, True), folder),
+    "byte-level BPE, learnt here": lambda folder: write(
+        ByteBpeTokenizer.train(TRAINING, 400, True, True), folder
+    ),
+    "Unigram, learnt here": lambda folder: write(
+        UnigramTokenizer.train(TRAINING, 200, True), folder
+    ),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -112,10 +102,9 @@ def test_new_words_are_one_token_and_all_other_words_keep_theirs(
         assert [new.vocabulary[index] for index in after] == ["cytokine", "##s"]
 
 
-def test_each_new_word_of_unigram_is_taken(tmp_path: Path) -> None:
+def test_each_new_word_of_unigram_is_taken() -> None:
     """Its score is that of the pieces that the word had, which begin it."""
-    write_unigram(tmp_path / "old")
-    old = read_tokenizer(tmp_path / "old")
+    old = UnigramTokenizer.train(TRAINING, 200, True)
     words = useful_words(old, Counter(10 * " ".join(TRAINING).split()), 100)
     assert len(words) > 5 and "marker," in words
     new = with_entries(old, entries_of(old, words))

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.corpus.test_tokenizers import ours as ours
+from tests.corpus.test_tokenizers import theirs as theirs
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.models.layout import Layout
@@ -182,7 +183,7 @@ def test_only_a_gpu_has_it():
     assert list(batch_loader([1, 2])) == [1, 2]
 
 
-transformers = pytest.importorskip("transformers")
+# Byte-level BPE, against transformers
 
 FIRST = ["The cat sat on the  mat.", "Naïve café \U0001f600", "", "a b c d e f g h i j k l m"]
 SECOND = [
@@ -195,20 +196,6 @@ PASSAGE = (
     "The café's cat \U0001f600  sat on 3.5 mats. A dog, naïve as it was, ran. The end of it all"
     " came soon after."
 )
-
-
-@pytest.fixture(params=[False, True], ids=["as released", "prefixed"])
-def ours(request: pytest.FixtureRequest) -> ByteBpeTokenizer:
-    return ByteBpeTokenizer.train([*FIRST, *SECOND, PASSAGE] * 4, 380, False, request.param)
-
-
-@pytest.fixture
-def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
-    for name in ("vocab.json", "merges.txt"):
-        (tmp_path / name).write_bytes(ours.files()[name])
-    return transformers.RobertaTokenizerFast.from_pretrained(
-        str(tmp_path), add_prefix_space=ours.add_prefix_space
-    )
 
 
 def rows_of(rows: TokenSequences) -> list[list[int]]:

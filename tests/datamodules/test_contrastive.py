@@ -11,19 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tests.datamodules.test_labelled import TASK
-from tests.parts import contrastive_data
+from tests.parts import PAIRS, contrastive_data, ready
 from tests.screens import refuses
 
 from clozelab.checks.subject import ERROR, OK, Finding
 from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-    TrainingPlan,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingBatches
 from clozelab.tasks.contrast import COMMON
 
 ROWS = [
@@ -41,20 +35,16 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
     (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
 
     def build(*columns: str, **changes: Any) -> FinetuningDataModule:
-        plan = TrainingPlan(4, 1, 1, None, 1, 0)
         inputs = TaskInputs("x", tmp_path, tmp_path / "cache", tokenizer, 64)
-        settings = {
+        settings = PAIRS | {
             "train_file": "train.jsonl",
             "validation_file": "dev.tsv",
-            "text_columns": ["first", "second"],
             "label_column": "score",
             "numeric_labels": True,
-            "labels": None,
-            "id_column": None,
-            "pairs": "apart",
             "train_columns": columns,
+            "max_seq_length": 16,
         }
-        return contrastive_data(inputs=inputs, plan=plan, **(TASK | settings | changes))
+        return contrastive_data(inputs=inputs, **(settings | changes))
 
     return build
 
@@ -63,8 +53,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Any:
 def test_an_examples_texts_are_neighbours_in_the_batch(
     make: Any, tokenizer: WordPieceTokenizer, columns: tuple[str, ...]
 ) -> None:
-    data = make(*columns)
-    data.setup()
+    data = ready(make(*columns))
     assert (len(data.train), len(data.validation), data.total_steps) == (12, 3, 3)
     assert data.validation.labels.tolist() == [5, 3, 0]
     seen = []
@@ -102,8 +91,7 @@ def test_batches_are_drawn_without_regard_to_length(make: Any, tmp_path: Path) -
     texts = [" ".join(["cat"] * number) for number in draw.integers(1, 40, 600)]
     rows = [json.dumps({"text": text, "same": text}) for text in texts]
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
-    data = make("text", "same")
-    data.setup()
+    data = ready(make("text", "same"))
     lengths = data.train_sequences.lengths
 
     def epoch(number: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
@@ -123,16 +111,14 @@ def test_batches_are_drawn_without_regard_to_length(make: Any, tmp_path: Path) -
     assert first == epoch(0) != second
     parts = zip(epoch(0, 0, 2), epoch(0, 1, 2), strict=True)
     assert [sorted(a + b) for a, b in parts] == [sorted(batch) for batch in first]
-    grouped = make("text", "same", groups_by_length=True)
-    grouped.setup()
+    grouped = ready(make("text", "same", groups_by_length=True))
     assert grouped.fingerprint == data.fingerprint, "the same sequences, in other batches"
     data = grouped
     assert share_within(epoch(0)) < 0.1
 
 
 def test_the_baseline_is_the_share_of_common_words(make: Any) -> None:
-    data = make("text", "same")
-    data.setup()
+    data = ready(make("text", "same"))
     shares = [1.0, 1 / 3, 0.0]
     expected = stats.spearmanr(shares, [5, 3, 0]).statistic
     assert data.baselines[COMMON]["spearman"] == pytest.approx(expected)
@@ -148,22 +134,10 @@ def test_other_columns_are_other_sequences(make: Any) -> None:
 @pytest.mark.parametrize(
     ("columns", "changes", "reason"),
     [
-        (("text",), {}, "train_columns=['text']: name two columns (text, and what"),
-        (
-            ("text", "same", "other", "text"),
-            {},
-            "train_columns=['text', 'same', 'other', 'text']: name two",
-        ),
-        (
-            ("text", "same"),
-            {"pairs": "joint"},
-            "task.data.pairs=joint: this task reads pairs apart",
-        ),
-        (
-            ("text", "same"),
-            {"numeric_labels": False},
-            "texts that belong together are validated by numbers",
-        ),
+        (("text",), {}, "train_columns=['text']: name two columns"),
+        (("text", "same", "other", "text"), {}, "'same', 'other', 'text']: name two columns"),
+        (("text", "same"), {"pairs": "joint"}, "pairs=joint: this task reads pairs apart"),
+        (("text", "same"), {"numeric_labels": False}, "are validated by numbers"),
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from tests.screens import shows
-from torch import nn
 
 from clozelab.assembly.passes import passes
 from clozelab.assembly.pretraining import log_passes
@@ -29,6 +28,8 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+
+Make = Callable[..., CorpusDataModule]
 
 PHASES = [
     {"seq_length": 16, "steps": 5, "global_batch_size": 12, "micro_batch_size": 4},
@@ -93,7 +94,7 @@ def corpus() -> Any:
 
 
 @pytest.fixture
-def make(corpus: Any) -> Callable[..., CorpusDataModule]:
+def make(corpus: Any) -> Make:
     """make(objective, **other arguments) -> datamodule of the small corpus."""
 
     def build(objective: Objective = MLM_NSP, **changes: Any) -> CorpusDataModule:
@@ -108,6 +109,23 @@ def make(corpus: Any) -> Callable[..., CorpusDataModule]:
         return CorpusDataModule(corpus, [objective] * len(arguments["phases"]), **arguments)
 
     return build
+
+
+WEIGHTS = [{}, {"books": 3.0, "wiki": 1.0}]
+STREAMS: dict[str, dict[str, Any]] = {
+    "pairs": {},
+    "windows": {
+        "objective": Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None)
+    },
+    "released": {"objective": RELEASED},
+    "weighted": {"source_weights": WEIGHTS},
+}
+
+
+@pytest.fixture(params=STREAMS)
+def make_any(request: pytest.FixtureRequest, make: Make) -> Make:
+    """As `make`, for each kind of stream."""
+    return partial(make, **STREAMS[request.param])
 
 
 def fingerprint(batch: dict[str, Any]) -> tuple[Any, ...]:
@@ -148,7 +166,7 @@ def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(rows[slot // slots], slot % slots, label) for slot, label in pairs]
 
 
-def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
+def test_steps_and_micro_batches(make: Make) -> None:
     steps = list(make().train_dataloader())
     assert len(steps) == 8
     assert batch_sizes(steps) == [[4, 4, 4]] * 5 + [[8]] * 3
@@ -160,20 +178,11 @@ def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
     assert batch_sizes(uneven.train_dataloader()) == [[4, 4, 2]]
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None), RELEASED],
-)
-def test_ranks_and_micro_batches_cut_the_same_global_batch(
-    make: Callable[..., CorpusDataModule], objective: Objective
-) -> None:
-    whole = make(
-        objective, phases=[{**phase, "micro_batch_size": 12} for phase in PHASES]
-    ).train_stream(0, 0, 1)
+def test_ranks_and_micro_batches_cut_the_same_global_batch(make_any: Make) -> None:
+    phases = [{**phase, "micro_batch_size": 12} for phase in PHASES]
+    whole = make_any(phases=phases).train_stream(0, 0, 1)
     for world_size in (1, 2, 4):
-        ranks = [
-            list(make(objective).train_stream(0, rank, world_size)) for rank in range(world_size)
-        ]
+        ranks = [list(make_any().train_stream(0, rank, world_size)) for rank in range(world_size)]
         for number, step in enumerate(whole):
             parts = []
             for rank in ranks:
@@ -182,50 +191,36 @@ def test_ranks_and_micro_batches_cut_the_same_global_batch(
             assert [*chain(*map(predictions_of, parts))] == predictions_of(step[0])
 
 
-def test_same_seed_same_stream_and_other_seed_another(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_same_seed_same_stream_and_other_seed_another(make: Make) -> None:
     first = stream_fingerprint(make().train_dataloader())
     assert stream_fingerprint(make().train_dataloader()) == first
     assert stream_fingerprint(make(seed=2).train_dataloader()) != first
 
 
-@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
-@pytest.mark.parametrize("start_step", [1, 4, 5, 7, 8])
-def test_a_stream_starts_anywhere(
-    make: Callable[..., CorpusDataModule], start_step: int, objective: Objective
-) -> None:
-    whole = stream_fingerprint(make(objective).train_dataloader())
-    assert stream_fingerprint(make(objective).train_stream(start_step, 0, 1)) == whole[start_step:]
+def test_a_stream_starts_anywhere(make_any: Make) -> None:
+    whole = stream_fingerprint(make_any().train_dataloader())
+    for start_step in (1, 4, 5, 7, 8):
+        stream = make_any().train_stream(start_step, 0, 1)
+        assert stream_fingerprint(stream) == whole[start_step:]
 
 
-@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 def test_steps_found_one_by_one_are_the_same(
-    make: Callable[..., CorpusDataModule], objective: Objective, monkeypatch: pytest.MonkeyPatch
+    make_any: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = stream_fingerprint(make(objective).train_dataloader())
+    whole = stream_fingerprint(make_any().train_dataloader())
     monkeypatch.setattr("clozelab.datamodules.corpus.INSTANCES_AHEAD", 1)
-    stream = make(objective).train_stream(0, 0, 1)
+    stream = make_any().train_stream(0, 0, 1)
     assert stream_fingerprint(stream) == whole
     # In any order, too.
     backwards = [stream.micro_batches(step) for step in reversed(range(8))]
     assert stream_fingerprint(reversed(backwards)) == whole
 
 
-@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
-def test_workers_change_nothing(
-    make: Callable[..., CorpusDataModule], objective: Objective
-) -> None:
-    whole = stream_fingerprint(make(objective).train_dataloader())
-    assert stream_fingerprint(make(objective, num_workers=2).train_dataloader()) == whole
-
-
-@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
-def test_a_stream_can_be_sent_to_a_process(
-    make: Callable[..., CorpusDataModule], objective: Objective
-) -> None:
-    stream = make(objective).train_stream(0, 0, 1)
-    assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == stream_fingerprint(stream)
+def test_workers_and_other_processes_change_nothing(make_any: Make) -> None:
+    stream = make_any().train_stream(0, 0, 1)
+    whole = stream_fingerprint(stream)
+    assert stream_fingerprint(make_any(num_workers=2).train_dataloader()) == whole
+    assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == whole
 
 
 def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
@@ -243,9 +238,7 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     return seen
 
 
-def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(make: Make) -> None:
     size = len(make().instances("train", 16))
     phases = [
         {"seq_length": 32, "steps": 3, "global_batch_size": 7, "micro_batch_size": 7},
@@ -257,9 +250,7 @@ def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(
     assert instance_counts(stream, range(3, 3 + 2 * size)) == dict.fromkeys(range(size), 2)
 
 
-def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(make: Make) -> None:
     phases = [{"seq_length": 64, "steps": 2, "global_batch_size": 150, "micro_batch_size": 50}]
     module = make(phases=phases)
     size = len(module.instances("train", 64))
@@ -269,9 +260,7 @@ def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(
     assert [len(step) for step in module.train_stream(0, 0, 1)] == [3, 3]
 
 
-def test_validation_rows_are_the_same_for_every_seed_and_phase(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_validation_rows_are_the_same_for_every_seed_and_phase(make: Make) -> None:
     first = [fingerprint(batch) for batch in make().val_dataloader()]
     other = make(
         seed=9,
@@ -285,9 +274,7 @@ def test_validation_rows_are_the_same_for_every_seed_and_phase(
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-def test_validation_is_shared_over_ranks_without_duplicates(
-    make: Callable[..., CorpusDataModule], world_size: int
-) -> None:
+def test_validation_is_shared_over_ranks_without_duplicates(make: Make, world_size: int) -> None:
     module = make(validation_instances=31)
     streams = [module.validation_stream(rank, world_size) for rank in range(world_size)]
     parts = [*chain(*(stream.phases[0][2] for stream in streams))]
@@ -300,15 +287,13 @@ def test_validation_is_shared_over_ranks_without_duplicates(
     assert all(len(part) for part in parts)
 
 
-def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule]) -> None:
+def test_fewer_held_out_rows_than_asked_for(make: Make) -> None:
     module = make(validation_instances=10**6)
     total = sum(batch["layout"].batch_size for batch in module.val_dataloader())
     assert total == len(module.instances("validation", 24))
 
 
-def test_held_out_labels_are_what_the_loss_is_over(
-    make: Callable[..., CorpusDataModule], corpus: Any
-) -> None:
+def test_held_out_labels_are_what_the_loss_is_over(make: Make, corpus: Any) -> None:
     """All but [SEP], whose place a left-to-right model can count out."""
     data = make(
         Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
@@ -322,9 +307,7 @@ def test_held_out_labels_are_what_the_loss_is_over(
 
 
 def test_documents_that_spoil_next_sentence_prediction_are_told(
-    make: Callable[..., CorpusDataModule],
-    corpus: Any,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One document with nearly all of the text finds no other one to draw from."""
     make().instances("train", 16)
@@ -362,66 +345,10 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     shows(caplog.text, "train split at seq_length 16: source books has a single")
 
 
-class Recorder(LightningModule):
-    """Takes optimizer steps by hand and writes down what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.weight = nn.Parameter(torch.zeros(()))
-        self.steps: list[list[tuple[Any, ...]]] = []
-        self.validated = 0
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def training_step(self, micro_batches: list[dict[str, Any]], batch_index: int) -> None:
-        self.steps.append([fingerprint(micro) for micro in micro_batches])
-        self.manual_backward(self.weight * 1.0)
-        self.optimizers().step()
-
-    def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
-        self.validated += batch["layout"].batch_size
-
-
-def fit(
-    module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, checkpoint: Path | None
-) -> Trainer:
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=max_steps,
-        max_epochs=-1,
-        val_check_interval=2,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
-    trainer.fit(module, data, ckpt_path=checkpoint)
-    return trainer
-
-
-def test_lightning_stops_and_goes_on_at_the_same_step(
-    make: Callable[..., CorpusDataModule], tmp_path: Path
-) -> None:
-    whole = stream_fingerprint(make().train_dataloader())
-    first = Recorder()
-    trainer = fit(first, make(), tmp_path, 3, None)
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    second = Recorder()
-    trainer = fit(second, make(), tmp_path, 8, tmp_path / "last.ckpt")
-    assert first.steps + second.steps == whole
-    assert trainer.global_step == 8
-    assert first.validated == 40
-
-
 # What is refused
 
 
-def test_fewer_validation_instances_than_devices(make: Callable[..., CorpusDataModule]) -> None:
+def test_fewer_validation_instances_than_devices(make: Make) -> None:
     with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
         make(validation_instances=4).validation_stream(0, 8)
 
@@ -434,23 +361,14 @@ def test_fewer_validation_instances_than_devices(make: Callable[..., CorpusDataM
     ],
 )
 def test_a_split_without_pairs(
-    make: Callable[..., CorpusDataModule],
-    corpus: Any,
-    split: str,
-    num_documents: int,
-    sentence: str,
+    make: Make, corpus: Any, split: str, num_documents: int, sentence: str
 ) -> None:
     setattr(corpus, split, make_shards(num_documents, 0))
     with pytest.raises(ValueError, match=sentence):
         make().setup("fit")
 
 
-WEIGHTS = [{}, {"books": 3.0, "wiki": 1.0}]
-
-
-def test_weights_of_one_phase_leave_the_other_as_it_is(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_weights_of_one_phase_leave_the_other_as_it_is(make: Make) -> None:
     plain = stream_fingerprint(StepStream(make().bound_phases(), 0, 0, 1))
     nothing = make(source_weights=[{}, {}])
     assert stream_fingerprint(StepStream(nothing.bound_phases(), 0, 0, 1)) == plain
@@ -461,9 +379,7 @@ def test_weights_of_one_phase_leave_the_other_as_it_is(
 
 
 @pytest.mark.parametrize("input", [FullSentences(), SegmentPairs(0.5, "corpus")])
-def test_a_weighted_phase_reads_its_shares(
-    make: Callable[..., CorpusDataModule], corpus: Any, input: Any
-) -> None:
+def test_a_weighted_phase_reads_its_shares(make: Make, corpus: Any, input: Any) -> None:
     # As prepared corpora have it: one source behind the other, so that windows are of one.
     corpus.train = replace(corpus.train, document_source=np.repeat(np.uint8([0, 1]), 10))
     objective = Objective(input=input, token=MLM, pair=None)
@@ -477,9 +393,7 @@ def test_a_weighted_phase_reads_its_shares(
     assert share == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_phase_reads_nothing_of_a_source_with_weight_0(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_a_phase_reads_nothing_of_a_source_with_weight_0(make: Make) -> None:
     data = make(source_weights=[{}, {"wiki": 1.0, "books": 0.0}])
     sources = []
     for bound in data.bound_phases():
@@ -488,27 +402,7 @@ def test_a_phase_reads_nothing_of_a_source_with_weight_0(
     assert sources == [{0, 1}, {0}]
 
 
-def test_weighted_steps_are_the_same_for_ranks_workers_and_after_a_stop(
-    make: Callable[..., CorpusDataModule],
-) -> None:
-    def phases() -> Any:
-        return make(source_weights=WEIGHTS).bound_phases()
-
-    whole = list(StepStream(phases(), 0, 0, 1))
-    resumed = stream_fingerprint(StepStream(phases(), 6, 0, 1))
-    assert stream_fingerprint(whole[6:]) == resumed
-    copies = stream_fingerprint(StepStream(pickle.loads(pickle.dumps(phases())), 0, 0, 1))
-    assert copies == stream_fingerprint(whole)
-    # Two ranks of four instances have the eight of one.
-    ranks = [list(StepStream(phases(), 5, rank, 2)) for rank in range(2)]
-    for number, step in enumerate(whole[5:]):
-        of_ranks = [*ranks[0][number], *ranks[1][number]]
-        assert list(chain(*map(rows_of, of_ranks))) == list(chain(*map(rows_of, step)))
-
-
-def test_weights_that_cannot_be_kept_are_refused_before_training(
-    make: Callable[..., CorpusDataModule],
-) -> None:
+def test_weights_that_cannot_be_kept_are_refused_before_training(make: Make) -> None:
     with pytest.raises(
         ValueError, match=r"source wiki with weight 1e-09 .* less than one of 65,536"
     ):
@@ -519,10 +413,7 @@ def test_weights_that_cannot_be_kept_are_refused_before_training(
 
 @pytest.mark.parametrize("weights", [(), WEIGHTS])
 def test_words_are_counted_as_they_are_read(
-    make: Callable[..., CorpusDataModule],
-    corpus: Any,
-    weights: Any,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, corpus: Any, weights: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Twice as many words as tokens in wiki, half as many in books.
     manifest = {"words": {"wiki": {"words": 60, "tokens": 30}, "books": {"words": 9, "tokens": 18}}}
@@ -549,9 +440,7 @@ def test_words_are_counted_as_they_are_read(
     assert passes(tokens, corpus.train.num_tokens)[0] in caplog.text
 
 
-def test_a_corpus_that_counts_no_words_says_so(
-    make: Callable[..., CorpusDataModule], corpus: Any
-) -> None:
+def test_a_corpus_that_counts_no_words_says_so(make: Make, corpus: Any) -> None:
     whole = PreparedCorpus(Path("c"), {}, corpus.tokenizer, corpus.train, corpus.validation)
     with pytest.raises(ValueError, match="c does not count its words; delete the prepared corpus"):
         whole.words_per_token()

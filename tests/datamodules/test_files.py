@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from tests.screens import shows
+from tests.screens import refuses, shows
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.datamodules.files import baselines_of, require_file
@@ -147,11 +147,6 @@ def test_large_content_is_written_into_the_folder_itself(tmp_path: Path) -> None
     assert len(calls) == 1
     assert calls[0].parent == folder.parent  # the same file system: renamed, not copied
     assert np.load(folder / "layer.npy", mmap_mode="r").tolist() == list(range(7))
-    content = bytearray((folder / "layer.npy").read_bytes())
-    content[-1] ^= 1
-    (folder / "layer.npy").write_bytes(content)
-    cached_folder(folder, write)
-    assert len(calls) == 2
 
 
 def test_who_comes_later_waits(tmp_path: Path) -> None:
@@ -204,17 +199,14 @@ def test_a_small_file_may_repeat_itself(tmp_path: Path) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        r"benchmark file not found: /\S+/glue/RTE/train\.tsv\n",
-        r"expected layout: data_dir/glue/RTE/train\.tsv",
-        r"how to get it: RTE\.zip of the benchmark's page",
-    ],
-)
-def test_a_missing_file_says_where_and_what_to_do(tmp_path: Path, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_a_missing_file_says_where_and_what_to_do(tmp_path: Path) -> None:
+    with refuses("benchmark file not found") as refused:
         require_file(tmp_path, "glue/RTE/train.tsv", "RTE.zip of the\n benchmark's page")
+    shows(
+        refused.value,
+        f"{tmp_path}/glue/RTE/train.tsv expected layout: data_dir/glue/RTE/train.tsv",
+        "how to get it: RTE.zip of the benchmark's page",
+    )
 
 
 def test_a_damaged_zstd_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.parts import contrastive_data, data_of, labelled_data, squad_data
+from tests.parts import PAIRS, TEXTS, contrastive_data, data_of, labelled_data, squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
@@ -36,20 +36,8 @@ RETRIEVAL = {
     "temperature": 0.05,
     "sizes": None,
 }
-QUESTIONS = {
-    "with_unanswerable": False,
-    "doc_stride": 8,
-    "max_query_length": 8,
-    "train_extra": [],
-}
-SCORED = {
-    "text_columns": ["first", "second"],
-    "label_column": "score",
-    "numeric_labels": True,
-    "labels": None,
-    "positive_label": None,
-    "pairs": "apart",
-}
+QUESTIONS = {"with_unanswerable": False, "doc_stride": 8, "max_query_length": 8, "train_extra": []}
+SCORED = PAIRS | {"label_column": "score", "numeric_labels": True}
 
 
 def settings(folder: Path, *, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -60,11 +48,7 @@ def settings(folder: Path, *, seed: int = 0, **changes: Any) -> dict[str, Any]:
         "train_file": "train.jsonl",
         "validation_file": None,
         "validation_fraction": 0.2,
-        "validation_seed": 1,
-        "test_files": {},
-        "how_to_get": "",
         "max_seq_length": 32,
-        "evaluation_tokens": 512,
     }
     return common | changes
 
@@ -109,8 +93,11 @@ def test_folds_are_of_the_rows_that_validation_reads(tmp_path: Path) -> None:
         rows.append({"query": f"q {number}", "passage": f"p {number}", "negative": negative})
     write_rows(tmp_path / "train.jsonl", rows)
     validated: Counter[str] = Counter()
+    sources = set()
     for seed in range(5):
         data = retrieval_data(tmp_path, seed=seed, validation_folds=5)
+        assert data.facts["held_out"] == {"folds": 5, "seed": 1, "number": seed}
+        sources.add(data.source_fingerprint)
         held_out = set(ids_of(data, "validation"))
         trained = set(ids_of(data, "training"))
         assert len(held_out) == 24 and not held_out & trained
@@ -118,6 +105,9 @@ def test_folds_are_of_the_rows_that_validation_reads(tmp_path: Path) -> None:
         assert data.overlap.num_seen == 0
         validated.update(held_out)
     assert set(validated.values()) == {1} and len(validated) == 120
+    assert len(sources) == 1, "tables compare runs of equal data: the seed alone tells folds apart"
+    with pytest.raises(ValueError, match="for a task without a validation file"):
+        retrieval_data(tmp_path, validation_file="train.jsonl", validation_folds=5)
 
 
 def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:
@@ -125,12 +115,10 @@ def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:
     rows = [{"text": f"t {n}", "label": "b" if n % 2 else "a"} for n in range(60)]
     rows[7]["label"] = "rare"
     write_rows(tmp_path / "train.jsonl", rows)
-    texts = {"text_columns": ["text"], "label_column": "label", "numeric_labels": False}
-    texts |= {"labels": None, "positive_label": None}
     num_examples = []
     for seed in range(5):
-        given: dict[str, Any] = texts | settings(tmp_path, seed=seed, validation_folds=5)
-        data = read(labelled_data(**given))
+        given = settings(tmp_path, seed=seed, validation_folds=5)
+        data = read(labelled_data(**TEXTS, **given))
         assert data.target.classes == ["a", "b", "rare"]
         num_examples.append(int((data.train.labels == 2).sum()))
         assert data.baselines  # a bag of words that has not seen the class guesses another
@@ -242,19 +230,10 @@ def write_labelled(path: Path, name: str, number: int = 40) -> None:
     write_rows(path, rows)
 
 
-LABELLED = {
-    "text_columns": ["text"],
-    "label_column": "label",
-    "labels": None,
-    "numeric_labels": False,
-    "positive_label": None,
-}
-
-
 def test_further_validation_files_are_compared_too(tmp_path: Path) -> None:
     for name in ("train", "dev", "other"):
         write_labelled(tmp_path / f"{name}.jsonl", name)
-    given = settings(tmp_path, validation_file="dev.jsonl") | LABELLED
+    given = settings(tmp_path, validation_file="dev.jsonl") | TEXTS
     read(labelled_data(extra_validation_files={"more": "other.jsonl"}, **given))
     with pytest.raises(ValueError, match=r"name another task.data.extra_validation_files.same "):
         read(labelled_data(extra_validation_files={"same": "train.jsonl"}, **given))
@@ -263,7 +242,7 @@ def test_further_validation_files_are_compared_too(tmp_path: Path) -> None:
 def test_baselines_are_of_the_label_and_the_scores_asked_for(tmp_path: Path) -> None:
     write_labelled(tmp_path / "train.jsonl", "a", 91)
     write_labelled(tmp_path / "dev.jsonl", "b", 33)
-    given = settings(tmp_path, validation_file="dev.jsonl") | LABELLED
+    given = settings(tmp_path, validation_file="dev.jsonl") | TEXTS
 
     def scores(**changes: Any) -> dict[str, float]:
         (of_words,) = read(labelled_data(**(given | changes))).baselines.values()

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas
 import pytest
+from tests.datamodules.test_squad import question, rows_of, unanswerable
 from tests.screens import refuses, shows
 
 from clozelab.datamodules.files import HubSource, hub_files
@@ -28,6 +30,9 @@ from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.tables import TableFormat, TextExamples
 
 datasets = pytest.importorskip("datasets")
+SENTENCES = datasets.Features(
+    {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
+)
 WORDS = ["a", 'quote "here', "Zürich", "it 's", "don't", "1,2", "#", "x  y"]
 CLASSES = {
     "cola": ["unacceptable", "acceptable"],
@@ -147,67 +152,21 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
     assert hub_files(source, tmp_path / "cache") == folder and len(asked) == number
 
 
-@pytest.mark.shared
-def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path) -> None:
-    """RTE, read from its own files and by way of the hub's columns."""
-    settings = task("rte")
-    data, names = settings["data"], CLASSES["rte"]
-    layout = TableFormat(data["text_columns"], "label", data["id_column"])
-    splits = {}
-    for file, split in (("train_file", "train"), ("validation_file", "validation")):
-        rows = read(layout, shared_dir / "data" / data[file])
-        labels = [names.index(one) for one in rows.labels or []]
-        columns = {
-            "sentence1": [texts[0] for texts in rows.texts],
-            "sentence2": [texts[1] for texts in rows.texts],
-            "label": labels,
-            "idx": [int(i) for i in rows.ids],
-        }
-        splits[split] = columns
-    splits["test"] = {column: values[:3] for column, values in splits["train"].items()} | {
-        "label": [-1] * 3
-    }
-    text = datasets.Value("string")
-    features = {"sentence1": text, "sentence2": text, "label": datasets.ClassLabel(names=names)}
-    hub(
-        "nyu-mll/glue",
-        "rte",
-        splits,
-        datasets.Features({**features, "idx": datasets.Value("int32")}),
-    )
-    folder = hub_files(HubSource.from_task(settings), tmp_path / "cache")
-    for file in ("train_file", "validation_file"):
-        both = [read(layout, base / data[file]) for base in (folder, shared_dir / "data")]
-        assert both[0] == both[1]
-
-
 @pytest.mark.parametrize("name", ["squad_v1", "squad_v2"])
 def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
-    passages = ["Ann was in Oslo.", "Bob went to Rome and on."]
-    official = {"data": [{"title": "T", "paragraphs": []}, {"title": "U", "paragraphs": []}]}
-    rows: dict[str, list[Any]] = {
-        key: [] for key in ("id", "title", "context", "question", "answers")
-    }
-    for article, context, text in (
-        ("T", 0, "Oslo"),
-        ("T", 0, "Ann"),
-        ("T", 1, "Rome"),
-        ("U", 1, None),
+    oslo = [question("q0", "Oslo", 11), question("q1", "Ann", 0)]
+    rome = [question("q2", "Rome", 12)]
+    none = [unanswerable("q3")] if name == "squad_v2" else []
+    articles = []
+    for title, passages in (
+        ("T", {"Ann was in Oslo.": oslo, "Bob went to Rome and on.": rome}),
+        ("U", {"Nobody went.": none}),
     ):
-        if text is None and name == "squad_v1":
-            continue
-        passage, key = passages[context], f"q{len(rows['id'])}"
-        answers = [{"text": text, "answer_start": passage.index(text)}] * 2 if text else []
-        found = {
-            "text": [one["text"] for one in answers],
-            "answer_start": [one["answer_start"] for one in answers],
-        }
-        for column, value in zip(rows, (key, article, passage, "Who?", found), strict=True):
-            rows[column].append(value)
-        paragraphs = official["data"][article == "U"]["paragraphs"]
-        if not paragraphs or paragraphs[-1]["context"] != passage:  # type: ignore[index]
-            paragraphs.append({"context": passage, "qas": []})  # type: ignore[attr-defined]
-        paragraphs[-1]["qas"].append({"id": key, "question": "Who?", "answers": answers})
+        paragraphs = [{"context": context, "qas": asked} for context, asked in passages.items()]
+        articles.append({"title": title, "paragraphs": paragraphs})
+    official = tmp_path / "official.json"
+    official.write_text(json.dumps({"data": articles}))
+    rows = pandas.DataFrame(rows_of(official)).to_dict("list")
     settings = task(name)
     text_value = datasets.Value("string")
     answers_value = {
@@ -225,13 +184,12 @@ def test_squad(hub: Any, tmp_path: Path, name: str) -> None:
         settings["data"]["validation_file"],
     ]
     folder = hub_files(source, tmp_path / "cache")
-    (tmp_path / "official.json").write_text(json.dumps(official))
     with_unanswerable = settings["data"]["with_unanswerable"]
     for file in source.files:
         for for_training in (True, False):
             both = [
                 read_squad(path, for_training=for_training, with_unanswerable=with_unanswerable)
-                for path in (folder / file, tmp_path / "official.json")
+                for path in (folder / file, official)
             ]
             assert both[0] == both[1]
 
@@ -270,11 +228,8 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
 
 
 def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    features = datasets.Features(
-        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
-    )
     rows = {"sentence": ["a\tb\nc", "d"], "label": [0, 1]}
-    hub("nyu-mll/glue", "sst2", {"train": rows, "validation": rows, "test": rows}, features)
+    hub("nyu-mll/glue", "sst2", {"train": rows, "validation": rows, "test": rows}, SENTENCES)
     folder = hub_files(HubSource.from_task(task("sst2")), tmp_path / "cache")
     assert (
         folder / "glue/SST-2/train.tsv"
@@ -310,13 +265,13 @@ def test_lists_of_classes_keep_their_names(hub: Any, tmp_path: Path) -> None:
     assert open_table(folder / "test.parquet").columns == ["sentence"]
 
 
-def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [-1, None])
+def test_a_row_without_a_class_is_not_the_last_class(
+    hub: Any, tmp_path: Path, last: int | None
+) -> None:
     """SNLI says -1 where annotators did not agree."""
-    features = datasets.Features(
-        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
-    )
-    good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
-    hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
+    good, bad = ({"sentence": ["a", "b"], "label": [0, label]} for label in (1, last))
+    hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, SENTENCES)
     source = replace(HubSource.from_task(task("sst2")), labels=("negative", "positive"))
     with refuses("dev.tsv: 1 rows have a class such as -1, outside of ('negative',"):
         hub_files(source, tmp_path / "cache")
@@ -339,17 +294,6 @@ def test_a_cell_that_holds_nothing_is_no_text(hub: Any, tmp_path: Path) -> None:
         source = HubSource("me/mine", "all", REVISION, kind, {"x": "train"}, names, *settings)
         lines = (hub_files(source, tmp_path / "cache") / "x").read_text().split("\n")
         assert lines[1:4] == [mark.join(cells) for cells in TEXT_CELLS]
-
-
-def test_a_row_without_a_class_is_refused(hub: Any, tmp_path: Path) -> None:
-    features = datasets.Features(
-        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])}
-    )
-    rows = {"sentence": ["a", "b"], "label": [0, None]}
-    hub("nyu-mll/glue", "sst2", dict.fromkeys(("train", "validation", "test"), rows), features)
-    source = replace(HubSource.from_task(task("sst2")), labels=("negative", "positive"))
-    with refuses("train.tsv: 1 rows have a class such as -1, outside of ('negative',"):
-        hub_files(source, tmp_path / "cache")
 
 
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,14 +328,8 @@ def test_other_columns_are_an_error(hub: Any, tmp_path: Path) -> None:
         (["task=codah"], "task 'codah' has no source on the hub"),
         (["task=swag"], r"task.hub.revision=None is no commit of allenai/swag: give one"),
         (["task=sst2", "task.hub.revision=main"], "task.hub.revision='main' is no commit"),
-        (
-            ["task=sst2", "task.hub.format=json"],
-            "task.hub.format=json: choose one of tsv, csv, parquet, squad",
-        ),
-        (
-            ["task=sst2", "+task.hub.branch=x"],
-            "task.hub: branch unknown or missing; it takes splits, columns",
-        ),
+        (["task=sst2", "task.hub.format=json"], "task.hub.format=json: choose one of tsv, csv"),
+        (["task=sst2", "+task.hub.branch=x"], "task.hub: branch unknown or missing; it takes"),
     ],
 )
 def test_a_source_that_cannot_be(overrides: list[str], sentence: str) -> None:

@@ -139,29 +139,19 @@ def test_lengths_are_those_of_the_sources_that_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meanings"),
+    ("name", "key", "swapped"),
     [
-        (
-            "mlm_nsp",
-            {
-                0: "next_sentence_label 0: the second segment follows the first",
-                1: "next_sentence_label 1: the second segment is of another document",
-            },
-        ),
-        (
-            "mlm_sop",
-            {
-                0: "sentence_order_label 0: the second segment follows the first",
-                1: "sentence_order_label 1: the two segments are swapped",
-            },
-        ),
+        ("mlm_nsp", "next_sentence_label", "the second segment is of another document"),
+        ("mlm_sop", "sentence_order_label", "the two segments are swapped"),
     ],
 )
-def test_pairs_have_their_labels(name: str, meanings: dict[int, str]) -> None:
+def test_pairs_have_their_labels(name: str, key: str, swapped: str) -> None:
     instances, batch = shown_and_trained(objective(name))
-    labels = batch[meanings[0].split()[0]].tolist()
+    labels = batch[key].tolist()
     assert set(labels) == {0, 1}
-    assert [instance.pair for instance in instances] == [meanings[label] for label in labels]
+    meanings = ["the second segment follows the first", swapped]
+    expected = [f"{key} {label}: {meanings[label]}" for label in labels]
+    assert [instance.pair for instance in instances] == expected
     assert all(len(instance.segments) == 2 for instance in instances)
     assert [instance.source for instance in instances] == [
         TRAIN.source_names[source] for source in batch["source"].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,6 @@ def test_an_empty_label_is_counted_with_its_lines(tmp_path: Path, kind: str) -> 
     one[3] = ""
     with refuses(f"x.{kind}:{first + 3}: label is empty: give each row one label"):
         read(write(tmp_path, kind, one), names=["1", "2"])
-
-
-def test_the_file_of_lists(tmp_path: Path) -> None:
-    """Rows that may have several labels, one list a row."""
-    labels = [["a"], ["b"], ["a", "b"], []] * 20
-    with refuses("1: label is a list (['a']), not one text or number (20 rows, lines 1,"):
-        read(write(tmp_path, "jsonl", labels))
 
 
 def test_nan_is_a_label_where_it_is_named(tmp_path: Path) -> None:
@@ -150,23 +143,7 @@ def test_what_is_no_text_is_a_damaged_row(tmp_path: Path) -> None:
     assert (found.num_bad_rows, found.texts[0], len(found)) == (3, ("7",), 397)
 
 
-STRAY_NUL = {
-    "x.tsv": "text\tlabel\na b\ty\0es\nc d\tyes\n",
-    "x.csv": "text,label\na b,y\0es\nc d,yes\n",
-    "x.jsonl": '{"text": "a b", "label": "y\0es"}\n{"text": "c d", "label": "yes"}\n',
-}
-
-
-@pytest.mark.parametrize("name", STRAY_NUL)
-def test_a_stray_nul_makes_no_label_of_its_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    (tmp_path / name).write_text(STRAY_NUL[name])
-    assert read(tmp_path / name).labels == ["yes", "yes"]
-    assert "1 NUL characters were removed" in caplog.text
-
-
-@pytest.mark.parametrize("number", ["1_0", "infinity", "0x1", "1e999", "１"])
+@pytest.mark.parametrize("number", ["1_0", "infinity", "nan", "0x1", "1e999", "１"])
 def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         read(write(tmp_path, "tsv", ["1", number, " -.5e1 "]), expected=NUMBERS)
@@ -177,15 +154,20 @@ def test_what_only_some_readers_take_for_a_number(tmp_path: Path, number: str) -
 
 def test_a_listed_class_may_be_empty(tmp_path: Path) -> None:
     path = write(tmp_path, "csv", ["", "b"] * 4)
-    listed = TableFormat(["text"], "label").read(path, expected=ANY, listed=["", "b"])
-    assert listed.labels == ["", "b"] * 4
+    layout = TableFormat(["text"], "label")
+    assert layout.read(path, expected=ANY, listed=["", "b"]).labels == ["", "b"] * 4
+    with refuses("label is empty"):
+        layout.read(path, expected=ANY, listed=["a", "b"])
 
 
 def class_label_file(
-    folder: Path, labels: list[int], names: Sequence[str] = ("sad", "glad")
+    folder: Path,
+    labels: list[Any],
+    names: Sequence[str] = ("sad", "glad"),
+    nested: Callable[[Any], Any] = lambda feature: feature,
 ) -> Path:
-    """As the datasets library writes a column of classes."""
-    feature = {"names": list(names), "_type": "ClassLabel"}
+    """As the datasets library writes a column of classes, or of lists of them."""
+    feature = nested({"names": list(names), "_type": "ClassLabel"})
     noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     table = pyarrow.table(
         {"text": [f"text {index}" for index in range(len(labels))], "label": labels}
@@ -201,6 +183,8 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
     assert read(path, names=["glad", "sad", "other"]).labels == ["sad", "glad", "glad"]
     assert read(path, names=["0", "1"]).labels == ["0", "1", "1"]
     assert read(path, expected=NUMBERS).labels == ["0", "1", "1"]
+    with refuses("label is empty"):
+        read(class_label_file(tmp_path, [0, 1, -1]))
 
 
 @pytest.mark.parametrize(
@@ -208,11 +192,7 @@ def test_names_of_a_class_label_column(tmp_path: Path) -> None:
 )
 def test_names_of_a_column_of_lists_of_classes(tmp_path: Path, nested: Any) -> None:
     """As older and newer releases of the datasets library write it; -1 is no label."""
-    feature = nested({"names": ["sad", "glad"], "_type": "ClassLabel"})
-    noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    table = pyarrow.table({"text": ["a", "b", "c"], "label": [[1], [0, 1], []]})
-    path = tmp_path / "x.parquet"
-    parquet.write_table(table.replace_schema_metadata(noted), path)
+    path = class_label_file(tmp_path, [[1], [0, 1], []], nested=nested)
     target = SeveralClassesTarget(separator=",")
     labels = TableFormat(["text"], "label").read(path, read_cell=target.read_cell).labels
     assert labels == [("glad",), ("sad", "glad"), ()]
@@ -268,20 +248,11 @@ NO_NUMBER = [1.0, float("nan"), 0.0] * 5
 BAD_LABELS: list[tuple[str, list[Any], str]] = [
     ("jsonl", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number \(2 rows"),
     ("parquet", [["a"], ["a"]], r":1: label is a list \(\['a'\]\), not one text or number"),
-    (
-        "csv",
-        ["a", "b", "['a', 'b']"] * 3,
-        r"label is a list or an object \(\['a', 'b'\]\) \(3 rows",
-    ),
+    ("csv", ["a", "b", "['a', 'b']"] * 3, r"label is a list or an object .* \(3 rows"),
     ("jsonl", NO_NUMBER, "label is empty"),
     ("parquet", NO_NUMBER, "label is empty"),
     ("csv", NO_NUMBER, "label is empty"),
     ("jsonl", ["nan", "a", "b"], "label 'nan' is how a missing value is written"),
-    (
-        "jsonl",
-        ["caf\u00e9", "cafe\u0301", "no"],
-        r"how Unicode writes accents \(NFC and NFD\) alone",
-    ),
 ]
 
 
@@ -315,14 +286,3 @@ def test_a_list_is_a_damaged_text(tmp_path: Path) -> None:
     sentence = r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
     with pytest.raises(ValueError, match=sentence):
         read(path)
-
-
-def test_an_empty_label_beside_listed_ones(tmp_path: Path) -> None:
-    path = write(tmp_path, "csv", ["", "b"] * 4)
-    with pytest.raises(ValueError, match="label is empty"):
-        TableFormat(["text"], "label").read(path, expected=ANY, listed=["a", "b"])
-
-
-def test_the_number_of_no_class(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="label is empty"):
-        read(class_label_file(tmp_path, [0, 1, -1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from tests.parts import squad_data
+from tests.parts import ready, squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
@@ -22,13 +22,7 @@ from clozelab.datamodules.finetuning import (
     TrainingPlan,
 )
 from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
-from clozelab.tasks.passages import (
-    PassageSplit,
-    WindowSettings,
-    answer_tokens,
-    build_features,
-    max_context_flags,
-)
+from clozelab.tasks.passages import WindowSettings, answer_tokens, build_features, max_context_flags
 from clozelab.tasks.sequences import window_ranges
 
 CONTEXT = "A cat sat. A cat ran."
@@ -46,10 +40,7 @@ def unanswerable(identifier: str) -> dict[str, Any]:
 
 
 def write_articles(
-    folder: Path,
-    questions: list[dict[str, Any]],
-    context: str = CONTEXT,
-    name: str = "train.json",
+    folder: Path, questions: list[dict[str, Any]], context: str = CONTEXT, name: str = "train.json"
 ) -> Path:
     """One article of one passage."""
     article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
@@ -273,54 +264,15 @@ def test_settings_follow_the_length_of_rows(length: int) -> None:
         assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)
 
 
-def load_split(
-    path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None
-) -> tuple[PassageSplit, PassageSplit]:
-    """Training and validation split, both from one file."""
-    data = squad_data(
-        inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
-        plan=replace(PLAN, max_train_examples=largest),
-        max_seq_length=16,
-        doc_stride=4,
-        max_query_length=4,
-        **FILES,
-    )
-    data.setup()
-    return data.train, data.validation
-
-
-def write_split(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
-    questions = [question(str(i), start=4) for i in range(num_answered)]
-    questions += [unanswerable(f"n{i}") for i in range(num_unanswerable)]
-    return write_articles(folder, questions, "The cat sat.", "s.json")
-
-
-def test_cache_gives_the_same_windows_and_texts_only_for_scoring(
-    tmp_path: Path, tokenizer: WordPieceTokenizer
-) -> None:
-    path = write_split(tmp_path, 5, 0)
-    first, scoring = load_split(path, tokenizer, 3)
-    again, scored = load_split(path, tokenizer, 3)
-    assert not first.examples
-    assert (len(again), again.num_available, again.counts) == (3, 5, first.counts)
-    assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
-    assert [len(split.examples) for split in (scoring, scored)] == [5, 5]
-
-
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True
 )
-PLAN = TrainingPlan(4, 1, 1, None, 1, 0)
 FILES: dict[str, Any] = {
-    "validation_fraction": 0.1,
-    "validation_seed": 1,
     "test_files": {"test": "test.json"},
     "train_file": "s.json",
     "validation_file": "s.json",
     "train_extra": [],
     "with_unanswerable": False,
-    "how_to_get": "make it",
-    "evaluation_tokens": 100,
 }
 
 
@@ -329,13 +281,14 @@ def build_module(
     max_positions: int = 64,
     asked: str = "who",
     max_seq_length: int = 8,
+    further: Sequence[dict[str, Any]] = (),
     **changes: Any,
 ) -> FinetuningDataModule:
     questions = [question(str(i), start=8, asked=asked) for i in range(6)]
+    questions += further
     write_articles(folder, questions, "sat sat cat sat sat", "s.json")
     return squad_data(
         inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
-        plan=PLAN,
         max_seq_length=max_seq_length,
         doc_stride=2,
         max_query_length=3,
@@ -343,9 +296,19 @@ def build_module(
     )
 
 
+def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path) -> None:
+    plan = TrainingPlan(4, 1, 1, 3, 1, 0)
+    built, again = (build_module(tmp_path, plan=plan) for _ in range(2))
+    for data in (built, again):
+        data.setup()
+        assert (len(data.train), data.train.num_available) == (3, 6)
+        assert not data.train.examples and len(data.validation.examples) == 6
+    assert again.train.counts == built.train.counts
+    assert np.array_equal(again.train_sequences.input_ids, built.train_sequences.input_ids)
+
+
 def test_windows_are_the_training_examples(tmp_path: Path) -> None:
-    data = build_module(tmp_path)
-    data.setup()
+    data = ready(build_module(tmp_path))
     assert data.facts["train_examples"] == 6
     # two windows a question: tokens 0-2 and 2-4
     assert (len(data.train_sequences), data.total_steps) == (12, 3)
@@ -358,8 +321,7 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
 def test_a_short_encoder_shortens_the_question(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = build_module(tmp_path, asked="who sat who")
-    data.setup()
+    data = ready(build_module(tmp_path, asked="who sat who"))
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
     assert (
@@ -373,8 +335,7 @@ def test_a_short_encoder_shortens_the_question(
 def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     questions = [{"id": str(i), "question": "who"} for i in range(3)]
     write_articles(tmp_path, questions, "sat cat", "test.json")
-    data = build_module(tmp_path)
-    data.setup()
+    data = ready(build_module(tmp_path))
     sequences, split = data.load_test()["test"]
     assert len(split) == len(sequences) == 3
 
@@ -382,8 +343,7 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     questions = [question(str(i), "who", 0, "cat") for i in range(5)]
     write_articles(tmp_path, questions, "who sat", "extra.json")
-    data = build_module(tmp_path, train_extra=["extra.json"])
-    data.setup()
+    data = ready(build_module(tmp_path, train_extra=["extra.json"]))
     assert (data.num_first_sequences, data.first_steps) == (5, 2)
     assert (data.steps_per_epoch, data.total_steps) == (3, 5)
     assert data.evaluation_steps == [5]
@@ -402,8 +362,7 @@ def test_questions_without_answer(tmp_path: Path) -> None:
     files = {"train_file": "none.json", "validation_file": "none.json"}
     with pytest.raises(ValueError, match="no usable question"):
         build_module(tmp_path, **files).setup()
-    data = build_module(tmp_path, with_unanswerable=True, **files)
-    data.setup()
+    data = ready(build_module(tmp_path, with_unanswerable=True, **files))
     assert (
         data.train_targets["start_positions"].tolist()
         == data.train_targets["end_positions"].tolist()
@@ -483,8 +442,7 @@ def test_rows_too_short_for_any_question(tmp_path: Path) -> None:
         build_module(tmp_path, max_positions=6)
 
 
-def test_unanswerable_questions_are_another_data_set(
-    tmp_path: Path, tokenizer: WordPieceTokenizer
-) -> None:
+def test_unanswerable_questions_are_another_data_set(tmp_path: Path) -> None:
+    further = [unanswerable(f"n{number}") for number in range(4)]
     with pytest.raises(ValueError, match=r"4 questions have no answer .*needs SQuAD 1\.1"):
-        load_split(write_split(tmp_path, 5, 4), tokenizer)
+        build_module(tmp_path, further=further).setup()

@@ -132,10 +132,6 @@ def test_two_columns_of_one_name_are_refused_though_nobody_named_them(names: lis
     assert read_texts(other).items == ["x"]
 
 
-def test_keys_of_a_request_are_known() -> None:
-    refuse_unknown_keys({"text": "a", "pair": "b"}, "classify", "record 1")
-
-
 # What is refused: what is given, and a part of the sentence
 
 NO_TEXTS: list[tuple[Any, str]] = [
@@ -208,6 +204,7 @@ def test_a_dictionary_of_data_sets() -> None:
 
 
 def test_an_unknown_key_of_a_request() -> None:
+    refuse_unknown_keys({"text": "a", "pair": "b"}, "classify", "record 1")
     sentence = "record 1 has 'sentence2', which nothing reads; did you mean 'pair'"
     with pytest.raises(ValueError, match=sentence):
         refuse_unknown_keys({"text": "a", "sentence2": "b"}, "classify", "record 1")

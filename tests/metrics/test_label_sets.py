@@ -33,9 +33,7 @@ def test_f1_is_that_of_scikit_learn(drawn: tuple[np.ndarray, np.ndarray]) -> Non
     assert label_sets.micro_f1(0 * labels, 0 * labels) == 0.0
 
 
-def test_average_precision_is_that_of_scikit_learn(
-    drawn: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_average_precision_is_that_of_scikit_learn(drawn: tuple[np.ndarray, np.ndarray]) -> None:
     scores, labels = drawn
     expected = oracle.average_precision_score(labels, scores, average="macro")
     found = label_sets.mean_average_precision(scores, labels)
@@ -79,24 +77,6 @@ def test_a_threshold_parts_two_neighbouring_floats() -> None:
     for labels in ([[0], [1]], [[1], [1]]):
         (threshold,) = label_sets.best_thresholds(scores, labels)
         assert (scores > threshold).astype(int).tolist() == labels
-
-
-def test_an_example_does_not_choose_its_own_threshold(
-    drawn: tuple[np.ndarray, np.ndarray],
-) -> None:
-    scores, labels = drawn
-    folds = np.arange(len(scores)) % 4
-    found = label_sets.predict_by_folds(scores, labels, folds)
-    for fold in range(4):
-        inside = folds == fold
-        thresholds = label_sets.best_thresholds(scores[~inside], labels[~inside])
-        assert (found[inside] == (scores[inside] > thresholds)).all()
-    # Whatever the labels of a fold are, its predictions stay.
-    other = labels.copy()
-    other[folds == 1] = 1 - other[folds == 1]
-    changed = label_sets.predict_by_folds(scores, other, folds)
-    assert (changed[folds == 1] == found[folds == 1]).all()
-    assert (changed != found).any(), "or the labels decide nothing"
 
 
 def test_what_is_no_set_of_labels_is_refused() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-import numpy as np
 import pytest
-from sklearn import metrics as oracle
 
 from claims.analysis import schema
-from clozelab.metrics import entities, glue, metric, squad
+from clozelab.metrics import entities, metric, squad
 from clozelab.metrics.metric import Metric, MetricUnit, metric_of
 from clozelab.runs.older_scores import older_metric
 
@@ -43,13 +41,6 @@ def test_what_is_computed_is_declared() -> None:
     computed = squad.score_v2(golds, texts, odds) | squad.average_precisions(golds, texts, odds)
     counts = {"total", "HasAns_total", "NoAns_total"}
     assert computed.keys() - counts <= set(squad.V2_SCORES)
-
-
-def test_the_error_is_that_of_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    predictions, labels = rng.normal(size=(2, 50))
-    error = glue.SCORERS["mae"](predictions, labels)
-    assert error == pytest.approx(oracle.mean_absolute_error(labels, predictions), abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from sklearn import metrics as oracle
 
 from clozelab.metrics import ordinal
-from clozelab.metrics.metric import Metric
 
 KAPPA = ordinal.SCORERS["quadratic_kappa"]
 
@@ -41,9 +40,3 @@ def test_one_rank_throughout_has_no_agreement_beyond_chance() -> None:
     assert KAPPA([1, 1], [0, 2]) == 0.0
     with pytest.raises(ValueError, match=r"\(2,\) and labels \(3,\) must be equal"):
         KAPPA([1, 1], [1, 1, 1])
-
-
-def test_the_directions() -> None:
-    error = Metric("rank_mae", "points", higher_is_better=False)
-    assert ordinal.SCORERS["rank_mae"].metric == error
-    assert KAPPA.metric == Metric.share("quadratic_kappa")

@@ -361,8 +361,8 @@ def test_verb(
     assert main([*words, "budget=20min"]) == 0
     shows(
         capsys.readouterr().out,
-        "mlm_nsp 2 741,248 760,322 2.56 M 2.8e+06 7.18e+12 50 k 55 s",
-        "mrpc bilstm 4 1,800 48 ? 4.33e+11 50 k 4 s",
+        "mlm_nsp 2 741,248 760,322 2,400 2.56 M 2.8e+06 7.18e+12 50 k 55 s",
+        "mrpc bilstm 4 1,800 226 48 ? 4.33e+11 50 k 4 s",
         "all runs: 5.39e+13 FLOPs",
         "power: how often one of 3 claims is decided where true differences are 2 points",
         "2 5 2.56 M 3.4 min 6%",

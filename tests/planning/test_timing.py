@@ -72,15 +72,14 @@ def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(
     assert kept == [first, None, third], "failures are tried again, speeds are kept"
 
 
-def test_a_problem_an_estimate_and_a_busy_machine_are_said_and_not_kept(
+def test_a_problem_and_an_estimate_are_said_and_not_kept(
     tmp_path: Path, replies: Callable[..., list[Request]]
 ) -> None:
     wrong = Speed(0.0, problem="ValueError: no")
     large = Speed(10.0, is_estimated=True)
-    busy = Speed(1000.0, is_busy=True)
-    asked = replies(wrong=wrong, large=large, busy=busy, ok=GOOD)
-    assert ask(asked, tmp_path)[:3] == [wrong, large, busy]
-    assert ask(asked, tmp_path, measure=False) == [None, None, None, GOOD]
+    asked = replies(wrong=wrong, large=large, ok=GOOD)
+    assert ask(asked, tmp_path)[:2] == [wrong, large]
+    assert ask(asked, tmp_path, measure=False) == [None, None, GOOD]
 
 
 def test_each_speed_is_kept_as_it_comes(

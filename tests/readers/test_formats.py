@@ -50,8 +50,12 @@ ROWS: dict[str, tuple[str, list[object]]] = {
     ),
     "x.json": ('[{"a": 1}, 7]', [(1, {"a": 1}), (2, DamagedRow("no JSON object"))]),
     "x.csv": (
-        'a,b\n"1\n2",3\n\n4\n',
-        [(3, {"a": "1\n2", "b": "3"}), (5, DamagedRow("1 fields, expected 2", {"a": "4"}))],
+        'a,b\n"1\n2",3\n\n4\n5, 6,7\n',
+        [
+            (3, {"a": "1\n2", "b": "3"}),
+            (5, DamagedRow("1 fields, expected 2", {"a": "4"})),
+            (6, DamagedRow("3 fields, expected 2", {"a": "5", "b": " 6,7"})),
+        ],
     ),
     "x.tsv": ('a\tb\n"1\t2\n', [(2, {"a": '"1', "b": "2"})]),
 }

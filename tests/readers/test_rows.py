@@ -156,11 +156,7 @@ BAD_FILES: list[tuple[str, str, str]] = [
     ("a.csv", "", "is empty"),
     ("a.txt", "", "has no line to read"),
     ("a.jsonl", "\n \n", "has no examples"),
-    (
-        "a.txt",
-        "one\t1\tx\ntwo\t2\ty\n",
-        "three columns and more: call it .tsv, or say format=tsv",
-    ),
+    ("a.txt", "one\t1\tx\ntwo\t2\ty\n", "call it .tsv, or say format=tsv"),
     ("a.jsonl", "[1]\n", "a.jsonl:1 begins a JSON array"),
     ("a.json", "[1]", "a list of objects was expected"),
     ("a.xlsx", "PK\x03\x04" + "\0" * 100, "is binary"),

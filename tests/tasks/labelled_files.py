@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.parts import TEXTS, data_of
+from tests.parts import TEXTS, data_of, module_of
 
 from clozelab.cli import main
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, Tokenizer, WordPieceTokenizer
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.tasks.texts import TextUnit
 
 WORDS = ["the", "red", "blue", "big", "small", "car", "house"]
@@ -33,15 +33,9 @@ def read_task(
     settings = {
         **TEXTS,
         "inputs": TaskInputs("toy", folder, folder / "cache", TOKENIZER, 16),
-        "plan": TrainingPlan(4, 1.0, 1, None, 1, 0),
         "train_file": "train.jsonl",
         "validation_file": "dev.jsonl",
-        "validation_fraction": 0.1,
-        "validation_seed": 1,
-        "test_files": {},
-        "how_to_get": "",
         "max_seq_length": 16,
-        "evaluation_tokens": 64,
         **settings,
     }
     data = data_of(TextUnit, target, settings)
@@ -49,11 +43,23 @@ def read_task(
     return data
 
 
-def finetune(folder: Path, yaml: str, save_encoder: Callable[..., None], *words: str) -> Path:
+def module_on(data: FinetuningDataModule, tiny_module: Any, metric: str, **encoder: Any) -> Any:
+    """A module for this data, whose best score is by `metric`."""
+    return tiny_module(
+        lambda **training: module_of(data.unit, data.target, **training),
+        {"vocab_size": data.inputs.tokenizer.vocab_size, **encoder},
+        validation=data.validation,
+        metric=f"validation/{metric}",
+    )
+
+
+def finetune(
+    folder: Path, yaml: str, save_encoder: Callable[..., None], tokenizer: Tokenizer = TOKENIZER
+) -> Path:
     """The folder of a run of the task `mine`, whose YAML this is; its files lie in `data`."""
     (folder / "conf/task").mkdir(parents=True)
     (folder / "conf/task/mine.yaml").write_text(yaml)
-    save_encoder(folder / "encoder", TOKENIZER, num_hidden_layers=1, initializer_range=0.1)
+    save_encoder(folder / "encoder", tokenizer, num_hidden_layers=1, initializer_range=0.1)
     settings = {
         "data_dir": folder / "data",
         "cache_dir": folder / "cache",
@@ -71,7 +77,7 @@ def finetune(folder: Path, yaml: str, save_encoder: Callable[..., None], *words:
         "allow_validation_in_training": "true",
     }
     given = [f"{key}={value}" for key, value in settings.items()]
-    command = ["finetune", "--config-dir", str(folder / "conf"), "task=mine", *given, *words]
+    command = ["finetune", "--config-dir", str(folder / "conf"), "task=mine", *given]
     assert main(command) in (0, None)
     return folder / "run"
 

@@ -1,15 +1,16 @@
-"""Weights of classes in the loss, and folds of a file without a validation file."""
+"""Weights of classes in the loss."""
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.tasks.labelled_files import TOKENIZER, read_task
+from tests.tasks.labelled_files import TOKENIZER, Rows, read_task
 from torch.nn import functional as F
 
 from clozelab.datamodules.finetuning import TaskInputs
@@ -21,11 +22,9 @@ TRAIN = [(f"{text} {more}", label) for (label, text), more in product(LABELLED, 
 VALIDATION = [("the car", "a")]
 
 
-def target_of(folder: Path, weights: object) -> ClassTarget:
-    def make(**labels: object) -> ClassTarget:
-        return ClassTarget(class_weights=weights, **labels)  # type: ignore[arg-type]
-
-    target = read_task(folder, make, TRAIN, VALIDATION).target
+def target_of(folder: Path, weights: Any, train: Rows = TRAIN, **settings: Any) -> ClassTarget:
+    make = partial(ClassTarget, class_weights=weights)
+    target = read_task(folder, make, train, VALIDATION, **settings).target
     assert isinstance(target, ClassTarget)
     return target
 
@@ -57,12 +56,8 @@ def test_each_window_of_a_text_is_balanced(tmp_path: Path) -> None:
     rows = [("the red car " * 2, "a"), ("blue", "b")]
     inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 5)
     settings = {"inputs": inputs, "long_documents": "windows", "window_stride": 1}
-
-    def make(**labels: object) -> ClassTarget:
-        return ClassTarget(class_weights="balanced", **labels)  # type: ignore[arg-type]
-
-    target = read_task(tmp_path, make, rows, VALIDATION, max_seq_length=5, **settings).target
-    assert isinstance(target, ClassTarget) and target.weights is not None
+    target = target_of(tmp_path, "balanced", rows, max_seq_length=5, **settings)
+    assert target.weights is not None
     assert target.weights.tolist() == [5 / 8, 5 / 2]
 
 
@@ -86,24 +81,3 @@ def test_numbers_have_no_classes_to_weigh() -> None:
         class_or_number(
             numeric_labels=True, metrics=["pearson"], class_weights="balanced", **settings
         )
-
-
-def test_a_seeds_fold_is_validated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    splits = []
-    for seed in range(5, 0, -1):
-        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, seed=seed)
-        settings = {"inputs": inputs, "validation_file": None, "validation_folds": 5}
-        with caplog.at_level(logging.INFO):
-            splits.append(read_task(tmp_path, ClassTarget, TRAIN, [], **settings))
-    ids = np.concatenate([data.validation.ids for data in splits])
-    assert len(ids) == len(set(ids)) == len(TRAIN)
-    for data in splits:
-        assert not set(data.validation.ids) & set(data.train.ids)
-        assert len(data.train) + len(data.validation) == len(TRAIN)
-        assert data.facts["held_out"] == {"folds": 5, "seed": 1, "number": data.inputs.seed % 5}
-    # tables compare runs of equal data: the seed alone tells folds apart
-    assert len({data.source_fingerprint for data in splits}) == 1
-    assert len({str(data.baselines) for data in splits}) > 1
-    assert "fold 0 of 0 to 4 of the rows" in caplog.text
-    with pytest.raises(ValueError, match="for a task without a validation file"):
-        read_task(tmp_path, ClassTarget, TRAIN, VALIDATION, validation_folds=5)

@@ -23,8 +23,7 @@ import torch
 from omegaconf import OmegaConf
 from sklearn.metrics import accuracy_score, f1_score
 from tests.modules.training import evaluate, train
-from tests.parts import module_of
-from tests.tasks.labelled_files import TOKENIZER
+from tests.tasks.labelled_files import TOKENIZER, module_on
 from torch.nn import functional as F
 
 from clozelab.assembly.task_data import build_task_data
@@ -277,12 +276,8 @@ SCORERS = defaultdict(lambda: class_scores, multirc=multirc_scores, record=recor
 
 def three_steps(data: FinetuningDataModule, tiny_module: Any) -> Any:
     """A module that was trained for three steps, and said something of each validation example."""
-    module = tiny_module(
-        lambda **training: module_of(data.unit, data.target, **training),
-        {"vocab_size": TOKENIZER.vocab_size, "max_position_embeddings": 64},
-        validation=data.validation,
-        metric=f"validation/{data.target.metrics[-1].name}",
-    )
+    metric = data.target.metrics[-1].name
+    module = module_on(data, tiny_module, metric, max_position_embeddings=64)
     index = np.arange(min(4, len(data.train_sequences)))
     batch = make_batch(data.train_sequences, index, data.train_targets)
     losses = train(module, [batch] * 3, rate=1e-3)

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, cohen_kappa_score, mean_absolute_error
-from tests.parts import module_of
 from tests.tasks.labelled_files import (
-    TOKENIZER,
     evaluate,
     finetune,
+    module_on,
     read_task,
     records_of,
     write_rows,
@@ -52,12 +51,7 @@ def random_outputs(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_loss_is_the_likelihood_of_a_plain_loop(tmp_path: Path, tiny_module: Any) -> None:
     data = read_task(tmp_path, OrdinalTarget, ROWS, ROWS, labels=RANKS)
     assert data.train.labels.tolist() == [0, 1, 2, 3, 3]
-    module = tiny_module(
-        lambda **training: module_of(data.unit, data.target, **training),
-        {"vocab_size": TOKENIZER.vocab_size},
-        validation=data.validation,
-        metric="validation/rank_mae",
-    ).eval()
+    module = module_on(data, tiny_module, "rank_mae").eval()
     batch = make_batch(data.train_sequences, np.arange(5), data.train_targets)
     logits = module.logits(batch)
     assert logits.shape == (5, 3)
@@ -190,4 +184,6 @@ def test_a_task_is_one_yaml(
         text = TASK.replace("ordinal", name).replace("mine", name)
         (tmp_path / f"conf/task/{name}.yaml").write_text(text)
         assert evaluate(tmp_path, *words, task=name) is None
-        assert "multi_label_classification with 3 outputs" in capsys.readouterr().err
+        assert (
+            "problem_type is multi_label_classification with 3 outputs" in capsys.readouterr().err
+        )

@@ -13,11 +13,10 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
-from tests.parts import module_of
 from tests.tasks.labelled_files import (
-    TOKENIZER,
     evaluate,
     finetune,
+    module_on,
     read_task,
     records_of,
     write_rows,
@@ -104,12 +103,7 @@ def test_settings_and_validation_without_labels_are_refused() -> None:
 
 def test_the_loss_is_torchs_mean_over_labels_and_examples(tmp_path: Path, tiny_module: Any) -> None:
     data = read_task(tmp_path, SeveralClassesTarget, ROWS, ROWS)
-    module = tiny_module(
-        lambda **training: module_of(data.unit, data.target, **training),
-        {"vocab_size": TOKENIZER.vocab_size},
-        validation=data.validation,
-        metric="validation/micro_f1",
-    ).eval()
+    module = module_on(data, tiny_module, "micro_f1").eval()
     batch = make_batch(data.train_sequences, np.arange(5), data.train_targets)
     logits = module.logits(batch)
     mean = F.binary_cross_entropy_with_logits(logits, batch["labels"])
@@ -221,9 +215,7 @@ data:
 """
 
 
-def test_a_task_is_one_yaml(
-    tmp_path: Path, save_encoder: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -> None:
     """From a csv to a model whose answers, and transformers', are those of the run."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path / "data"
@@ -280,12 +272,6 @@ def test_a_task_is_one_yaml(
     tuned = target().evaluate(logits, split_of(np.ones((len(TEXTS), 3), np.float32)))
     assert tuned.scores["threshold"] < shares.min() < threshold
     assert 100 * tuned.scores["micro_f1"] > record["scores"]["validation/micro_f1"]["value"]
-    # a task of one class a text needs another model
-    other_task = TASK.replace("several_labels", "labelled").replace("mine", "one")
-    (tmp_path / "conf/task/one.yaml").write_text(other_task)
-    words = ["measure.task.data.validation_file=more.jsonl"]
-    assert evaluate(tmp_path, *words, task="one") is None
-    assert "problem_type is multi_label_classification with 3 outputs" in capsys.readouterr().err
 
 
 def test_a_model_that_is_read_back_answers_at_the_border_as_in_training() -> None:

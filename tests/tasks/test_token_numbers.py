@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 from tests.modules.training import evaluate
-from tests.parts import WORDS, data_of, module_of
+from tests.parts import WORDS, data_of
+from tests.tasks.labelled_files import finetune, module_on, records_of
 
-from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
     FinetuningDataModule,
@@ -54,12 +54,7 @@ def make(tmp_path: Path) -> Callable[..., FinetuningDataModule]:
             "plan": TrainingPlan(2, 1.0, 1, None, 1, 0),
             "train_file": "train.tsv",
             "validation_file": "dev.tsv",
-            "validation_fraction": 0.1,
-            "validation_seed": 1,
-            "test_files": {"test": "dev.tsv"},
-            "how_to_get": "",
             "max_seq_length": 16,
-            "evaluation_tokens": 64,
         }
         data = data_of(WordUnit, TokenNumberTarget, settings)
         data.setup()
@@ -112,12 +107,7 @@ def test_the_loss_and_the_scores_are_those_of_the_words_with_a_number(
     make: Any, tiny_module: Any
 ) -> None:
     data = make()
-    module = tiny_module(
-        lambda **training: module_of(data.unit, data.target, **training),
-        {"vocab_size": TOKENIZER.vocab_size},
-        validation=data.validation,
-        metric="validation/mae",
-    ).eval()
+    module = module_on(data, tiny_module, "mae").eval()
     rows = data.train_sequences
     index = np.arange(3)
     from clozelab.tasks.batches import make_batch
@@ -179,7 +169,7 @@ TASK = """\
 defaults:
   - format/word_numbers@_here_
   - _self_
-name: weights
+name: mine
 title: Weights of words
 data:
   train_file: train.tsv
@@ -190,41 +180,18 @@ data:
 
 def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -> None:
     """The lowest mean error is best; a model's numbers stand beside the words of a file."""
-    (tmp_path / "conf/task").mkdir(parents=True)
-    (tmp_path / "conf/task/weights.yaml").write_text(TASK)
     (tmp_path / "data").mkdir()
     (tmp_path / "data/train.tsv").write_text(file_of(SENTENCES * 8))
     (tmp_path / "data/dev.tsv").write_text(file_of(HELD_OUT))
-    save_encoder(tmp_path / "encoder", TOKENIZER, num_hidden_layers=1, initializer_range=0.1)
-    settings = {
-        "data_dir": tmp_path / "data",
-        "cache_dir": tmp_path / "cache",
-        "encoder": tmp_path / "encoder",
-        "row": "mine",
-        "run_dir": tmp_path / "run",
-        "learning_rate": 3e-3,
-        "epochs": 12,
-        "global_batch_size": 8,
-        "evaluations_per_epoch": 1,
-        "predict_test": "true",
-        "trainer.precision": "32-true",
-        "trainer.progress_bar": "false",
-    }
-    words = [f"{key}={value}" for key, value in settings.items()]
-    command = ["finetune", "--config-dir", str(tmp_path / "conf"), "task=weights", *words]
-    assert main(command) in (0, None)
-    run = json.loads((tmp_path / "run/run.json").read_text())
-    mae = run["scores"]["validation/mae"]
+    folder = finetune(tmp_path, TASK, save_encoder, TOKENIZER)
+    mae = json.loads((folder / "run.json").read_text())["scores"]["validation/mae"]
     assert (mae["unit"], mae["higher_is_better"]) == ("points", False)
-    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    scores = json.loads((folder / "scores.json").read_text())
     history = [evaluation["validation/mae"] for evaluation in scores["evaluations"]]
     assert scores["scores"]["validation/mae"] == min(history) < history[0]
-    lines = (tmp_path / "run/test_predictions/dev.conll").read_text().splitlines()
-    records = [
-        json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()
-    ]
+    lines = (folder / "test_predictions/dev.conll").read_text().splitlines()
     numbers = [float(line.split("\t")[2]) for line in lines if line]
-    expected = list(chain.from_iterable(record["prediction"] for record in records))
+    expected = list(chain.from_iterable(record["prediction"] for record in records_of(folder)))
     np.testing.assert_allclose(numbers, expected, rtol=1e-3, atol=1e-4)
 
 

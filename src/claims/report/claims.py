@@ -337,6 +337,7 @@ def _difference_view(
         notes += _seeds_left_out(contrast, table)
     if difference.basis != PRETRAINING_SEEDS:
         notes.append(f"over {difference.basis}")
+    notes.append(wording.seed_words(wording.untested(contrast), table))
     notes.append(wording.resampled(contrast, table))
     note = "; ".join(filter(None, notes))
     ours = signed(difference.mean, column.decimals)

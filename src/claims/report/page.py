@@ -168,6 +168,11 @@ class ClaimSection:
     reading: list[str]
     selection: str
 
+    @property
+    def leaves_pairs_out(self) -> bool:
+        """Whether there are differences between rows that it does not show."""
+        return not self.every_pair and len({one.row for one in self.differences}) > 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPage:

@@ -65,7 +65,9 @@ def print_differences(
             row += f" against {difference.first}"
         rows.append([row, difference.judged_on, *figures])
     which = "of all pairs" if every_pair else f"from {differences[0].first}"
-    print_plain(f"differences {which}, paired by seed", console, "bold")
+    if not every_pair and len({difference.row for difference in differences}) > 1:
+        which += " alone: other pairs are not compared"
+    print_plain(f"differences {which}; paired by seed", console, "bold")
     console.print(make_table(headings, rows, console.width))
     untested = [difference for difference in differences if difference.note and not difference.p]
     for (row, note), same in group_by(untested, attrgetter("row", "note")).items():

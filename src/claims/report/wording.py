@@ -289,6 +289,17 @@ def contrast_notes(contrast: Contrast) -> list[str]:
     return [*notes, *_cautions(contrast), _of_collapsed_runs(contrast)]
 
 
+def untested(contrast: Contrast) -> str:
+    """Why a difference has an interval and no p-value; empty where another note says it."""
+    difference = contrast.difference
+    if contrast.exclusions.every_run_collapsed:
+        return "no p: every run of a row collapsed"
+    if difference is None or contrast.has_replications(difference):
+        return ""
+    kind = "fine-tuning" if contrast.has_fixed_encoders else "pre-training"
+    return f"no p: a test takes two {kind} seeds that both rows have"
+
+
 def resampled(contrast: Contrast | None, table: ScoreTable) -> str:
     """What resampling or McNemar's test says of a difference.
 

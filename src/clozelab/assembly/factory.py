@@ -33,7 +33,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.peft_folders import FILES
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import Record
+from clozelab.runs.record import STEP_FILE, Record
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
@@ -229,6 +229,7 @@ def build_callbacks(
         fingerprint=run.fingerprint,
         watch=run.watch,
         progress_bar=cfg.trainer.progress_bar,
+        note=run.dir / STEP_FILE,
         stop_after_step=cfg.stop_after_step,
     )
     return [*configured_callbacks(cfg), *before_checkpoint, *of_stage]

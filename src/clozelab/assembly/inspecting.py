@@ -22,6 +22,7 @@ from clozelab.datamodules.inspection import (
     show_instances,
 )
 from clozelab.launch.sweep import compose, phase_objectives
+from clozelab.terminal import told_if_slow
 from clozelab.text.did_you_mean import key_of
 from clozelab.text.formatting import visible
 
@@ -74,7 +75,8 @@ def inspect_corpus(
     data = make_data(cfg, corpus, build_objectives(phase_objectives(cfg)))
     if step >= data.total_steps:
         raise ValueError(f"step={step}: the training has steps 0 to {data.total_steps - 1}")
-    bound = phase_at(data.bound_phases(), step)
+    with told_if_slow("inspect: finding the training instances"):
+        bound = phase_at(data.bound_phases(), step)
     train = corpus.train
     if document is None:
         numbers = _draw_documents(train, documents, cfg.seed)

@@ -45,8 +45,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents of all files in order, their lines sentences, each text once.
 
-    Steps that have to know all documents are left out. `counts` grows. ValueError for a binary or
-    damaged file, and where more than 1 % of all rows are unusable.
+    Steps that have to know all documents are left out. `counts` grows. ValueError as of
+    `cut_shards`.
     """
     seen = set[int]()
     for shard in cut_shards(files, counts, max_characters=READ_CHARACTERS):

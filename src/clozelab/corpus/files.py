@@ -83,6 +83,13 @@ class CorpusCounts:
     dropped: Counter[str] = field(default_factory=Counter)
     removed: Counter[str] = field(default_factory=Counter)
 
+    def add_rows(self, other: CorpusCounts) -> None:
+        """Add the rows that another pass met, and what it removed from them."""
+        self.rows += other.rows
+        self.bad += other.bad
+        self.removed += other.removed
+        self.first_bad = [*self.first_bad, *other.first_bad][:NAMED_BAD_ROWS]
+
     @property
     def skipped(self) -> dict[str, int]:
         """Rows and documents that were not used, by reason."""
@@ -341,6 +348,8 @@ class CorpusSource:
     format: str = "auto"  # auto (by file name) | text | book | jsonl | csv | tsv | parquet | arrow
     text_field: str = DEFAULT_TEXT_COLUMN  # of jsonl and tables: where the text is
     how_to_get: str | None = None  # the files, where there are none
+    # what a command line calls its settings
+    key_format: str = "corpus.sources.{index}.{name}"
 
     def shards(self, index: int, data_dir: Path) -> list[Shard]:
         """Its files as source number `index` of a corpus: path by path, each in order of names.
@@ -400,7 +409,7 @@ class CorpusSource:
             # by the suffix; what has none that is known is text
             file_format = table_format(path) or "text"
             if file_format == "text" and _holds_json(path):
-                file_format = _format_of_json(path, index)
+                file_format = _format_of_json(path, self._key(index, "format"))
         shard_class: type[CorpusFile] = TableFile
         column = self.text_field
         if file_format in TEXT_KINDS:
@@ -411,10 +420,13 @@ class CorpusSource:
             shard_class = JsonLinesFile
         else:
             table = open_table(path, file_format)
-            column = find_text_column(table, column, f"corpus.sources.{index}.text_field")
+            column = find_text_column(table, column, self._key(index, "text_field"))
             if column != self.text_field:
                 log.info("%s: the text is the column %r", path, column)
         return shard_class(name, index, file_format, column, path)
+
+    def _key(self, index: int, name: str) -> str:
+        return self.key_format.format(index=index, name=name)
 
 
 def _holds_json(path: FilePath) -> bool:
@@ -423,14 +435,13 @@ def _holds_json(path: FilePath) -> bool:
     return False
 
 
-def _format_of_json(path: FilePath, index: int) -> str:
+def _format_of_json(path: FilePath, key: str) -> str:
     """ValueError for objects of JSON under a name that says text.
 
     Their brackets and keys would be trained on.
     """
     if file_suffix(path) == ".json":
         return "jsonl"
-    key = f"corpus.sources.{index}.format"
     raise ValueError(
         f"{path} holds JSON, and its name says text: write an object a line and call it .jsonl,"
         f" or set {key}=jsonl; {key}=text takes it as it is"

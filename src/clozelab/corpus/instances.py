@@ -64,6 +64,8 @@ Of full ones, nine in ten have one after the first; the rounds change only how f
 The released code tries ten times; an instance that finds none stays IsNext, which would tie the
 label to its lengths, so this tries longer.
 """
+_STEPS = 16
+"""Sentences that are walked over before the rest is searched for; 128 tokens have about five."""
 SAMPLED_FOR_LENGTH = 8192
 """Of each source: their mean length is within one per cent of that of all."""
 _TWO = np.arange(2)
@@ -478,7 +480,7 @@ class PairInstances(BoundPairs):
         # was drawn: then A loses tokens at its front, down to half of the budget.
         reach = np.minimum(budget - np.maximum(1, budget // 8), last - start)
         wanted = 1 + (draw[:, 1] * reach).astype(np.int64)
-        boundary = sentences[np.searchsorted(sentences, start + wanted)]
+        boundary = sentences[_walk_to(sentences, first, start + wanted)]
         a_full = boundary - start
         a_length = np.minimum(a_full, np.maximum(wanted, budget - budget // 2))
 
@@ -700,6 +702,23 @@ def source_rule(label: I64, one_source: NDArray[np.bool_]) -> float:
     """
     counts = np.bincount(2 * one_source + label, minlength=4).reshape(2, 2)
     return float(counts.max(1).sum() / max(1, counts.sum()))
+
+
+def _walk_to(sentences: I64, first: I64, token: I64) -> I64:
+    """The number of the first sentence that begins at `token` [B] or behind it.
+
+    Each `token` lies behind the beginning of the sentence `first` [B] and a few sentences on, so
+    steps from there read memory that is at hand. A binary search reads all over the corpus.
+    """
+    number = first + 1
+    walking = np.arange(len(first))
+    for _ in range(_STEPS):
+        walking = walking[sentences[number[walking]] < token[walking]]
+        if not walking.size:
+            return number
+        number[walking] += 1
+    number[walking] = np.searchsorted(sentences, token[walking])
+    return number
 
 
 def _cuts(available: I64) -> I64:

@@ -81,7 +81,11 @@ def _file_source(settings: object) -> CorpusSource:
         check_choice("measure.data.sources: key", key, SOURCE_KEYS)
         if not isinstance(value, str) and (key != "path" or not isinstance(value, list)):
             raise ValueError(f"measure.data.sources: {key} is {value!r}: write a text")
-    return CorpusSource(**settings)
+    return CorpusSource(
+        **settings,
+        how_to_get="measure.data.sources names them, from data_dir or the working directory on",
+        key_format="measure.data.sources.{index}.{name}",
+    )
 
 
 class HeldOutMeasure(MeasureDataModule):

@@ -38,6 +38,7 @@ from clozelab.launch.progress import (
     SweepEstimate,
     counted,
     format_time_left,
+    position,
     progress_line,
     seconds_left,
 )
@@ -255,6 +256,7 @@ class ProcessPool:
             message = job.message
             if job.state == JobState.RUNNING:
                 log_line = "".join(last_lines(job.log)[-1:])
-                message = f"{duration(job.seconds)}  {LOG_HEAD.sub('', log_line)}"
+                words = [duration(job.seconds), position(job), LOG_HEAD.sub("", log_line)]
+                message = "  ".join(filter(None, words))
             lines.append(f"{job.shown_state:>8}  {job.name}  {message}")
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

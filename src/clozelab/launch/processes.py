@@ -164,7 +164,7 @@ class Job:
         progress = progress_in(Path(self.folder))
         seconds = now - self.started - self.seconds_in_line
         # What lies there from an earlier launch says nothing of this one.
-        if progress.seconds_since_metrics is not None and progress.seconds_since_metrics < seconds:
+        if progress.seconds_since_sign is not None and progress.seconds_since_sign < seconds:
             self.progress = progress
 
 

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from claims.text.phrases import duration
 from clozelab.launch.processes import Job, JobState
-from clozelab.runs.progress import NO_PROGRESS
 from clozelab.runs.record import write_json
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
 from clozelab.terminal import say
@@ -175,7 +174,7 @@ def _pace(jobs: Sequence[Job], sizes: Mapping[str, float], *, is_planned: bool) 
         return pace
     # A job that runs, without saying how far it is, for longer than all that was expected of it.
     for job in fresh:
-        if job.is_working and job.progress is NO_PROGRESS and sizes[job.name] > 0.0:
+        if job.is_working and job.progress.seconds_left is None and sizes[job.name] > 0.0:
             pace = max(pace, job.work_seconds / sizes[job.name])
     return pace
 
@@ -206,11 +205,17 @@ def format_time_left(seconds: float | None) -> str:
     return f", about {duration(seconds)} left"
 
 
-def _named(job: Job) -> str:
+def position(job: Job) -> str:
+    """`step 412 of 1,000`, with a long silence; empty where its folder does not say."""
     progress = job.progress
     if progress.total_steps is None:
-        return f"{job.name} for {duration(job.work_seconds)}"
-    return f"{job.name} step {progress.step:,} of {progress.total_steps:,}"
+        return ""
+    step = f"step {progress.step:,} of {progress.total_steps:,}"
+    return ", ".join(filter(None, [step, progress.silence]))
+
+
+def _named(job: Job) -> str:
+    return f"{job.name} {position(job) or f'for {duration(job.work_seconds)}'}"
 
 
 @dataclass

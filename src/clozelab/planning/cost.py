@@ -363,7 +363,9 @@ def task_jobs(
             trained_length = max_positions(Path(str(group.settings.encoder)))
         samples = files.of(TaskPlace.of_finetuning(group.settings))
         jobs = _jobs_of(alike)
+        rows = dict.fromkeys(of_row.settings.row for of_row, _ in alike)
         task = _task_job(group.settings, jobs, encoder.config, samples, trained_length)
+        task = replace(task, rows=list(rows))
         if task.features:
             task = replace(task, pass_share=len(passes) / num_readers)
         tasks.append(task)

@@ -17,7 +17,7 @@ from clozelab.planning.budget import parse_budget, parse_difference, parse_words
 from clozelab.planning.steps import Step, make_steps, step_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
-from clozelab.terminal import ParsedArgs, say
+from clozelab.terminal import ParsedArgs, say, told_if_slow
 from clozelab.training.host import import_torchmetrics_quickly
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
@@ -64,9 +64,10 @@ def make_plan(args: ParsedArgs) -> Plan:
 
     ValueError: a value is wrong, or goes with another that is missing.
     """
-    import_torchmetrics_quickly()  # the planner imports Lightning
-    from clozelab.planning.cost import parts_of, with_speeds
-    from clozelab.planning.sweeps import Corpora, analyse
+    with told_if_slow("plan: loading PyTorch and Lightning"):
+        import_torchmetrics_quickly()  # the planner imports Lightning
+        from clozelab.planning.cost import parts_of, with_speeds
+        from clozelab.planning.sweeps import Corpora, analyse
 
     budget = None
     word_budget = parse_words(args.values.get("budget", ""))
@@ -87,7 +88,8 @@ def make_plan(args: ParsedArgs) -> Plan:
         experiment = Experiment(folder=Path(), name=name, columns=())
     else:
         experiment = open_experiment(name)
-        steps = make_steps(experiment.folder, args.overrides)
+        with told_if_slow(f"plan: composing the jobs of {name}"):
+            steps = make_steps(experiment.folder, args.overrides)
         if budget is not None:
             _require_pretraining(name, steps)
 
@@ -102,7 +104,8 @@ def make_plan(args: ParsedArgs) -> Plan:
         corpora = Corpora(strict=False)
         if measures:
             corpora.world = Path(world)
-        costing = analyse(steps, corpora, runs)
+        with told_if_slow("plan: counting what the jobs read: texts, tasks, parameters"):
+            costing = analyse(steps, corpora, runs)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
         opening = time.process_time() - corpora.sampling

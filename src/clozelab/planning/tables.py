@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich import filesize
 
-from claims.text.phrases import DASH, count_noun, duration, format_count, join_list
+from claims.text.phrases import DASH, count_noun, duration, format_count, join_list, truncate_list
 from claims.text.terminal import Heading
 from clozelab.assembly.passes import MOST_PASSES, passes, source_passes
 from clozelab.runs.record import STAGE_NAMES
@@ -32,19 +32,27 @@ ARM_COLUMNS = {
     "runs": 0,
     "parameters": 3,
     "with heads": 6,
+    "steps": 2,
     "tokens": 0,
     "FLOPs/token": 5,
     "FLOPs a run": 0,
     **TIME_COLUMNS,
 }
-TASK_COLUMNS = {"runs": 0, "examples": 3, "tokens each": 5, "FLOPs a run": 4, **TIME_COLUMNS}
+TASK_COLUMNS = {
+    "runs": 0,
+    "examples": 3,
+    "steps": 2,
+    "tokens each": 5,
+    "FLOPs a run": 4,
+    **TIME_COLUMNS,
+}
 SHARE_COLUMNS = dict.fromkeys(("steps", "tokens", "FLOPs", "time a run", "steps_factor"), 0)
 POWER_COLUMNS = dict.fromkeys(("seeds", "fine-tuning\nseeds", "tokens\na run", "time", "power"), 0)
 POWER_BAR = 12  # characters of a power of 1
 
 BUSY = (
     "the machine was busy with something else while speeds were measured: times may be wrong, and"
-    " none of those was kept; plan again when it is idle"
+    " those speeds are kept for an hour alone; --measure-again times them anew"
 )
 
 
@@ -129,7 +137,12 @@ def stage_tables(costing: Costing) -> Iterator[Table]:
         yield headings, [_arm_cells(arm) for arm in costing.arms]
     if costing.tasks:
         headings = [Heading("fine-tuning"), Heading("head"), *_headings(TASK_COLUMNS)]
-        yield headings, [_task_cells(job) for job in costing.tasks]
+        rows = [_task_cells(job) for job in costing.tasks]
+        if len({tuple(cells[:2]) for cells in rows}) < len(rows):  # what tells them apart
+            headings.insert(2, Heading("rows"))
+            for cells, job in zip(rows, costing.tasks, strict=True):
+                cells.insert(2, truncate_list(job.rows))
+        yield headings, rows
 
 
 def _arm_cells(arm: Arm) -> list[str]:
@@ -138,6 +151,7 @@ def _arm_cells(arm: Arm) -> list[str]:
         str(arm.count),
         f"{arm.parameters:,}",
         f"{arm.trained_parameters:,}",
+        f"{arm.steps:,}",
         format_count(arm.tokens),
         f"{arm.flops / arm.tokens:.3g}",
         f"{arm.flops:.3g}",
@@ -154,13 +168,17 @@ def _task_cells(job: TaskJob) -> list[str]:
     examples = "unknown"
     if job.train_examples is not None:
         examples = f"{job.train_examples:,}"
+    steps = DASH
+    if job.steps is not None:
+        steps = f"{job.steps:,}"
     tokens_each = f"{job.lengths.tokens:.0f}"
     if not job.samples.train:
         tokens_each += " ?"
     flops = DASH
     if job.flops is not None:
         flops = f"{job.flops:.3g}"
-    return [job.task, head, str(job.count), examples, tokens_each, flops, *_time_cells(job, unit)]
+    amounts = [str(job.count), examples, steps, tokens_each, flops]
+    return [job.task, head, *amounts, *_time_cells(job, unit)]
 
 
 def _time_cells(shape: Shape, unit: str = "") -> list[str]:
@@ -186,12 +204,12 @@ def disk_line(costing: Costing, usage: DiskUsage) -> str:
     runs = f"run folders {filesize.decimal(usage.run_bytes)}"
     if usage.used_bytes:
         runs += f" ({filesize.decimal(usage.used_bytes)} there already)"
-    corpus = "not prepared yet"
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     if folders:
-        corpus = filesize.decimal(sum(map(size, folders)))
-    free = filesize.decimal(usage.free_bytes)
-    return f"disk: {runs}, prepared corpus {corpus}; {free} free for {usage.folder}"
+        runs += f", prepared corpus {filesize.decimal(sum(map(size, folders)))}"
+    elif costing.arms:
+        runs += ", prepared corpus not prepared yet"
+    return f"disk: {runs}; {filesize.decimal(usage.free_bytes)} free for {usage.folder}"
 
 
 # What a budget buys

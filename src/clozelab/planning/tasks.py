@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -128,6 +129,7 @@ class TaskJob(Shape):
     features: Features | None = None
     # encoders over runs: features are kept, and read by every other run on that encoder
     pass_share: float = 0.0
+    rows: Sequence[str] = ()  # of the experiment's table, whose encoders it trains
 
     @cached_property
     def units(self) -> dict[str, str]:
@@ -166,6 +168,17 @@ class TaskJob(Shape):
     def trained_examples(self) -> float:
         """Of all epochs."""
         return (self.train_examples or 0) * self.settings.epochs
+
+    @property
+    def steps(self) -> int | None:
+        """Of one run: the last batch of an epoch may be smaller."""
+        if self.train_examples is None:
+            return None
+        sequences = self.train_examples * self.lengths.inputs
+        if self.samples.train is not None:
+            sequences /= self.samples.train.inputs  # a batch counts windows, and no choices
+        per_epoch = math.ceil(sequences / self.settings.global_batch_size)
+        return max(1, round(per_epoch * self.settings.epochs))
 
     @property
     def pass_tokens(self) -> float:

@@ -2,8 +2,8 @@
 
 They are timed in as many processes side by side as jobs will run, because cores share their memory
 and caches. A process with one thread is timed by processor time, which other work of the machine
-hardly changes. It does change it a little: a speed that was measured on a busy machine is used and
-not kept.
+hardly changes. It does change it a little: a speed that was measured on a busy machine is kept for
+an hour, so that a restart need not time it again, and no longer.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
 of the right lengths. On a frozen encoder's features the BiLSTM alone is trained.
@@ -65,6 +65,7 @@ TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
 MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
+BUSY_SECONDS = 3600.0  # for which a speed of a busy machine is kept
 TYPICAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
@@ -96,7 +97,7 @@ def measured_speeds(
 ) -> list[Speed | None]:
     """The speed of each request; None for one not in the cache where none is measured.
 
-    A measured speed is kept as soon as it is there, unless the machine was busy meanwhile.
+    A measured speed is kept as soon as it is there; BUSY_SECONDS long if the machine was busy.
 
     Args:
         at_once: processes to time side by side.
@@ -125,6 +126,9 @@ def measured_speeds(
             speeds[path] = _load_speed(path)
         if speeds[path] is None:
             missing[path] = request
+    num_busy = sum(speed.is_busy for speed in speeds.values() if speed)
+    if num_busy:
+        say(f"not timed again: {num_busy} speeds, measured within an hour on this busy machine")
     if missing and measure:
         answers = iter(_measure(list(missing.values()), at_once, threads, compiles=measures_again))
         for number, (path, request) in enumerate(missing.items(), 1):
@@ -137,23 +141,28 @@ def measured_speeds(
 
 def _save_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
     """Write a speed into the cache; one that is doubtful is asked for again the next time."""
-    if speed.problem or speed.is_estimated or speed.is_busy:
+    if speed.problem or speed.is_estimated:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {
         "tokens_per_second": speed.tokens_per_second,
         "is_uncompiled": speed.is_uncompiled,
+        "is_busy": speed.is_busy,
         "machine": machine,
     }
     write_json(path, kept | {"request": dict(request.question)})
 
 
 def _load_speed(path: Path) -> Speed | None:
-    """A speed of the cache; None where there is none, or a damaged one."""
+    """A speed of the cache; None where there is none, a damaged one, or an old doubtful one."""
     try:
         kept = read_json(path)
         is_uncompiled = bool(kept.get("is_uncompiled"))
-        return Speed(float(kept["tokens_per_second"]), is_uncompiled=is_uncompiled)
+        is_busy = bool(kept.get("is_busy"))
+        if is_busy and time.time() - path.stat().st_mtime > BUSY_SECONDS:
+            return None
+        speed = float(kept["tokens_per_second"])
+        return Speed(speed, is_uncompiled=is_uncompiled, is_busy=is_busy)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

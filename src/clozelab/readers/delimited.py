@@ -35,10 +35,7 @@ TAB = "\t"
 DELIMITERS = (",", ";", TAB)  # of csv
 MAX_CELL_LINES = 2**14  # of one between marks in a tsv
 MAX_CELL_CHARACTERS = 2**24  # of a csv cell; an open quotation mark swallows no more than this
-SET_CSV = (
-    "set its format to csv (of a task task.data.file_format=csv, of a corpus"
-    " corpus.sources.N.format=csv, to predict format=csv)"
-)
+SET_CSV = "say that it is csv (of a task task.data.file_format=csv, else format=csv)"
 # as a csv writer leaves a row between tabs: marks enclose whole cells, those inside are doubled
 QUOTED_CELL = r'"(?:[^"]|"")*"'
 WRITTEN_ROW = re.compile(rf'(?:{QUOTED_CELL}|[^"\t]*)(?:\t(?:{QUOTED_CELL}|[^"\t]*))*')

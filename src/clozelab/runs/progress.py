@@ -18,10 +18,12 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from claims.analysis.grouping import group_by
+from claims.text.phrases import duration
 from clozelab.runs.record import (
     DAMAGED,
     KILLED,
     STATUSES,
+    STEP_FILE,
     JobName,
     Record,
     command_line,
@@ -37,6 +39,7 @@ LAUNCH_FILE = Path("launcher") / "launch.json"
 """Below the folder of an experiment's runs at one scale."""
 # of a metrics.csv: its last few hundred lines, however long it is
 TAIL_BYTES = 16_384
+SILENT_SECONDS = 20.0  # after so long without a sign, a run's silence is worth saying
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
 LOSS_KEY = "train/loss"
@@ -132,7 +135,15 @@ class Progress:
     tokens_per_second: float | None = None
     loss: float | None = None  # the last logged one of training
     seconds_left: float | None = None  # of training alone
-    seconds_since_metrics: float | None = None  # since the last line of metrics.csv
+    # since its last line of metrics.csv, or its last note of the step
+    seconds_since_sign: float | None = None
+
+    @property
+    def silence(self) -> str:
+        """`silent for 12 min`; empty after a sign a moment ago."""
+        if self.seconds_since_sign is None or self.seconds_since_sign < SILENT_SECONDS:
+            return ""
+        return f"silent for {duration(self.seconds_since_sign)}"
 
 
 NO_PROGRESS = Progress()
@@ -148,18 +159,24 @@ def progress_in(folder: Path) -> Progress:
 
 
 def read_progress(record: Record) -> Progress:
-    """Return the progress of a run from the end of its metrics.csv."""
+    """Return the progress of a run from the end of its metrics.csv, and its note of the step."""
     path = record.folder / "metrics.csv"
+    note = record.folder / STEP_FILE
     phases = record.config.get("phases") or []
     total_steps = record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)
     # 0: the record names no phases
     total_steps = int(total_steps) or None
     rows = list(read_rows(path, TAIL_BYTES))
+    current_step = 0
+    with suppress(OSError, ValueError):  # there is none, or it is being written
+        current_step = int(note.read_text())
+    seconds_since_sign = _seconds_since_change(path, note)
     if not rows:
-        return Progress(total_steps=total_steps)
+        return Progress(current_step, total_steps, seconds_since_sign=seconds_since_sign)
 
-    # where it stands now, and how fast it was lately
+    # where it stood at the last line, and how fast it was lately
     step, tokens, seconds, *_ = rows[-1]
+    current_step = max(step, current_step)
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
     losses = [row.value for row in rows if row.key == LOSS_KEY]
@@ -168,17 +185,28 @@ def read_progress(record: Record) -> Progress:
     if speed and total_steps and step:
         # what is left to read in units of what has been read
         slots = _slots_per_step(phases) or [1] * total_steps
-        seconds_left = tokens / speed * sum(slots[step:]) / sum(slots[:step])
+        seconds_left = tokens / speed * sum(slots[current_step:]) / sum(slots[:step])
     return Progress(
-        step=step,
+        step=current_step,
         total_steps=total_steps,
         tokens=tokens,
         training_seconds=seconds,
         tokens_per_second=speed,
         loss=loss,
         seconds_left=seconds_left,
-        seconds_since_metrics=max(0.0, time.time() - path.stat().st_mtime),
+        seconds_since_sign=seconds_since_sign,
     )
+
+
+def _seconds_since_change(*paths: Path) -> float | None:
+    """Return how long ago one of these files was written to; None where there is none."""
+    times = []
+    for path in paths:
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
+    if not times:
+        return None
+    return max(0.0, time.time() - max(times))
 
 
 def _slots_per_step(phases: Sequence[Mapping[str, int]]) -> list[int]:

@@ -40,8 +40,9 @@ from clozelab.training.measuring import read_rows
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
 LOCK_FILE = ".lock"
+STEP_FILE = ".step"  # of a run that trains: where it is between two lines of metrics.csv
 # names of what is being written, below a run's folder
-TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
+TEMPORARY = (STEP_FILE, ".*.tmp", ".encoder.*", ".model.*", ".step-*")
 # exit status of a command whose run folder another process holds: try again later
 BUSY_STATUS = os.EX_TEMPFAIL
 STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}

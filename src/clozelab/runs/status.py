@@ -22,7 +22,6 @@ from clozelab.training.host import usable_cores
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
-SILENT_SECONDS = 600.0  # after so long without a new line, a run's silence is worth saying
 MAX_COMMANDS = 3  # of single runs that no launch speaks for
 
 
@@ -157,10 +156,5 @@ def running_cells(record: Record, progress: Progress) -> list[str]:
     process = DASH
     if record.holder is not None:
         process = str(record.holder)
-    silence = ""
-    if (
-        progress.seconds_since_metrics is not None
-        and progress.seconds_since_metrics > SILENT_SECONDS
-    ):
-        silence = f"silent for {duration(progress.seconds_since_metrics)}"
-    return ["/".join(filter(None, names)), steps, loss, speed, time_left, process, silence]
+    name = "/".join(filter(None, names))
+    return [name, steps, loss, speed, time_left, process, progress.silence]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clozelab.files.atomic import atomic_open
 from clozelab.modules.answering import parse_output
 from clozelab.report.inspection import print_inspection, render_page
-from clozelab.terminal import ParsedArgs, say, verb
+from clozelab.terminal import ParsedArgs, say, told_if_slow, verb
 
 HELP = """clozelab inspect [CORPUS] [name=value ...] [html=PAGE.html]
 
@@ -38,10 +38,12 @@ def main(args: ParsedArgs) -> int:
     page = None
     if "html" in values:
         page = parse_output("html", values["html"], (".html",))
-    from clozelab.assembly.inspecting import configuration, inspect_corpus
+    with told_if_slow("inspect: loading PyTorch and Lightning"):
+        from clozelab.assembly.inspecting import configuration, inspect_corpus
 
     folder = next(iter(args.names), None)
-    composed = configuration(args.overrides, folder)
+    with told_if_slow("inspect: composing the configuration"):
+        composed = configuration(args.overrides, folder)
     document = None
     if "document" in values:
         document = parse_number("document", values["document"])

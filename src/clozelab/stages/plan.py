@@ -19,7 +19,7 @@ how many of them are left, how long all takes (measures, start-ups, pre-flight
 and report included) and what of it, what it leaves on disk, and the smallest
 difference that the seeds can be expected to show. Overrides are those of
 `clozelab reproduce`. A speed that was measured while the machine was busy is
-not kept.
+kept for an hour.
 
   budget=10h       for the whole experiment: seeds of both kinds and tokens that
                    give its primary claims (without any, all claims) most power,

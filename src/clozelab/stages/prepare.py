@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,18 +96,28 @@ def print_forecast(cfg: PrepareConfig) -> None:
     if len(rows) > 1:
         rows.append(_forecast_row("all", total))
     print_table(FORECASTS, rows)
+    print_needs(cfg, total)
+    if cfg.tokenizer.vocab_file is None:
+        print("tokens are guessed: the vocabulary is still to be learnt, within a minute or two")
+    print("nothing was written (--dry-run)")
+
+
+def print_needs(cfg: PrepareConfig, total: CorpusForecast) -> None:
+    """Say what time and disk a preparation would need, where its size is known."""
+    if math.isnan(total.characters):
+        print("time and disk: not known, since a source does not say how large it is")
+        return
     workers = corpora.num_workers(cfg)
     seconds = duration(max(1.0, total.duration(workers)))
     print(f"time: some {seconds}, with {workers} at work (corpus.workers)")
     # While it is prepared, the tokens of shards are there until they are put together.
     size = filesize.decimal(int(total.result_bytes))
     print(f"disk: some {size}, and twice that while it is prepared, in {cfg.cache_dir}")
-    if cfg.tokenizer.vocab_file is None:
-        print("tokens are guessed: the vocabulary is still to be learnt, within a minute or two")
-    print("nothing was written (--dry-run)")
 
 
 def _forecast_row(name: str, forecast: CorpusForecast) -> Sequence[str]:
+    if math.isnan(forecast.characters):
+        return name, f"{forecast.files:,}", *["not known"] * 4
     numbers = [forecast.documents, forecast.characters, forecast.tokens]
     rounded = [f"{int(float(f'{number:.2g}')):,}" for number in numbers]
     return name, f"{forecast.files:,}", filesize.decimal(int(forecast.disk_bytes)), *rounded

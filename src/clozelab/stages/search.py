@@ -26,7 +26,7 @@ from clozelab.modules import answering
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_arrays, content_key
-from clozelab.terminal import SWITCH, ParsedArgs, path_of, verb
+from clozelab.terminal import SWITCH, ParsedArgs, path_of, told_if_slow, verb
 
 HELP = """\
 clozelab search MODEL query=TEXT|queries=FILE in=FILE [text=COLUMN] [top_k=5] [--json]
@@ -74,7 +74,8 @@ def main(args: ParsedArgs) -> int:
     # Here top_k counts lines, and is no option of the model's.
     option_values = {key: value for key, value in values.items() if key != "top_k"}
     options = answering.parse_options("embed", option_values)
-    predictor = answering.load_predictor(args.names[0], args.values)
+    with told_if_slow("search: loading PyTorch and the model"):
+        predictor = answering.load_predictor(args.names[0], args.values)
     # A run of retrieval has read queries, too, and passages are what is searched.
     trained = trained_columns(predictor.model.folder.parent, "passage")
     roles = answering.roles_of_file(file, "embed", values, trained)
@@ -89,7 +90,8 @@ def main(args: ParsedArgs) -> int:
     errors = values.get("errors", "mark")
     # Read only where the cache has no vectors.
     answers = answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
-    arrays, facts = cached_arrays(folder, Path(file.name), partial(vectors_of, answers))
+    with told_if_slow(f"search: {len(rows):,} lines of {file.name} get their vectors"):
+        arrays, facts = cached_arrays(folder, Path(file.name), partial(vectors_of, answers))
     refuse_unread(rows, facts["unread"], errors)
     vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.

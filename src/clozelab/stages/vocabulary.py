@@ -27,7 +27,8 @@ Writes a model with a longer vocabulary, or another one, for more pre-training
 on texts of another kind. The embedding of a new entry is the mean of its old
 pieces' (without any, of all); all other weights stay as they are.
 
-  text=PATH         a file, folder or glob of texts, as of a corpus
+  text=PATH         a file, folder or glob of texts, as of a corpus; of a table
+                    text_field= names the column, format= says what it is
   add=NUMBER        so many words of text=, those that save most tokens
   words=FILE        these words, one a line
   tokenizer=FOLDER  the tokenizer of this folder instead of the model's
@@ -38,7 +39,7 @@ With text=, also prints the tokens that a word of it has, before and after.
 
   clozelab vocabulary bert-base to=bio text=abstracts add=5000
   clozelab pretrain encoder=bio tokenizer.vocab_file=bio/tokenizer.json"""
-KEYS = ("to", "text", "add", "words", "tokenizer")
+KEYS = ("to", "text", "format", "text_field", "add", "words", "tokenizer")
 GENERATOR = "generator"  # what pre-training calls its folder, beside the encoder's
 
 
@@ -55,10 +56,7 @@ def main(args: ParsedArgs) -> int:
     from clozelab.modules.model import read_model
     from clozelab.modules.vocabulary import write
 
-    counts = None
-    if "text" in values:
-        shards = CorpusSource("text", values["text"]).shards(0, Path())
-        counts = vocabulary.count_words(read_documents(shards, CorpusCounts()))
+    counts = count_words(values) if "text" in values else None
     models = {target: read_model(folder) for folder, target in targets.items()}
     old = models[to].tokenizer
     for model in models.values():
@@ -86,6 +84,14 @@ def main(args: ParsedArgs) -> int:
     for target in models:
         print(target.resolve())
     return 0
+
+
+def count_words(values: Mapping[str, str]) -> Counter[str]:
+    """How often each word stands in text=."""
+    settings = {key: values[key] for key in ("format", "text_field") if key in values}
+    source = CorpusSource("text", values["text"], **settings, key_format="{name}")
+    documents = read_documents(source.shards(0, Path()), CorpusCounts())
+    return vocabulary.count_words(documents)
 
 
 def folders_to_write(source: Path, to: Path) -> dict[Path, Path]:

@@ -12,7 +12,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt
 
 log = logging.getLogger(__name__)
 QUIET_SECONDS = 30.0  # between two lines of the log, at most
+NOTE_SECONDS = 2.0  # between two notes of the step, at least
 
 
 class TrainingInterruptedError(SystemExit):
@@ -268,11 +269,14 @@ class Facts(bars.ProgressColumn):
 class TrainingProgress(Callback):
     """A bar with the time left on a terminal; elsewhere one plain line per log interval.
 
-    Where that takes longer than QUIET_SECONDS, there are lines without figures between.
+    Where that takes longer than QUIET_SECONDS, there are lines without figures between. Whoever
+    looks from outside finds the step in the file `note`, written every NOTE_SECONDS.
     """
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, note: Path | None = None) -> None:
         self.enabled = enabled
+        self._note = note
+        self._note_time = -math.inf
         self._bar: bars.Progress | None = None
         self._printed_step = -1
         self._line_time = time.monotonic()
@@ -297,6 +301,7 @@ class TrainingProgress(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
+        self._write_note(trainer)
         step = trainer.global_step
         # Only log points have new figures; the bar keeps the last ones.
         facts: JsonObject = {}
@@ -323,6 +328,18 @@ class TrainingProgress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        if self._note is not None and trainer.is_global_zero:
+            self._note.unlink(missing_ok=True)
+
+    def _write_note(self, trainer: Trainer, *_: object, **__: object) -> None:
+        is_due = time.monotonic() - self._note_time >= NOTE_SECONDS
+        if self._note is None or not is_due or not trainer.is_global_zero:
+            return
+        self._note_time = time.monotonic()
+        with suppress(OSError):  # a full disk is for what has to be written
+            self._note.write_text(str(trainer.global_step))
+
+    on_validation_batch_end = _write_note
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

@@ -320,13 +320,14 @@ def stage_callbacks(
     *,
     fingerprint: str,
     progress_bar: bool,
+    note: Path | None = None,
     watch: Watch | None = None,
     stop_after_step: int | None = None,
 ) -> list[Callback]:
     """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
-        TrainingProgress(progress_bar),
+        TrainingProgress(progress_bar, note),
         LastCheckpoint(checkpoint, interval_steps, least_seconds),
         GracefulStop(watch or Watch(), stop_after_step),
     ]

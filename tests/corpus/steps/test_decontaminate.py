@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,89 +25,48 @@ RUN = "the council said that mr abel s plan would close both bridges for"  # 13 
 OTHER = "Nobody knows who painted the small blue boat that hangs above the door of the town hall."
 
 
-def write_tsv(path: Path) -> None:
-    path.write_text(f"label\ttext\n1\tshort\n0\t{EXAMPLE}\n", encoding="utf-8")
+TSV = f"label\ttext\n1\tshort\n0\t{EXAMPLE}\n"
+SQUAD = {
+    "context": EXAMPLE,
+    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Abel", "answer_start": 1}]}],
+}
+RACE = {
+    "answers": ["A"],
+    "options": [["a", "b", "c", "d"]],
+    "article": EXAMPLE.replace("Mr. Abel's", "Mr.\nAbel's"),
+}
 
 
-def write_tsv_without_header(path: Path) -> None:
-    path.write_text(f"1\t{EXAMPLE}\n0\tshort\n", encoding="utf-8")
+def objects(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def write_csv(path: Path) -> None:
-    path.write_text(f'id,text\n7,"{EXAMPLE}"\n', encoding="utf-8")
+def conllu_lines() -> str:
+    rows = enumerate(EXAMPLE.split(), 1)
+    return "".join("\t".join([str(number), word, *["_"] * 8]) + "\n" for number, word in rows)
 
 
-def write_jsonl(path: Path) -> None:
-    path.write_text(json.dumps({"pair": ["short", EXAMPLE], "label": 1}) + "\n", encoding="utf-8")
+def parquet_bytes() -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]}), file)
+    return file.getvalue()
 
 
-def write_squad(path: Path) -> None:
-    question = {"id": "1", "question": "Who?", "answers": [{"text": "Abel", "answer_start": 1}]}
-    paragraphs = [{"context": EXAMPLE, "qas": [question]}]
-    content = {"version": "1.1", "data": [{"title": "Bridges", "paragraphs": paragraphs}]}
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def write_rows_called_json(path: Path) -> None:
-    rows = [{"context": "short"}, {"context": EXAMPLE}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def write_race(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    article = EXAMPLE.replace("Mr. Abel's", "Mr.\nAbel's")
-    content = {"answers": ["A"], "options": [["a", "b", "c", "d"]], "article": article}
-    path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def write_packed_json(path: Path) -> None:
-    path.write_bytes(gzip.compress(json.dumps({"data": [EXAMPLE]}, indent=1).encode()))
-
-
-def write_rows_called_text(path: Path) -> None:
-    rows = [{"text": "short"}, {"text": EXAMPLE.replace("council ", "council\n")}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def write_lists_of_words(path: Path) -> None:
-    path.write_text(json.dumps({"tokens": EXAMPLE.split(), "tags": [0] * 19}), encoding="utf-8")
-
-
-def write_parquet(path: Path) -> None:
-    parquet.write_table(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]}), path)
-
-
-def write_lines(path: Path) -> None:
-    path.write_text(f"short\n{EXAMPLE}\n", encoding="utf-8")
-
-
-def write_words_and_tags(path: Path) -> None:
-    lines = [f"{word} O" for word in EXAMPLE.split()]
-    path.write_text("\n".join(["-DOCSTART- O", "", *lines, "", "End O"]), encoding="utf-8")
-
-
-def write_conllu(path: Path) -> None:
-    lines = []
-    for number, word in enumerate(EXAMPLE.split(), 1):
-        lines.append("\t".join([str(number), word, *["_"] * 8]))
-    path.write_text("\n".join(["# sent_id = 1", *lines]) + "\n", encoding="utf-8")
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "train.tsv": write_tsv,
-    "full_data.tsv": write_tsv_without_header,
-    "train.csv": write_csv,
-    "train.jsonl": write_jsonl,
-    "train-v2.0.json": write_squad,
-    "rows.json": write_rows_called_json,
-    "RACE": lambda path: write_race(path / "high" / "1.txt"),
-    "train.json.gz": write_packed_json,
-    "rows.txt": write_rows_called_text,
-    "words.jsonl": write_lists_of_words,
-    "train.parquet": write_parquet,
-    "lines.txt": write_lines,
-    "train.txt": write_words_and_tags,
-    "en.conllu": write_conllu,
+CONTENTS: dict[str, str | bytes] = {
+    "train.tsv": TSV,
+    "full_data.tsv": f"1\t{EXAMPLE}\n0\tshort\n",
+    "train.csv": f'id,text\n7,"{EXAMPLE}"\n',
+    "train.jsonl": objects({"pair": ["short", EXAMPLE], "label": 1}),
+    "train-v2.0.json": json.dumps({"data": [{"title": "B", "paragraphs": [SQUAD]}]}, indent=1),
+    "rows.json": objects({"context": "short"}, {"context": EXAMPLE}),
+    "RACE": json.dumps(RACE),
+    "train.json.gz": gzip.compress(json.dumps({"data": [EXAMPLE]}, indent=1).encode()),
+    "rows.txt": objects({"text": "short"}, {"text": EXAMPLE.replace("council ", "council\n")}),
+    "words.jsonl": json.dumps({"tokens": EXAMPLE.split(), "tags": [0] * 19}),
+    "train.parquet": parquet_bytes(),
+    "lines.txt": f"short\n{EXAMPLE}\n",
+    "train.txt": "-DOCSTART- O\n\n" + EXAMPLE.replace(" ", " O\n") + " O\n\nEnd O",
+    "en.conllu": "# sent_id = 1\n" + conllu_lines(),
 }
 
 
@@ -123,11 +83,14 @@ def documents() -> list[Lines]:
     ]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", CONTENTS)
 def test_documents_with_a_run_of_an_example_go_whatever_the_format(
     name: str, tmp_path: Path
 ) -> None:
-    WRITERS[name](tmp_path / name)
+    path = tmp_path / (name if name != "RACE" else "RACE/high/1.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = CONTENTS[name]
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     step = Decontaminate(files=[name], data_dir=tmp_path)
     kept, report = run_any(step, documents())
     assert kept == [documents()[0], documents()[2], []]
@@ -151,7 +114,7 @@ def test_without_the_benchmark_all_documents_stay(tmp_path: Path) -> None:
 
 
 def test_lines_alone_go_with_those_around_them(tmp_path: Path) -> None:
-    write_tsv(tmp_path / "train.tsv")
+    (tmp_path / "train.tsv").write_text(TSV)
     lines = ["First.", "Second.", EXAMPLE, "Fourth.", "Fifth."]
     for around, expected in ((0, [0, 1, 3, 4]), (1, [0, 4]), (2, [])):
         step = Decontaminate(["train.tsv"], remove="lines", lines_around=around, data_dir=tmp_path)
@@ -166,7 +129,7 @@ def test_lines_alone_go_with_those_around_them(tmp_path: Path) -> None:
 
 
 def test_a_run_over_two_lines_takes_both(tmp_path: Path) -> None:
-    write_tsv(tmp_path / "train.tsv")
+    (tmp_path / "train.tsv").write_text(TSV)
     step = Decontaminate(["train.tsv"], remove="lines", lines_around=0, data_dir=tmp_path)
     assert run_any(step, [documents()[3]])[0] == [["Before it.", "After it."]]
 
@@ -188,7 +151,7 @@ def test_of_a_folder_every_file_counts_that_is_not_hidden(tmp_path: Path) -> Non
     (tmp_path / "glue" / "MRPC").mkdir(parents=True)
     (tmp_path / "glue" / "README.txt").write_text(OTHER)
     (tmp_path / "glue" / ".cache.txt").write_text("a b c d e f g h i j k l m n o")
-    write_tsv(tmp_path / "glue" / "MRPC" / "dev.tsv")
+    (tmp_path / "glue" / "MRPC" / "dev.tsv").write_text(TSV)
     step = Decontaminate(["glue"], data_dir=tmp_path)
     assert set(step.paths) == {"glue: MRPC/dev.tsv", "glue: README.txt"}
     kept, report = run_any(step, [[EXAMPLE], [OTHER], ["Another."]])
@@ -220,7 +183,7 @@ def test_the_files_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: 
     identities = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        write_tsv(tmp_path / folder / "train.tsv")
+        (tmp_path / folder / "train.tsv").write_text(TSV)
         identities.append(Decontaminate(["train.tsv"], data_dir=tmp_path / folder).identity())
     assert identities[0] == identities[1]
     assert str(tmp_path) not in json.dumps(identities)
@@ -229,7 +192,7 @@ def test_the_files_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: 
 
 
 def test_a_file_may_stand_alone(tmp_path: Path) -> None:
-    write_tsv(tmp_path / "train.tsv")
+    (tmp_path / "train.tsv").write_text(TSV)
     alone = Decontaminate("train.tsv", data_dir=tmp_path)
     assert alone.identity() == Decontaminate(["train.tsv"], data_dir=tmp_path).identity()
 
@@ -249,7 +212,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFix
     with refuses("ngram=0 must be a whole number of at least 1"):
         Decontaminate(["x"], ngram=0)
     (tmp_path / "short.txt").write_text("A file of a few words.")
-    write_tsv(tmp_path / "train.tsv")
+    (tmp_path / "train.tsv").write_text(TSV)
     run(Decontaminate(["*.t*"], data_dir=tmp_path), [])
     assert "no text in *.t*: short.txt has 13 words" in caplog.text
     with refuses("decontaminate: no text in short.txt has 13 words"):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import clozelab.corpus.steps
 from clozelab.addresses import allowed
-from clozelab.corpus.steps.clean import Clean
-from clozelab.corpus.steps.decontaminate import Decontaminate
 from clozelab.corpus.steps.near_duplicates import NearDuplicates
 from clozelab.corpus.steps.quality import Limit, Quality
-from clozelab.corpus.steps.repeated_lines import RepeatedLines
 from clozelab.corpus.steps.step import (
     EXAMPLE_CHARACTERS,
     MAX_EXAMPLES,
@@ -24,7 +20,6 @@ from clozelab.corpus.steps.step import (
     Document,
     StepReport,
 )
-from clozelab.corpus.steps.unicode import Unicode
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -32,16 +27,6 @@ REPOSITORY = Path(__file__).parents[3]
 def quality(limits: Mapping[str, Limit]) -> CorpusStep:
     pytest.importorskip("datatrove")
     return Quality(limits)
-
-
-STEPS: Mapping[str, Callable[[], CorpusStep]] = {
-    "clean": Clean,
-    "unicode": Unicode,
-    "quality": lambda: quality({"min_doc_words": 20, "dup_n_grams": [[5, 0.2]]}),
-    "repeated_lines": lambda: RepeatedLines(max_count=5, keep=["Yes."]),
-    "near_duplicates": lambda: NearDuplicates(threshold=0.7),
-    "decontaminate": lambda: Decontaminate(["*.md"], data_dir=REPOSITORY),
-}
 
 
 def test_each_step_is_listed_under_its_modules_name_and_described() -> None:
@@ -57,15 +42,6 @@ def test_each_step_is_listed_under_its_modules_name_and_described() -> None:
     for path in set(folder.glob("*.py")) - {folder / "step.py"}:
         found = re.search(r"\((Corpus|Table|Survey)Step\):", path.read_text(encoding="utf-8"))
         assert (found is not None) == (path.stem in names)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_settings_are_part_of_the_identity(name: str) -> None:
-    identity = STEPS[name]().identity()
-    assert identity["name"] == name
-    assert json.loads(json.dumps(identity))["settings"] == json.loads(
-        json.dumps(STEPS[name]().identity()["settings"])
-    )
 
 
 def test_other_settings_are_another_identity() -> None:

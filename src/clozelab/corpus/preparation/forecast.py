@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ OFFSET_BYTES = 8  # of each sentence and, four times, of each document
 
 @dataclass
 class CorpusForecast:
-    """How large a source is, and what preparing it takes; of several sources the sums."""
+    """How large a source is, and what preparing it takes; of several sources the sums.
+
+    All is NaN for one that does not say how large it is, and was not read to its end.
+    """
 
     files: int = 0
     disk_bytes: float = 0
@@ -54,6 +58,7 @@ def forecast_source(
     measured = CorpusForecast()
     # Files in even steps, since those of one kind often have names that follow one another.
     num_files = min(len(files), MEASURED_FILES)
+    is_whole = num_files == len(files)
     start = time.perf_counter()
     for number in range(num_files):
         file = files[(2 * number + 1) * len(files) // (2 * num_files)]
@@ -68,6 +73,7 @@ def forecast_source(
             # Bytes that have been read are used up when more are read, unless that takes long.
             seconds_over = time.perf_counter() - limit
             if (seconds_over > 0 and shard.num_bytes) or seconds_over > seconds:
+                is_whole = False
                 break
             _measure(measured, shard, steps, tokenizer)
             measured.disk_bytes += shard.num_bytes
@@ -78,7 +84,9 @@ def forecast_source(
         measured.seconds *= 2
     num_bytes = sum(file.num_bytes for file in files)
     factor = num_bytes / max(1, measured.disk_bytes)
-    total = CorpusForecast(files=len(files), disk_bytes=num_bytes)
+    if not num_bytes:
+        factor = 1.0 if is_whole else math.nan
+    total = CorpusForecast(files=len(files), disk_bytes=factor * measured.disk_bytes)
     for name in ("documents", "characters", "tokens", "seconds", "result_bytes"):
         setattr(total, name, factor * getattr(measured, name))
     return total

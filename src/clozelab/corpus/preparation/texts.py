@@ -7,6 +7,7 @@ begins and ends follows from the files alone, and nothing that is made of a corp
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +23,9 @@ DOCUMENT_CHARACTERS = 200
 LINE_CHARACTERS = 20
 # a text file without blank lines becomes documents of this size, not one
 MAX_DOCUMENT_CHARACTERS = 4_000_000
+# Unusable rows of a larger file are held against its own rows alone: good files beside it say
+# nothing of it. Of a smaller file a few may be 1 %, so a source's small files are one.
+SMALL_FILE_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,25 @@ class _BytesRead:
         return number
 
 
+class _SmallFiles:
+    """The rows of a source's small files, which count together."""
+
+    def __init__(self) -> None:
+        self._by_source = defaultdict[int, CorpusCounts](CorpusCounts)
+
+    def add_or_check(self, file: Shard, of_file: CorpusCounts) -> None:
+        """Add a small file; ValueError where a large one has too many unusable rows."""
+        if of_file.rows < SMALL_FILE_ROWS:
+            self._by_source[file.source].add_rows(of_file)
+        else:
+            _refuse_many_bad(of_file)
+
+    def check(self) -> None:
+        """ValueError where those of a source have too many unusable rows."""
+        for of_files in self._by_source.values():
+            _refuse_many_bad(of_files)
+
+
 def cut_shards(
     files: Iterable[Shard],
     counts: CorpusCounts,
@@ -87,16 +110,19 @@ def cut_shards(
 ) -> Iterator[TextShard]:
     """The texts of all files in order, in shards of SHARD_CHARACTERS unless said otherwise.
 
-    `counts` grows by the rows that were met; `advance` is told of bytes read. ValueError for a
-    binary or damaged file, and where more than 1 % of all rows are unusable, if these `are_all`.
+    `counts` grows by the rows of each file that ends; `advance` is told of bytes read. ValueError
+    for a binary or damaged file, and where more than 1 % of a file's rows are unusable; those of
+    a source's small files count together, if these `are_all`.
     """
     limit = max_characters or SHARD_CHARACTERS
     bytes_read = _BytesRead(advance)
     runs: list[TextRun] = []
     number = size = 0
+    small_files = _SmallFiles()
     for file in files:
         runs.append(TextRun(file.source, file.has_lines, []))
-        texts = file.texts(counts, bytes_read.add)
+        of_file = CorpusCounts()
+        texts = file.texts(of_file, bytes_read.add)
         if file.has_lines:
             texts = _paragraphs(texts)
         for text in texts:
@@ -107,10 +133,12 @@ def cut_shards(
                 runs = [TextRun(file.source, file.has_lines, [])]
                 number += 1
                 size = 0
+        counts.add_rows(of_file)
+        small_files.add_or_check(file, of_file)
     if size:
         yield TextShard(number, runs, bytes_read.take())
     if are_all:
-        _refuse_many_bad(counts)
+        small_files.check()
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:
