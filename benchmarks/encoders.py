@@ -39,15 +39,15 @@ def size_name(size: str) -> str:
     return f"L{layers} H{hidden}"
 
 
-def clozelab_config(size: str) -> Any:
-    """The configuration of an encoder with BERT's own dropout and vocabulary."""
+def clozelab_config(size: str, *, dropout: float = 0.1, vocab_size: int = VOCAB_SIZE) -> Any:
+    """The configuration of an encoder, by default with BERT's own dropout and vocabulary."""
     from clozelab.models.config import EncoderConfig
 
     return EncoderConfig(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
         max_position_embeddings=512,
         type_vocab_size=2,
         initializer_range=0.02,
@@ -79,7 +79,29 @@ def pairs_objective() -> Any:
     )
 
 
-def clozelab_optimizer(named_parameters: Any, learning_rate: float = 1e-4) -> Any:
+def random_shards(
+    generator: Any, num_sentences: Any, num_words: Any, vocab_size: int, first_word: int = 1000
+) -> Any:
+    """A corpus of random words in memory: sentences of each document, words of each sentence."""
+    import numpy as np
+
+    from clozelab.corpus.shards import TokenShards, TokenStream
+
+    return TokenShards(
+        tokens=TokenStream([generator.integers(first_word, vocab_size, num_words.sum())]),
+        sentence_offsets=np.append(0, np.cumsum(num_words)),
+        document_offsets=np.append(0, np.cumsum(num_sentences)),
+        document_source=np.zeros(len(num_sentences), dtype=np.uint8),
+        source_names=("random",),
+        vocab_size=vocab_size,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
+
+
+def clozelab_optimizer(
+    named_parameters: Any, learning_rate: float = 1e-4, matrix_learning_rate: float | None = None
+) -> Any:
     from clozelab.optim.adamw import build_adamw
 
     return build_adamw(
@@ -89,6 +111,7 @@ def clozelab_optimizer(named_parameters: Any, learning_rate: float = 1e-4) -> An
         eps=1e-6,
         weight_decay=0.01,
         bias_correction=True,
+        matrix_learning_rate=matrix_learning_rate,
     )
 
 

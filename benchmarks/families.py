@@ -32,13 +32,14 @@ from encoders import (
     VOCAB_SIZE,
     clozelab_optimizer,
     clozelab_precision,
+    random_shards,
     shape,
     size_name,
     training_step,
 )
 from interleaved import (
-    Side,
     parser,
+    race,
     rate_rows,
     rate_table,
     ratios,
@@ -47,9 +48,8 @@ from interleaved import (
     say,
     serve,
     start_worker,
-    take_turns,
 )
-from pretraining import BATCH, SEQ_LENGTH, SIDE_NAMES, clozelab_batch, make_rows
+from pretraining import BATCH, SEQ_LENGTH, make_rows, sides_of
 
 TITLE = "The family beside BERT"
 MASKED = "objective=mlm"
@@ -87,6 +87,13 @@ PEERS = ("bf16-compiled", "bf16")
 VOCABULARY = {"roberta": 50_265, "albert": VOCAB_SIZE, "electra": VOCAB_SIZE}
 EMBEDDING_SIZE = 128
 """Of ALBERT and ELECTRA, at every size."""
+RECIPES = {
+    "roberta": ("recipe=roberta",),
+    "albert": ("recipe=albert", "model.hidden_act=gelu_new"),
+    "electra": ("recipe=electra", f"model.embedding_size={EMBEDDING_SIZE}"),
+}
+DROPOUT = {"roberta": 0.1, "albert": 0.0, "electra": 0.1}
+"""As the classes of transformers have it."""
 DISCRIMINATOR_WEIGHT = 50.0
 
 
@@ -95,82 +102,16 @@ def generator_width(size: str) -> str:
     return "1/2" if SHAPES[size][1] < 256 else "1/4"
 
 
-def clozelab_step(family: str, size: str) -> Callable[[], float]:
-    """One optimizer step of our encoder, objective and optimizer, precision chosen as
-    `precision=auto` does.
-    """
-    import torch
-
-    from clozelab.corpus.instances import FullSentences, SegmentPairs
-    from clozelab.models.config import EncoderConfig
-    from clozelab.models.encoder import Encoder
-    from clozelab.modules.pretraining import PretrainingModel
-    from clozelab.objectives.mlm import MaskedLanguageModel
-    from clozelab.objectives.objective import Objective
-    from clozelab.objectives.rtd import ReplacedTokenDetection
-    from clozelab.objectives.sop import SentenceOrderPrediction, SentencePairs
-
-    torch.manual_seed(0)
-    narrow = {"embedding_size": EMBEDDING_SIZE}
-    own: dict[str, dict[str, Any]] = {
-        "roberta": {
-            "type_vocab_size": 1,
-            "positions": {
-                "_target_": "clozelab.models.embeddings.LearnedPositions",
-                "after_padding": True,
-            },
-        },
-        "albert": {
-            **narrow,
-            "projects_embeddings": True,
-            "num_hidden_groups": 1,
-            "hidden_act": "gelu_new",
-        },
-        "electra": {**narrow, "pooler": None},
-    }
-    dropout = 0.0 if family == "albert" else 0.1
-    common = {
-        "vocab_size": VOCABULARY[family],
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "initializer_range": 0.02,
-        "layer_norm_eps": 1e-12,
-        "position_embedding_init": "normal",
-        "model_type": family,
-    }
-    encoder = Encoder(EncoderConfig(**common | shape(size) | own[family]))
-    masking = {
-        "predict_prob": 0.15,
-        "mask_fraction": 0.8,
-        "random_fraction": 0.1,
-        "same_fraction": 0.1,
-        "weight": 1.0,
-    }
-    token: Any = MaskedLanguageModel(**masking)
-    pair, instances = None, FullSentences() if family == "roberta" else SegmentPairs(0.0, "corpus")
-    if family == "albert":
-        pair, instances = SentenceOrderPrediction(weight=1.0), SentencePairs()
+def clozelab_step(family: str, size: str) -> Callable[[], None]:
+    """One optimizer step of a member of the peer's sizes, with `precision=auto`."""
+    words = [f"model.{key}={value}" for key, value in shape(size).items()]
+    words += RECIPES[family]
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        words.append(f"model.{name}={DROPOUT[family]}")
     if family == "electra":
-        masking |= {"mask_fraction": 0.85, "random_fraction": 0.0, "same_fraction": 0.15}
-        masking |= {"weight": DISCRIMINATOR_WEIGHT}
-        token = ReplacedTokenDetection(
-            generator_width=generator_width(size), generator_weight=1.0, **masking
-        )
-    objective = Objective(input=instances, token=token, pair=pair)
-    model = PretrainingModel(encoder, [objective])
-    optimizer, is_bf16 = clozelab_optimizer(model.named_parameters()), clozelab_precision()
-    batch = clozelab_batch(make_rows(BATCH[size]))
-    batch["sentence_order_label"] = batch["next_sentence_label"]
-
-    def loss() -> Any:
-        return sum(
-            objective.weights[term.name] * term.loss_sum / term.count for term in model(batch)
-        )
-
-    return lambda: training_step(loss, model, optimizer, is_bf16)
+        words.append(f"objective.token.generator_width={generator_width(size)}")
+    rows = BATCH[size]
+    return Member(words, rows, always=(), shards=random_words(rows, VOCABULARY[family])).step
 
 
 def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], float]:
@@ -318,19 +259,9 @@ def random_words(rows: int, vocab_size: int = VOCAB_SIZE) -> Any:
     """Shards of one document of sentences of one word each, so that they fill every row."""
     import numpy as np
 
-    from clozelab.corpus.shards import TokenShards, TokenStream
-
     count = (rows + 1) * SEQ_LENGTH
-    return TokenShards(
-        tokens=TokenStream([np.random.default_rng(0).integers(1000, vocab_size, count)]),
-        sentence_offsets=np.arange(count + 1),
-        document_offsets=np.array([0, count]),
-        document_source=np.zeros(1, dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=vocab_size,
-        unigram_entropy=0.0,
-        fingerprint="",
-    )
+    ones = np.ones(count, dtype=int)
+    return random_shards(np.random.default_rng(0), np.array([count]), ones, vocab_size)
 
 
 def save_teacher(folder: Path, **options: Any) -> None:
@@ -414,15 +345,8 @@ def compare(
     lines = rate_table("tokens/s", rounds, seconds)
     for size in sizes:
         for family in FAMILIES:
-            options = ["--sizes", size, "--families", family, "--threads", str(threads)]
-            names = {"clozelab": "clozelab"} | {
-                SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers
-            }
-            sides = {
-                name: Side([__file__, "--worker", side, *options], threads)
-                for name, side in names.items()
-            }
-            take_turns(sides, rounds, seconds)
+            options = ["--sizes", size, "--families", family]
+            sides = race(__file__, sides_of(peers), options, threads, rounds, seconds)
             lines += rate_rows(f"{family} {size_name(size)}, {BATCH[size]} sequences", sides)
     return lines
 

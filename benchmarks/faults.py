@@ -31,10 +31,10 @@ from datetime import date
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 # These two make the helpers of the tests importable.
-from faults_lab import Lab, Trial, at_call, changed, die, end, expect, fork, is_close
+from faults_lab import Lab, Row, Trial, at_call, changed, die, end, expect, fork, is_close
 from interleaved import ROOT, commit, machine
 
 # isort: split
@@ -60,25 +60,14 @@ NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_p
 SAME = "goes on to the same bits"
 
 
-class Row(NamedTuple):
-    """One line of the table."""
-
-    done: str
-    must: str
-    trials: int
-    passed: int
-    noticed: str = ""  # after how long, where that is what counts
-
-
 # Faults
 
 
 def die_in_a_save(number: int, draw: random.Random) -> None:
     """SIGKILL in the number-th save: amid its bytes, before its checksum, or around a rename."""
-    share, moment = (
-        draw.random(),
-        draw.choice(["bytes", "bytes", "checksum", "first rename", "last rename", "link"]),
-    )
+    share = draw.random()
+    moments = ["bytes", "bytes", "checksum", "first rename", "last rename", "link"]
+    moment = draw.choice(moments)
 
     def torn(content: Any, stream: Any) -> None:
         whole = BytesIO()
@@ -93,13 +82,8 @@ def die_in_a_save(number: int, draw: random.Random) -> None:
         elif moment == "checksum":
             at_call(os, "fsync", 0, die)
         else:
-            is_link = moment == "link"
-            at_call(
-                Path,
-                "hardlink_to" if is_link else "replace",
-                0 if moment != "last rename" else 1,
-                die,
-            )
+            method = "hardlink_to" if moment == "link" else "replace"
+            at_call(Path, method, int(moment == "last rename"), die)
 
     at_call(checkpoints, "save_file", number, arm)
 
@@ -191,12 +175,8 @@ def stops(lab: Lab) -> Iterator[Row]:
             places[place] += is_whole and status == 128 + number
     names = ", ".join(signal.Signals(one).name for one in SIGNALS)
     for place, passed in places.items():
-        yield Row(
-            f"{names} in {place}",
-            f"saves, ends with 128 + n, {SAME}",
-            rounds * len(SIGNALS),
-            passed,
-        )
+        must = f"saves, ends with 128 + n, {SAME}"
+        yield Row(f"{names} in {place}", must, rounds * len(SIGNALS), passed)
 
 
 def send(number: int) -> None:
@@ -226,27 +206,16 @@ def controls(lab: Lab) -> Iterator[Row]:
         shutil.copytree(before.run_dir, trial.run_dir)
         expect(trial.train(plant) == 0, trial.said)
         same.append(lab.is_whole(trial))
-    yield Row(
-        "control: a run goes on, and nothing is left out",
-        "the comparison says: the same",
-        1,
-        int(same[0]),
-    )
+    done = "control: a run goes on, and nothing is left out"
+    yield Row(done, "the comparison says: the same", 1, int(same[0]))
     for name, is_same_run in zip(("random numbers", "sampler", "schedule"), same[1:], strict=True):
-        yield Row(
-            f"control: the restore leaves out the {name}",
-            "the comparison notices",
-            1,
-            int(not is_same_run),
-        )
+        done = f"control: the restore leaves out the {name}"
+        yield Row(done, "the comparison notices", 1, int(not is_same_run))
 
 
 def damaged_checkpoints(lab: Lab) -> Iterator[Row]:
-    draw, passed, rounds = (
-        random.Random("damage"),
-        {"cut": 0, "emptied": 0, "one bit flipped": 0},
-        lab.count(1, 10),
-    )
+    draw, rounds = random.Random("damage"), lab.count(1, 10)
+    passed = {"cut": 0, "emptied": 0, "one bit flipped": 0}
     for number in range(rounds):
         trial, named = lab.stopped(f"damaged-{number}", 12), []
         for damage, stop in ((halve, 22), (empty, 32), (partial(flip_a_bit, draw=draw), None)):
@@ -265,13 +234,6 @@ def damaged_checkpoints(lab: Lab) -> Iterator[Row]:
 
 def empty(path: Path) -> None:
     os.truncate(path, 0)
-
-
-def flip(path: Path) -> None:
-    """Change one bit at a third of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 4
-    path.write_bytes(content)
 
 
 def flip_a_bit(path: Path, draw: random.Random) -> None:
@@ -296,13 +258,8 @@ def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
 
     def mount(options: str, flags: int = 0) -> None:
         flags |= read_only if options == "ro" else 0
-        if libc.mount(
-            b"tmpfs",
-            os.fsencode(folder),
-            b"tmpfs",
-            flags,
-            options.replace("ro", "").encode() or None,
-        ):
+        data = options.replace("ro", "").encode() or None
+        if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, data):
             raise OSError(ctypes.get_errno(), f"mount -o {options} {folder}")
 
     mount("size=64m")
@@ -377,12 +334,8 @@ def ranks(lab: Lab) -> Iterator[Row]:
         trial = lab.trial("elastic", is_double=is_double, **NO_DROPOUT)
         ends.append(trial.train(stop_after_step=stop))
     is_near = ends == [TERMINATED, TERMINATED, 0] and is_close(trial.run_dir, still.run_dir)
-    yield Row(
-        "1, then 2, then 1 ranks",
-        "each instance once, losses and weights within 1e-5",
-        1,
-        int(is_near),
-    )
+    must = "each instance once, losses and weights within 1e-5"
+    yield Row("1, then 2, then 1 ranks", must, 1, int(is_near))
 
 
 def workers(lab: Lab) -> Iterator[Row]:
@@ -415,12 +368,8 @@ def gradients(lab: Lab) -> Iterator[Row]:
             bool(one.isfinite().all()) for one in tensors(trial.run_dir).values()
         )
     what = "gradient of one step NaN, Inf, x1000"
-    yield Row(
-        f"{what}; spike=stop",
-        f"the run ends, names the step, saves none of it, {SAME}",
-        3,
-        passed["stop"],
-    )
+    must = f"the run ends, names the step, saves none of it, {SAME}"
+    yield Row(f"{what}; spike=stop", must, 3, passed["stop"])
     must = "that update alone is left out and recorded, and every weight is a number"
     yield Row(f"{what}; spike=skip", must, 3, passed["skip"])
 
@@ -443,24 +392,18 @@ def launches(lab: Lab) -> Iterator[Row]:
         trial = lab.trial(f"twice-{number}")
         both = [trial.start(), trial.start()]
         passed += sorted(map(end, both)) == [0, 75] and lab.is_whole(trial)
-    yield Row(
-        "two launches on one folder at once",
-        "one trains, the other says so and ends with 75",
-        trials,
-        passed,
-    )
+    must = "one trains, the other says so and ends with 75"
+    yield Row("two launches on one folder at once", must, trials, passed)
 
 
 def shards(lab: Lab) -> Iterator[Row]:
     """A corpus of wrong sizes is prepared again; one whose bytes are wrong is refused."""
-    cache, passed, rounds = (
-        lab.folder / "shards",
-        {"flipped": 0, "cut": 0, "missing": 0},
-        lab.count(1, 5),
-    )
+    cache, rounds = lab.folder / "shards", lab.count(1, 5)
+    passed = {"flipped": 0, "cut": 0, "missing": 0}
     shutil.copytree(lab.folder / "cache", cache)
     (folder,) = (cache / "corpora").glob("[!.]*/")
     files = sorted(path.relative_to(folder) for path in (folder / "train").glob("*.bin"))
+    flip = partial(flip_a_bit, draw=random.Random("shards"))
     damages = dict(zip(passed, (flip, halve, Path.unlink), strict=True))
     for (kind, damage), file, number in itertools.product(damages.items(), files, range(rounds)):
         whole = (folder / file).read_bytes()
@@ -492,7 +435,7 @@ def hostile(lab: Lab) -> Iterator[Row]:
 
 def outside(lab: Lab, part: str) -> Iterator[Row]:
     """What a run waits for outside of itself."""
-    yield from itertools.starmap(Row, getattr(importlib.import_module(OUTSIDE), part)(lab))
+    yield from getattr(importlib.import_module(OUTSIDE), part)(lab)
 
 
 PARTS: dict[str, Callable[[Lab], Iterator[Row]]] = {

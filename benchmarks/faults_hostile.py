@@ -30,61 +30,50 @@ class Kind(NamedTuple):
 
 
 GATE, OFFLINE = "tests/test_gate.py", "tests/test_offline.py"
-NOTHING = "refused in a sentence, nothing run or written"
+NOTHING, CANARY = "refused in a sentence, nothing run or written", "a canary is written"
+
+
+def in_gate(done: str, must: str, *tests: str) -> Kind:
+    return Kind(GATE, tests, done, must)
+
+
 KINDS = (
-    Kind(
-        GATE, ("test_no_other_address_is_called",), "hostile `_target_` in an experiment", NOTHING
-    ),
-    Kind(
-        GATE,
-        (
-            "test_nothing_in_a_file_is_more_than_data",
-            "test_nothing_in_a_row_is_more_than_data",
-            "test_no_verb_takes_more_than_data",
-            "test_a_swept_address_is_none_of_the_plain_values",
-            "test_what_is_made_is_looked_at_once_more",
-            "test_nothing_is_resolved_twice",
-        ),
+    in_gate("hostile `_target_` in an experiment", NOTHING, "test_no_other_address_is_called"),
+    in_gate(
         "hostile places of it: Hydra's keys, resolvers, packages, sweeps, anchors, paths",
         NOTHING,
+        "test_nothing_in_a_file_is_more_than_data",
+        "test_nothing_in_a_row_is_more_than_data",
+        "test_no_verb_takes_more_than_data",
+        "test_a_swept_address_is_none_of_the_plain_values",
+        "test_what_is_made_is_looked_at_once_more",
+        "test_nothing_is_resolved_twice",
     ),
-    Kind(
-        GATE,
-        ("test_the_canary_sings",),
-        "control: the same without the gate",
-        "a canary is written",
-    ),
-    Kind(
-        GATE,
-        ("test_words_that_nobody_may_say", "test_links_do_not_lead_out_of_an_experiment"),
+    in_gate("control: the same without the gate", CANARY, "test_the_canary_sings"),
+    in_gate(
         "names and links that lead out of their folder",
         NOTHING,
+        "test_words_that_nobody_may_say",
+        "test_links_do_not_lead_out_of_an_experiment",
     ),
-    Kind(
-        GATE,
-        ("test_the_users_own_words_may_name_anything",),
+    in_gate(
         "control: places, by the user's own words",
         "they are taken",
+        "test_the_users_own_words_may_name_anything",
     ),
-    Kind(
-        GATE,
-        ("test_pickles_are_not_unpickled", "test_a_pickled_job_is_not_run"),
+    in_gate(
         "pickles as weights, checkpoint, cache, job",
         NOTHING,
+        "test_pickles_are_not_unpickled",
+        "test_a_pickled_job_is_not_run",
     ),
-    Kind(GATE, ("test_a_pickle_sings",), "control: a pickle is unpickled", "a canary is written"),
-    Kind(GATE, ("test_archives_are_not_unpacked",), "zip and tar whose members climb out", NOTHING),
-    Kind(
-        GATE,
-        ("test_an_archive_climbs",),
-        "control: such an archive is unpacked",
-        "a canary is written",
-    ),
-    Kind(
-        GATE,
-        ("test_a_shared_encoder_names_parts_alone",),
+    in_gate("control: a pickle is unpickled", CANARY, "test_a_pickle_sings"),
+    in_gate("zip and tar whose members climb out", NOTHING, "test_archives_are_not_unpacked"),
+    in_gate("control: such an archive is unpacked", CANARY, "test_an_archive_climbs"),
+    in_gate(
         "an encoder's config.json names other code",
         NOTHING,
+        "test_a_shared_encoder_names_parts_alone",
     ),
     Kind(
         OFFLINE,
@@ -119,19 +108,10 @@ def outcomes_of(
 ) -> dict[tuple[str, str], Counter[bool]]:
     """File and function -> how many of its cases passed, and failed. RuntimeError: pytest broke."""
     found, marks = scratch / "trials.xml", "" if slow else "not slow"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        marks,
-        f"--junitxml={found}",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
+    command += [f"--junitxml={found}", f"--basetemp={scratch / 'tests'}"]
     done = subprocess.run(
-        [*command, f"--basetemp={scratch / 'tests'}", *map("::".join, tests)],
+        [*command, *map("::".join, tests)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ["OMP_NUM_THREADS"] = "1"  # forks cannot take threads along
 from interleaved import ROOT
@@ -54,6 +54,16 @@ SETTINGS = {
 RANKS = {"trainer": "ddp", "trainer.accelerator": "cpu"}
 
 
+class Row(NamedTuple):
+    """One line of the table."""
+
+    done: str
+    must: str
+    trials: int
+    passed: int
+    noticed: str = ""  # after how long, where that is what counts
+
+
 class Lab:
     """Where runs lie, and their configurations; `scale` multiplies the number of trials."""
 
@@ -73,9 +83,8 @@ class Lab:
         self, name: str, is_double: bool = False, place: str = "runs", **changes: Any
     ) -> Trial:
         run_dir = self.folder / place / name
-        config = changed(
-            self.double if is_double else self.single, changes | {"run_dir": str(run_dir)}
-        )
+        usual = self.double if is_double else self.single
+        config = changed(usual, changes | {"run_dir": str(run_dir)})
         return Trial(config, is_double, self.folder / f"{name}.said")
 
     def stopped(self, name: str, step: int, **changes: Any) -> Trial:
@@ -93,12 +102,8 @@ class Trial:
     """One run folder, and the processes that work on it."""
 
     def __init__(self, config: Composed, is_double: bool, log: Path) -> None:
-        self.config, self.is_double, self.run_dir, self.log = (
-            config,
-            is_double,
-            Path(config.values["run_dir"]),
-            log,
-        )
+        self.config, self.is_double, self.log = config, is_double, log
+        self.run_dir = Path(config.values["run_dir"])
 
     @property
     def said(self) -> str:
@@ -174,12 +179,8 @@ def be_two_ranks() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "NODE_RANK": "0",
-    }
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": "2", "NODE_RANK": "0"}
     os.environ |= {FIRST_RANK: str(os.getpid()), "LOCAL_RANK": "0"}
     if os.fork() == 0:
         os.environ["LOCAL_RANK"] = "1"

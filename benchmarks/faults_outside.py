@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch.loggers import Logger
 from tests.runs import test_killed_trackers as killed_trackers
@@ -40,6 +40,7 @@ from clozelab.training.stopping import HUNG, NOTICE_SECONDS, die_with_parent
 from faults_lab import (
     SETTINGS,
     Lab,
+    Row,
     Trial,
     at_call,
     changed,
@@ -58,16 +59,6 @@ TRACKER_MUST = (
 )
 SLURM_MUST = "the job is named as lost, the same command goes on to the same bits"
 SAID = ("goes on without it", "is missing", "did not take something")
-
-
-class Outcome(NamedTuple):
-    """One line of the table, as faults.Row has it."""
-
-    done: str
-    must: str
-    trials: int
-    passed: int
-    noticed: str = ""
 
 
 # Trackers
@@ -158,7 +149,7 @@ def add_logger(trial: Trial, label: str, node: dict[str, Any]) -> None:
     trial.config = changed(trial.config, {f"logger.{label}": node}, is_new=True)
 
 
-def trackers(lab: Lab) -> Iterator[Outcome]:
+def trackers(lab: Lab) -> Iterator[Row]:
     """A tracker's server that works, is down at the start, is killed, or stops answering."""
     log = lab.folder / "served"
     port = free_port()
@@ -171,7 +162,7 @@ def trackers(lab: Lab) -> Iterator[Outcome]:
     sent = {str(json.loads(line)[0]) for line in log.read_text().splitlines()}
     os.kill(server, signal.SIGKILL)
     end(server)
-    yield Outcome(
+    yield Row(
         "control: a tracker that works", "it has every step", 1, int(is_right and steps <= sent)
     )
 
@@ -190,16 +181,16 @@ def trackers(lab: Lab) -> Iterator[Outcome]:
         pid = trial.start(plant)
         expect(trial.reaches(pid, 60), trial.said)
         os.kill(server, number)
-        outcome = judged(lab, trial, f"a tracker's server {words}", pid, time.monotonic())
+        row = judged(lab, trial, f"a tracker's server {words}", pid, time.monotonic())
         os.kill(server, signal.SIGKILL)
         end(server)
-        yield outcome
+        yield row
     yield mlflow(lab)
     yield wandb(lab)
     yield from killed_with_trackers(lab)
 
 
-def wandb(lab: Lab) -> Outcome:
+def wandb(lab: Lab) -> Row:
     """W&B, online, where its server takes connections and answers none."""
     trial = lab.trial("wandb")
     node = {"project": "faults", "entity": None, "mode": "online", "_partial_": True}
@@ -207,16 +198,14 @@ def wandb(lab: Lab) -> Outcome:
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen(64)
-        address = {
-            "WANDB_API_KEY": 40 * "0",
-            "WANDB_BASE_URL": f"http://127.0.0.1:{hole.getsockname()[1]}",
-        }
+        url = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        address = {"WANDB_API_KEY": 40 * "0", "WANDB_BASE_URL": url}
         began = time.monotonic()
         pid = trial.start(lambda: os.environ.update(address))
         return judged(lab, trial, "W&B's server takes connections and answers none", pid, began)
 
 
-def killed_with_trackers(lab: Lab) -> Iterator[Outcome]:
+def killed_with_trackers(lab: Lab) -> Iterator[Row]:
     """W&B's files, TensorBoard's and Lightning's table after kills, against metrics.csv."""
     moments = {
         "before the first save": (PretrainingModule, "training_step", 6),
@@ -230,7 +219,7 @@ def killed_with_trackers(lab: Lab) -> Iterator[Outcome]:
         # Of three trackers, how many hold every number; the two that can, once.
         passed = tracker_faults(trial.run_dir) == (0, 0)
         must = "W&B, TensorBoard and csv hold every number of metrics.csv, the last two once"
-        yield Outcome(f"kill -9 with trackers, {name}", must, 1, int(is_right and passed))
+        yield Row(f"kill -9 with trackers, {name}", must, 1, int(is_right and passed))
 
     def no_catching_up() -> None:
         BackgroundLogger.go_on_after = lambda *_: None
@@ -241,7 +230,7 @@ def killed_with_trackers(lab: Lab) -> Iterator[Outcome]:
     expect(trial.train(no_catching_up) == 0, trial.said)
     missing, doubled = tracker_faults(trial.run_dir)
     done = "control: a tracker is not told what a killed start has lost"
-    yield Outcome(done, "the comparison notices", 1, int(missing > 0 and doubled > 0))
+    yield Row(done, "the comparison notices", 1, int(missing > 0 and doubled > 0))
 
 
 def with_local_trackers(lab: Lab, name: str) -> Trial:
@@ -269,20 +258,20 @@ def tracker_faults(run_dir: Path) -> tuple[int, int]:
     return missing, doubled
 
 
-def judged(lab: Lab, trial: Trial, done: str, pid: int, began: float) -> Outcome:
+def judged(lab: Lab, trial: Trial, done: str, pid: int, began: float) -> Row:
     seconds = noticed_after(trial, began, pid)
     is_whole = end(pid) == 0 and lab.is_whole(trial)
     is_said = f"clozelab track {trial.run_dir}" in trial.said and bool(unsent(trial.run_dir))
     passed = is_whole and is_said and seconds < NOTICED_SECONDS
-    return Outcome(done, TRACKER_MUST, 1, int(passed), f"{seconds:.1f} s")
+    return Row(done, TRACKER_MUST, 1, int(passed), f"{seconds:.1f} s")
 
 
-def mlflow(lab: Lab) -> Outcome:
+def mlflow(lab: Lab) -> Row:
     """A real MLflow server, killed in training."""
     done = "the MLflow server is killed in training"
     executable = os.environ.get("MLFLOW_SERVER", "")
     if not executable:
-        return Outcome(f"{done} (not tried: MLFLOW_SERVER names no mlflow)", TRACKER_MUST, 0, 0)
+        return Row(f"{done} (not tried: MLFLOW_SERVER names no mlflow)", TRACKER_MUST, 0, 0)
     port, store = free_port(), lab.folder / "mlflow"
     store.mkdir()
     uri = f"http://127.0.0.1:{port}"
@@ -307,12 +296,8 @@ def mlflow(lab: Lab) -> Outcome:
 @contextmanager
 def mlflow_server(executable: str, port: int, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     words = [executable, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += [
-        "--backend-store-uri",
-        f"sqlite:///{store}/mlflow.db",
-        "--artifacts-destination",
-        str(store),
-    ]
+    words += ["--backend-store-uri", f"sqlite:///{store}/mlflow.db"]
+    words += ["--artifacts-destination", str(store)]
     environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
     environment.pop("PYTHONPATH", None)
     with (store / "server.log").open("wb") as log:
@@ -331,7 +316,7 @@ def mlflow_server(executable: str, port: int, store: Path) -> Iterator[subproces
 # Workers
 
 
-def silence(lab: Lab) -> Iterator[Outcome]:
+def silence(lab: Lab) -> Iterator[Row]:
     """A data worker that is there and never answers, as on a disk of a machine that is gone."""
     hang = {"trainer.num_workers": 1, "trainer.hang_seconds": NOTICE_SECONDS + 5}
     trial = lab.trial("silent-worker", **hang)
@@ -345,28 +330,23 @@ def silence(lab: Lab) -> Iterator[Outcome]:
     is_whole = end(pid) == HUNG and trial.train() == 0 and lab.is_whole(trial)
     must = "it is said; trainer.hang_seconds ends it, and the same command goes on to the same bits"
     passed = is_seen and is_whole and seconds < NOTICED_SECONDS
-    yield Outcome("a data worker stops answering", must, 1, int(passed), f"{seconds:.1f} s")
+    yield Row("a data worker stops answering", must, 1, int(passed), f"{seconds:.1f} s")
 
 
 # Slurm
 
 
-def slurm(lab: Lab) -> Iterator[Outcome]:
+def slurm(lab: Lab) -> Iterator[Row]:
     """All processes of a job are killed, as without memory, on the Slurm of this machine."""
     done = "all processes of a Slurm job killed with -9"
-    if (
-        shutil.which("sinfo") is None
-        or subprocess.run(["sinfo", "-h"], capture_output=True).returncode
-    ):
-        yield Outcome(f"{done} (not tried: no Slurm answers here)", SLURM_MUST, 0, 0)
+    asked = ["sinfo", "-h"]
+    if shutil.which("sinfo") is None or subprocess.run(asked, capture_output=True).returncode:
+        yield Row(f"{done} (not tried: no Slurm answers here)", SLURM_MUST, 0, 0)
         return
     runs, run_dir = lab.folder / "slurm", lab.folder / "slurm" / "run"
     words = overrides(lab.folder, run_dir, **SETTINGS, runs_dir=runs, stop_after_step="null")
-    more = [
-        "hydra/launcher=slurm",
-        "hydra.launcher.cpus_per_task=1",
-        "hydra.launcher.poll_seconds=5",
-    ]
+    more = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1"]
+    more += ["hydra.launcher.poll_seconds=5"]
     command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
     launcher = launch(command, lab.folder / "slurm.said")
     seen = wait_until(
@@ -384,22 +364,14 @@ def slurm(lab: Lab) -> Iterator[Outcome]:
     again = launch(command, lab.folder / "slurm-again.said")
     wait_until(lambda: again.poll() is not None, 240)
     is_whole = again.poll() == 0 and is_same(run_dir, lab.folder / "runs" / "whole")
-    passed = (
-        killed
-        and is_named
-        and is_whole
-        and seconds < NOTICED_SECONDS
-        and state(run_dir)["sessions"] == 2
-    )
-    yield Outcome(done, SLURM_MUST, 1, int(passed), f"{seconds:.1f} s")
+    passed = killed and is_named and is_whole and seconds < NOTICED_SECONDS
+    passed &= state(run_dir)["sessions"] == 2
+    yield Row(done, SLURM_MUST, 1, int(passed), f"{seconds:.1f} s")
 
 
 def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "200",
-    }
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     with log.open("wb") as output:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment

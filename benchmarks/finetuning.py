@@ -44,6 +44,7 @@ from interleaved import (
     Side,
     default_report,
     parser,
+    race,
     rate_rows,
     rate_table,
     repeated,
@@ -51,7 +52,6 @@ from interleaved import (
     say,
     serve,
     start_worker,
-    take_turns,
 )
 
 TITLES = {
@@ -72,7 +72,6 @@ MAX_EXAMPLES = 4096
 """A fixed pseudo-random choice of the training file: as long as all of it on average, and soon
 tokenised.
 """
-EVALUATION_TOKENS = 8192
 SIZES = ("tiny", "mini", "base")
 NUM_COMPARED = 512
 """Sentences whose answers both sides report."""
@@ -127,11 +126,9 @@ def clozelab_training(
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
-    head = (
-        LinearHead(encoder.config)
-        if task == "squad"
-        else SequenceClassificationHead(encoder.config, 2)
-    )
+    head: torch.nn.Module = LinearHead(encoder.config)
+    if task != "squad":
+        head = SequenceClassificationHead(encoder.config, 2)
     model = torch.nn.ModuleDict({"encoder": encoder, "head": head}).train()
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters(), 3e-5), clozelab_precision()
 
@@ -180,10 +177,8 @@ def transformers_training(
     padded = np.zeros((3, len(rows), slots), dtype=np.int64)
     for i in range(len(rows)):
         own = rows.gather(np.array([i]))
-        padded[0, i, : lengths[i]], padded[1, i, : lengths[i]] = (
-            own["input_ids"],
-            own["token_type_ids"],
-        )
+        padded[0, i, : lengths[i]] = own["input_ids"]
+        padded[1, i, : lengths[i]] = own["token_type_ids"]
         padded[2, i, : lengths[i]] = 1
 
     def step() -> int:
@@ -202,12 +197,10 @@ def training(
 ) -> Callable[[float], float]:
     """Measures real tokens/s."""
     data = load_rows(task, data_dir, vocab)
-    ours = side == "clozelab"
-    step = (
-        clozelab_training(task, size, *data)
-        if ours
-        else transformers_training(task, size, *data, side == "bf16")
-    )
+    if side == "clozelab":
+        step = clozelab_training(task, size, *data)
+    else:
+        step = transformers_training(task, size, *data, side == "bf16")
     return repeated(step, warm_up=3)
 
 
@@ -225,42 +218,17 @@ def save_classifier(folder: Path, size: str, vocab: Path) -> None:
     save_encoder_folder(
         folder,
         encoder,
-        heads={"classifier": head},
+        heads={"classification": head},
         tokenizer_files=open_tokenizer(vocab).files(),
         extra_config={**labels, "architectures": ["BertForSequenceClassification"]},
     )
 
 
 def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
-    import numpy as np
-    import torch
+    import clozelab
 
-    from clozelab.corpus.folder_tokenizers import read_tokenizer
-    from clozelab.models.folders import load_encoder, load_head
-    from clozelab.models.heads import SequenceClassificationHead
-    from clozelab.tasks.batches import make_batch
-    from clozelab.tasks.sequences import encode_examples, token_budget_batches
-
-    encoder = load_encoder(model).eval()
-    head = SequenceClassificationHead(encoder.config, 2).eval()
-    load_head(model, "classifier", head)
-    tokenizer, is_bf16 = read_tokenizer(model), clozelab_precision()
-
-    @torch.inference_mode()
-    def predict(texts: list[str]) -> list[int]:
-        rows = encode_examples(tokenizer, texts, None, max_seq_length=MAX_SEQ_LENGTH["predict"])
-        answers = np.empty(len(rows), dtype=np.int64)
-        for index in token_budget_batches(rows.lengths, EVALUATION_TOKENS):
-            batch = make_batch(rows, index, {})
-            ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
-            with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                pooled = encoder.pool(
-                    encoder(*ids, batch["layout"]).sequence_output, batch["layout"]
-                )
-            answers[index] = head(pooled.float()).argmax(1).numpy()
-        return answers.tolist()
-
-    return predict
+    ready = clozelab.load(model)
+    return lambda texts: [int(answer.label) for answer in ready.classify(texts)]
 
 
 def transformers_prediction(model: Path, batch_size: int) -> Callable[[list[str]], list[int]]:
@@ -279,11 +247,10 @@ def prediction(
     """(measure of sentences/s over all of them, whatever time that takes; the first answers)."""
     lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
     texts = [line.split("\t")[0] for line in lines]
-    predict = (
-        clozelab_prediction(model)
-        if side == "clozelab"
-        else transformers_prediction(model, int(side))
-    )
+    if side == "clozelab":
+        predict = clozelab_prediction(model)
+    else:
+        predict = transformers_prediction(model, int(side))
     first = predict(texts[:NUM_COMPARED])
 
     def measure(_seconds: float) -> float:
@@ -294,20 +261,12 @@ def prediction(
     return measure, first
 
 
-def data_options(arguments: argparse.Namespace) -> list[str]:
-    return ["--data-dir", str(arguments.data_dir), "--vocab", str(arguments.vocab)]
-
-
-def start_sides(names: dict[str, str], options: list[str], threads: int) -> dict[str, Side]:
-    """Processes by the name that the table gives them; `names` says which worker each is."""
-    command, environment = (
-        [__file__, "--threads", str(threads), *options],
-        {"TOKENIZERS_PARALLELISM": "true"},
-    )
-    return {
-        name: Side([*command, "--worker", worker], threads, environment)
-        for name, worker in names.items()
-    }
+def race_on_data(
+    names: dict[str, str], options: list[object], arguments: argparse.Namespace, seconds: float
+) -> dict[str, Side]:
+    more = ["--data-dir", arguments.data_dir, "--vocab", arguments.vocab, *options]
+    environment = {"TOKENIZERS_PARALLELISM": "true"}
+    return race(__file__, names, more, arguments.threads, arguments.rounds, seconds, environment)
 
 
 def compare_training(task: str, arguments: argparse.Namespace) -> list[str]:
@@ -315,9 +274,8 @@ def compare_training(task: str, arguments: argparse.Namespace) -> list[str]:
     names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in arguments.peers}
     lines = rate_table("real tokens/s", arguments.rounds, arguments.seconds)
     for size in arguments.sizes:
-        options = ["--tasks", task, "--sizes", size, *data_options(arguments)]
-        sides = start_sides(names, options, arguments.threads)
-        take_turns(sides, arguments.rounds, arguments.seconds)
+        options = ["--tasks", task, "--sizes", size]
+        sides = race_on_data(names, options, arguments, arguments.seconds)
         lines += rate_rows(size_name(size), sides)
     return lines
 
@@ -331,16 +289,8 @@ def compare_prediction(arguments: argparse.Namespace) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model"
             save_classifier(model, size, arguments.vocab)
-            options = [
-                "--tasks",
-                "predict",
-                "--model",
-                str(model),
-                "--sentences",
-                str(arguments.sentences),
-            ]
-            sides = start_sides(names, [*options, *data_options(arguments)], arguments.threads)
-            take_turns(sides, arguments.rounds, 0.0)
+            options = ["--tasks", "predict", "--model", model, "--sentences", arguments.sentences]
+            sides = race_on_data(names, options, arguments, 0.0)
         lines += rate_rows(size_name(size), sides)
         ours, *others = (side.hello for side in sides.values())
         same = []
@@ -379,12 +329,8 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     if not arguments.vocab.is_file():
         options.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
     if arguments.smoke:
-        arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = (
-            ["smoke"],
-            40,
-            1,
-            0.05,
-        )
+        arguments.sizes, arguments.sentences = ["smoke"], 40
+        arguments.rounds, arguments.seconds = 1, 0.05
     return arguments
 
 

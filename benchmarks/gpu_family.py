@@ -32,8 +32,7 @@ from torch.nn import functional as F
 from clozelab.models.attention_maps import capture_attention
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layout import Layout
-from clozelab.optim.adamw import build_adamw
-from encoders import finish_step
+from encoders import clozelab_optimizer, finish_step, random_shards
 from families import FULL_ROWS, MEMBERS, make_member
 from gpu_kernels import largest_error
 from gpu_long import check_long_rows
@@ -104,21 +103,10 @@ def small_text() -> Any:
     """Documents of random words, in sentences of many lengths: rows have padding."""
     import numpy as np
 
-    from clozelab.corpus.shards import TokenShards, TokenStream
-
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 9, 80)
     lengths = rng.integers(3, 20, sizes.sum())
-    return TokenShards(
-        tokens=TokenStream([rng.integers(200, VOCABULARY, lengths.sum())]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.append(0, np.cumsum(sizes)),
-        document_source=np.zeros(len(sizes), dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=VOCABULARY,
-        unigram_entropy=0.0,
-        fingerprint="",
-    )
+    return random_shards(rng, sizes, lengths, VOCABULARY, first_word=200)
 
 
 class DrawnWords:
@@ -376,15 +364,7 @@ def check_bf16(pair: Pair) -> list[str]:
 def check_steps(pair: Pair, matrix_rate: float | None) -> list[str]:
     """Loss before and behind five steps, by AdamW, or by Muon at a rate of the matrices."""
     model = pair.on_device()
-    optimizer = build_adamw(
-        model.named_parameters(),
-        learning_rate=1e-3,
-        betas=(0.9, 0.999),
-        eps=1e-6,
-        weight_decay=0.01,
-        bias_correction=True,
-        matrix_learning_rate=matrix_rate,
-    )
+    optimizer = clozelab_optimizer(model.named_parameters(), 1e-3, matrix_rate)
 
     def total() -> Tensor:
         with pair.plan.autocast():

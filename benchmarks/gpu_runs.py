@@ -216,13 +216,8 @@ def check_tasks(runs: Runs) -> None:
     """Fine-tunings and a measure of the CPU's encoder, in fp32 on both devices, and a GPU's own."""
     examples = 48 if runs.plan.smoke else 640
     encoder = f"encoder={runs.place('cpu')}/encoder"
-    words = (
-        encoder,
-        "row=checked",
-        f"max_train_examples={examples}",
-        "epochs=1",
-        "trainer.log_interval_steps=1",
-    )
+    words = (encoder, "row=checked", "epochs=1", "trainer.log_interval_steps=1")
+    words += (f"max_train_examples={examples}",)
     jobs: dict[str, Sequence[str]] = {}
     for device in DEVICES:
         for task, changes in TASKS.items():

@@ -23,14 +23,13 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import (
     ACCELERATOR_PREDICTIONS_MULTIPLE,
     BoundPhase,
     Phase,
     StepStream,
 )
-from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.modules import graphs
 from clozelab.modules.pretraining import PretrainingModule
@@ -39,12 +38,15 @@ from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.runtime import ReiterableLoader, batch_loader
 from clozelab.training.trainer import build_trainer, choose_hardware
-from encoders import pairs_objective, shape
+from encoders import clozelab_config, pairs_objective, random_shards
 from gpu_busy import busy_milliseconds
 from gpu_plan import Plan, require, table
+from interleaved import spread
 
 WARM_UP = 20  # steps that are not timed: they compile, and are captured
 BLOCK = 20  # steps between two waits for the device
+LEAST_SECONDS = 20.0  # what the shortest case takes
+PREDICTED_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,7 @@ def corpus_stream(
     rng = np.random.default_rng(0)
     sizes = rng.integers(4, 40, 2_000)
     lengths = rng.integers(8, 40, sizes.sum())
-    shards = TokenShards(
-        tokens=TokenStream([rng.integers(1000, vocab_size, lengths.sum()).astype(np.uint16)]),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.append(0, np.cumsum(sizes)),
-        document_source=np.zeros(len(sizes), dtype=np.uint8),
-        source_names=("random",),
-        vocab_size=vocab_size,
-        unigram_entropy=1.0,
-        fingerprint="",
-    )
+    shards = random_shards(rng, sizes, lengths, vocab_size)
     ids = SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=vocab_size)
     instances = objective.input.bind(shards, ids, length)
     phase = BoundPhase(0, Phase(length, steps, rows, rows), objective, 0, instances, 1)
@@ -217,8 +210,9 @@ class Fit:
         )
         torch.manual_seed(case.seed)
         objective = pairs_objective()
+        config = clozelab_config(case.size, dropout=case.dropout, vocab_size=case.vocab_size)
         self.module = PretrainingModule(
-            Encoder(self._config()),
+            Encoder(config),
             [objective],
             optimizer_factory=partial(
                 build_adamw,
@@ -262,20 +256,6 @@ class Fit:
                 self.trainer.fit(self.module, loader, ckpt_path=checkpoint)
         self.plan.wait()
         return self
-
-    def _config(self) -> EncoderConfig:
-        return EncoderConfig(
-            vocab_size=self.case.vocab_size,
-            hidden_act="gelu",
-            hidden_dropout_prob=self.case.dropout,
-            attention_probs_dropout_prob=self.case.dropout,
-            max_position_embeddings=512,
-            type_vocab_size=2,
-            initializer_range=0.02,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-            **shape(self.case.size),
-        )
 
     @property
     def losses(self) -> list[float]:
@@ -453,7 +433,7 @@ def measure_steps(plan: Plan) -> None:
     if plan.smoke:
         small = Case("smoke", 4, 32)
         cases = [small, replace(small, graphs=True), replace(small, graphs=True, spike="skip")]
-        _measure(plan, cases)
+        measure_cases(plan, cases)
         return
     mini = Case("mini", 64, 128, spike="skip")
     base = Case("base", 256, 128, spike="skip", dropout=0.1, vocab_size=30_522, muon=False)
@@ -468,36 +448,50 @@ def measure_steps(plan: Plan) -> None:
         replace(base, spike="stop"),
         mini,
     ]
-    _measure(plan, cases)
+    measure_cases(plan, cases)
 
 
-def _measure(plan: Plan, cases: Sequence[Case]) -> None:
+def measure_cases(plan: Plan, cases: Sequence[Case], blocks: int = 3) -> None:
+    """A line of the table each; in a smoke test of the first three, as small as they can be."""
+    if plan.smoke:
+        small = {"size": "smoke", "rows": 4, "length": 32, "vocab_size": 8192}
+        cases = [replace(case, **small) for case in cases[:3]]
     titles = ("case", "graphs", "spike", "optimizer", "ms a step, median (min-max)", "tokens/s")
-    table(plan, *titles, "device busy, ms", "kernels", "peak GiB", "seconds in all")
+    further = ("share of the ceiling", "device busy, ms", "kernels", "peak GiB")
+    table(plan, *titles, *further, "seconds before the blocks", "seconds in all")
+    wrong = []
     for case in cases:
-        if plan.seconds_left() < 12:
-            plan.say(f"| {case.name} | {case.graphs} | {case.spike} | left out, no time |")
-            continue
-        start = time.perf_counter()
-        clock = Clock(plan, profiles=True)
-        blocks = 2 if plan.smoke or case.size == "base" else 5
-        try:
-            Fit(plan, case, 1000, clock).run(WARM_UP + (blocks + 1) * BLOCK)
-        except Exception as error:
-            plan.say(f"| {case.name} | {case.graphs} | {case.spike} | FAILED: {told(error)} |")
-            plan.free()
-            continue
-        times = [1000 * seconds for seconds in clock.seconds]
-        median = statistics.median(times)
-        tokens = 1000 * case.rows * case.length / median
-        busy, kernels = clock.busy
         optimizer = "muon" if case.muon else "adamw"
-        seconds = time.perf_counter() - start
-        plan.say(
-            f"| {case.name} | {case.graphs} | {case.spike} | {optimizer} |"
-            f" {median:.2f} ({min(times):.2f}-{max(times):.2f}) | {tokens:,.0f} | {busy:.2f} |"
-            f" {kernels} | {plan.peak_gib()} | {seconds:.0f} |"
-        )
-        words = (case.name, f"graphs {case.graphs}", case.spike, optimizer)
-        plan.record(" | ".join(words), milliseconds=median, busy=busy, kernels=kernels)
+        name = f"{case.name} | {case.graphs} | {case.spike} | {optimizer}"
+        if plan.seconds_left() < LEAST_SECONDS:
+            plan.say(f"| {name} | left out, no time |")
+            continue
+        try:
+            _measure_case(plan, case, name, 1 if plan.smoke else blocks)
+        except Exception as error:
+            plan.say(f"| {name} | FAILED: {told(error)} |")
+            wrong.append(name)
         plan.free()
+    require(not wrong, "; ".join(wrong))
+
+
+def _measure_case(plan: Plan, case: Case, name: str, blocks: int) -> None:
+    start = time.perf_counter()
+    clock = Clock(plan, profiles=True)
+    # One block more is profiled.
+    fit = Fit(plan, case, 1000, clock).run(WARM_UP + (blocks + 1) * BLOCK)
+    seconds = time.perf_counter() - start
+    milliseconds = [1000 * each for each in clock.seconds]
+    median = statistics.median(milliseconds)
+    tokens = 1000 * case.rows * case.length / median
+    predicted = PREDICTED_SHARE * (case.length - 3) / case.length
+    config = fit.module.model.encoder.config
+    share = tokens * training_flops_per_token(config, case.length, predicted) / plan.ceiling
+    before = seconds - BLOCK * sum(clock.seconds)
+    busy, kernels = clock.busy
+    plan.say(
+        f"| {name} | {spread(milliseconds, 2)} | {tokens:,.0f} | {share:.1%} | {busy:.2f} |"
+        f" {kernels} | {plan.peak_gib()} | {before:.0f} | {seconds:.0f} |"
+    )
+    figures = {"milliseconds": median, "share": share, "tokens": tokens, "before": before}
+    plan.record(name, **figures, busy=busy, kernels=kernels)

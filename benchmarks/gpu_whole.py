@@ -6,18 +6,10 @@ padded: their padding is counted as tokens.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 
-from clozelab.models.cost import training_flops_per_token
 from gpu_plan import Plan, require, table
-from gpu_steps import BLOCK, WARM_UP, Case, Clock, Fit, compare, told
-
-BLOCKS = 3
-LEAST_SECONDS = 20.0  # what the shortest case takes
-PREDICTED_SHARE = 0.15
+from gpu_steps import Case, compare, measure_cases
 
 
 def check_whole(plan: Plan) -> None:
@@ -45,52 +37,11 @@ def measure_whole(plan: Plan) -> None:
     whole = replace(base, compiled="whole")
     cases = [base, whole, replace(base, graphs=True), replace(whole, graphs=True)]
     cases += [replace(whole, rows=64, length=512), replace(base, rows=64, length=512)]
-    _measure(plan, cases)
+    measure_cases(plan, cases)
 
 
 def measure_large(plan: Plan) -> None:
     """BERT-Large by layers, at both lengths, then as a whole."""
     large = Case("large", 256, 128, spike="skip", dropout=0.1, vocab_size=30_522, muon=False)
     cases = [large, replace(large, rows=64, length=512), replace(large, compiled="whole")]
-    _measure(plan, cases, blocks=2)
-
-
-def _measure(plan: Plan, cases: Sequence[Case], blocks: int = BLOCKS) -> None:
-    if plan.smoke:
-        small = {"size": "smoke", "rows": 4, "length": 32, "vocab_size": 8192}
-        cases = [replace(case, **small) for case in cases[:2]]
-    titles = ("case", "graphs", "ms a step, median (min-max)", "tokens/s", "share of the ceiling")
-    table(plan, *titles, "peak GiB", "seconds before the blocks", "seconds in all")
-    wrong = []
-    for case in cases:
-        name = f"{case.name} | {case.graphs}"
-        if plan.seconds_left() < LEAST_SECONDS:
-            plan.say(f"| {name} | left out, no time |")
-            continue
-        try:
-            _measure_case(plan, case, name, 1 if plan.smoke else blocks)
-        except Exception as error:
-            plan.say(f"| {name} | FAILED: {told(error)} |")
-            wrong.append(name)
-        plan.free()
-    require(not wrong, "; ".join(wrong))
-
-
-def _measure_case(plan: Plan, case: Case, name: str, blocks: int) -> None:
-    start = time.perf_counter()
-    clock = Clock(plan)
-    fit = Fit(plan, case, 1000, clock).run(WARM_UP + blocks * BLOCK)
-    seconds = time.perf_counter() - start
-    milliseconds = [1000 * each for each in clock.seconds]
-    median = statistics.median(milliseconds)
-    tokens = 1000 * case.rows * case.length / median
-    predicted = PREDICTED_SHARE * (case.length - 3) / case.length
-    config = fit.module.model.encoder.config
-    share = tokens * training_flops_per_token(config, case.length, predicted) / plan.ceiling
-    before = seconds - BLOCK * sum(clock.seconds)
-    spread = f"{median:.2f} ({min(milliseconds):.2f}-{max(milliseconds):.2f})"
-    plan.say(
-        f"| {name} | {spread} | {tokens:,.0f} | {share:.1%} | {plan.peak_gib()} | {before:.0f} |"
-        f" {seconds:.0f} |"
-    )
-    plan.record(name, milliseconds=median, share=share, tokens=tokens, before=before)
+    measure_cases(plan, cases, blocks=2)

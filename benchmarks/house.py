@@ -66,68 +66,56 @@ class Count:
         return self.group != "budgets" and self.value != limit and not self.is_worse_than(limit)
 
 
-LONG_LINES = Habit("lines above 100 characters", house_counts.long_lines, sums_sizes=False)
-SKIPPED = Habit("fmt: skip", house_counts.skipped_formats)
-NESTED = Habit("nested comprehensions", house_counts.nested_comprehensions)
-COMPLEX = Habit(
-    "functions of cognitive complexity above 15",
-    house_counts.complex_functions(15),
-    sums_sizes=False,
+STYLE = (
+    Habit("lines above 100 characters", house_counts.long_lines, sums_sizes=False),
+    Habit("fmt: skip", house_counts.skipped_formats),
+    Habit("nested comprehensions", house_counts.nested_comprehensions),
 )
-VERY_COMPLEX = Habit(
-    "functions of cognitive complexity above 25",
-    house_counts.complex_functions(25),
-    sums_sizes=False,
-)
-COMPLEXITY = Habit(
-    "cognitive complexity per 1,000 statements",
-    house_counts.complexities,
-    per_statements=1_000,
-)
-DENSITY = Habit(
-    "tokens per statement",
-    lambda source: source.logical_lines,
-    per_statements=1,
-    digits=1,
-)
-DENSE_LINES = Habit("logical lines above 60 tokens", house_counts.dense_lines, sums_sizes=False)
-CROWDED = Habit(
-    "functions with a statement of more than 14 names",
-    house_counts.crowded_functions,
-    sums_sizes=False,
-)
-COMPREHENSIONS = Habit(
-    "comprehensions per 100 statements",
-    house_counts.comprehensions,
-    per_statements=100,
-    digits=1,
-)
-CONDITIONALS = Habit(
-    "conditional expressions per 100 statements",
-    house_counts.conditional_expressions,
-    per_statements=100,
-    digits=1,
-)
-TUPLES = Habit("tuple assignments", house_counts.tuple_assignments)
-WALRUS = Habit("walrus operators", house_counts.walrus_operators)
-UNTYPED = Habit("annotations of untyped JSON", house_counts.untyped_annotations)
-OPAQUE = Habit("opaque names that live longer than three lines", house_counts.opaque_functions)
-
-STYLE = (LONG_LINES, SKIPPED, NESTED)
 HABITS = (
     *STYLE,
-    COMPLEX,
-    VERY_COMPLEX,
-    COMPLEXITY,
-    DENSITY,
-    DENSE_LINES,
-    CROWDED,
-    COMPREHENSIONS,
-    CONDITIONALS,
-    TUPLES,
-    WALRUS,
-    UNTYPED,
-    OPAQUE,
+    Habit(
+        "functions of cognitive complexity above 15",
+        house_counts.complex_functions(15),
+        sums_sizes=False,
+    ),
+    Habit(
+        "functions of cognitive complexity above 25",
+        house_counts.complex_functions(25),
+        sums_sizes=False,
+    ),
+    Habit(
+        "cognitive complexity per 1,000 statements",
+        house_counts.complexities,
+        per_statements=1_000,
+    ),
+    Habit(
+        "tokens per statement",
+        lambda source: source.logical_lines,
+        per_statements=1,
+        digits=1,
+    ),
+    Habit("logical lines above 60 tokens", house_counts.dense_lines, sums_sizes=False),
+    Habit(
+        "functions with a statement of more than 14 names",
+        house_counts.crowded_functions,
+        sums_sizes=False,
+    ),
+    Habit(
+        "comprehensions per 100 statements",
+        house_counts.comprehensions,
+        per_statements=100,
+        digits=1,
+    ),
+    Habit(
+        "conditional expressions per 100 statements",
+        house_counts.conditional_expressions,
+        per_statements=100,
+        digits=1,
+    ),
+    Habit("tuple assignments", house_counts.tuple_assignments),
+    Habit("walrus operators", house_counts.walrus_operators),
+    Habit("annotations of untyped JSON", house_counts.untyped_annotations),
+    Habit("opaque names that live longer than three lines", house_counts.opaque_functions),
 )
 
 

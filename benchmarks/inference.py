@@ -13,17 +13,7 @@ from functools import partial
 from typing import Any
 
 from encoders import SHAPES, VOCAB_SIZE, clozelab_encoder, clozelab_precision, shape, size_name
-from interleaved import (
-    Side,
-    parser,
-    rate_rows,
-    rate_table,
-    repeated,
-    report,
-    serve,
-    start_worker,
-    take_turns,
-)
+from interleaved import parser, race, rate_rows, rate_table, repeated, report, serve, start_worker
 
 TITLE = "Encoding beside torch.nn.TransformerEncoder"
 ROWS, BATCHES, LONGEST = 64, 4, 128
@@ -60,9 +50,8 @@ def clozelab_step(size: str) -> Callable[[], float]:
         total = 0.0
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
             for ids, types, positions, lengths in batches:
-                total += float(
-                    encoder(ids, types, positions, Layout.ragged(lengths)).sequence_output[0, 0]
-                )
+                output = encoder(ids, types, positions, Layout.ragged(lengths))
+                total += float(output.sequence_output[0, 0])
         return total
 
     return step
@@ -82,16 +71,10 @@ def nested_step(size: str, is_bf16: bool) -> Callable[[], float]:
         activation="gelu",
         batch_first=True,
     )
-    encoder = (
-        nn.TransformerEncoder(layer, sizes["num_hidden_layers"], enable_nested_tensor=True)
-        .eval()
-        .to(dtype)
-    )
-    words, places, norm = (
-        nn.Embedding(VOCAB_SIZE, hidden),
-        nn.Embedding(LONGEST, hidden),
-        nn.LayerNorm(hidden),
-    )
+    layers = sizes["num_hidden_layers"]
+    encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=True).eval().to(dtype)
+    words, places = nn.Embedding(VOCAB_SIZE, hidden), nn.Embedding(LONGEST, hidden)
+    norm = nn.LayerNorm(hidden)
     batches: list[Any] = []
     for lengths in make_lengths():
         width = max(lengths)
@@ -119,12 +102,7 @@ def compare(sizes: Sequence[str], threads: int, rounds: int = 5, seconds: float 
     """The table of these sizes."""
     lines = rate_table("real tokens/s", rounds, seconds)
     for size in sizes:
-        options = ["--sizes", size, "--threads", str(threads)]
-        sides = {
-            name: Side([__file__, "--worker", side, *options], threads)
-            for name, side in SIDES.items()
-        }
-        take_turns(sides, rounds, seconds)
+        sides = race(__file__, SIDES, ["--sizes", size], threads, rounds, seconds)
         lines += rate_rows(size_name(size), sides)
     return lines
 

@@ -76,6 +76,27 @@ def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
         side.close()
 
 
+def race(
+    script: str,
+    names: Mapping[str, str],
+    options: Sequence[object],
+    threads: int,
+    rounds: int,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Side]:
+    """The sides of a script once all have taken their turns, by the names that a table gives them.
+
+    `names` says which worker each is.
+    """
+    command = [script, "--threads", str(threads), *map(str, options), "--worker"]
+    sides = {}
+    for name, worker in names.items():
+        sides[name] = Side([*command, worker], threads, environment)
+    take_turns(sides, rounds, seconds)
+    return sides
+
+
 # A side's own process
 
 

@@ -39,19 +39,16 @@ def make_experiment(
     for i in range(claims):
         for name in (f"a{i}", f"b{i}"):
             rows.append({"row": name, "arm": name, "floor": None})
+    claimed = []
+    for i in range(claims):
+        claim = {"text": f"claim {i}", "compare": [f"b{i}", f"a{i}", "task"]}
+        claim |= {"direction": "higher", "primary": primary if i < num_primary else False}
+        claimed.append(claim)
     said = {
         "columns": [{"name": "task", "task": "task", "metric": METRIC}],
         "arms": {row["row"]: {} for row in rows},
         "rows": rows,
-        "claims": [
-            {
-                "text": f"claim {i}",
-                "compare": [f"b{i}", f"a{i}", "task"],
-                "direction": "higher",
-                "primary": primary if i < num_primary else False,
-            }
-            for i in range(claims)
-        ],
+        "claims": claimed,
         "matched_by": "none",
         **more,
     }

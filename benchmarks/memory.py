@@ -12,19 +12,13 @@ import resource
 from functools import partial
 
 from encoders import SHAPES, size_name
-from interleaved import Side, parser, report, say, start_worker
+from interleaved import Side, parser, race, report, say, start_worker
 from pretraining import SEQ_LENGTH, clozelab_step, transformers_step
 
 TITLE = "Peak memory of a pre-training step"
 ROWS = 32
 SIDES = ("clozelab", "fp32", "bf16")
-TABLE = [
-    (
-        "| size | micro-batch | side | peak GiB | of it before the model | share of transformers"
-        " fp32 |"
-    ),
-    "|---|---|---|---|---|---|",
-]
+HEADINGS = ("size", "micro-batch", "side", "peak GiB", "of it before the model")
 
 
 def peak_gib() -> float:
@@ -52,35 +46,19 @@ def work(side: str, size: str, rows: int, steps: int, threads: int) -> None:
 
 def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int = 2) -> list[str]:
     """The table; one process after the other, so that they do not compete for memory."""
-    found = {}
+    found: dict[str, Side] = {}
     for side in SIDES:
-        options = [
-            "--worker",
-            side,
-            "--size",
-            size,
-            "--rows",
-            str(rows),
-            "--steps",
-            str(steps),
-            "--threads",
-            str(threads),
-        ]
-        process = Side([__file__, *options], threads)
-        process.close()
-        found[side] = process.hello
-    lines = say(*TABLE)
-    for side, values in found.items():
+        options = ["--size", size, "--rows", rows, "--steps", steps]
+        found |= race(__file__, {side: side}, options, threads, rounds=0, seconds=0.0)
+    titles = [*HEADINGS, "share of transformers fp32"]
+    lines = say(f"| {' | '.join(titles)} |", "|---" * len(titles) + "|")
+    for side, process in found.items():
+        values = process.hello
         name = side if side == "clozelab" else f"transformers {side}"
-        share = values["peak"] / found["fp32"]["peak"]
-        cells = (
-            size_name(size),
-            f"{rows} x {SEQ_LENGTH}",
-            name,
-            f"{values['peak']:.2f}",
-            f"{values['before']:.2f}",
-        )
-        lines += say("| " + " | ".join(cells) + f" | **{share:.2f}** |")
+        share = values["peak"] / found["fp32"].hello["peak"]
+        case = f"{size_name(size)} | {rows} x {SEQ_LENGTH} | {name}"
+        gib = f"{values['peak']:.2f} | {values['before']:.2f}"
+        lines += say(f"| {case} | {gib} | **{share:.2f}** |")
     return lines
 
 

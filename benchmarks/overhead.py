@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders import SHAPES, size_name
-from interleaved import Answers, Side, parser, report, say, spread, start_worker, take_turns
+from interleaved import Answers, parser, race, report, say, spread, start_worker
 from pretraining import BATCH, SEQ_LENGTH, clozelab_batch, clozelab_model, make_rows, work
 
 TITLE = "What the training loop costs"
@@ -103,11 +103,8 @@ def compare(
     size: str = "tiny", threads: int = 1, rounds: int = 15, seconds: float = 2.0
 ) -> list[str]:
     """The table; many short turns, because what is looked for is small."""
-    options = ["--size", size, "--threads", str(threads)]
-    sides = {
-        name: Side([__file__, "--worker", name, *options], threads) for name in ("bare", "real")
-    }
-    take_turns(sides, rounds, seconds)
+    loops = {"bare": "bare", "real": "real"}
+    sides = race(__file__, loops, ["--size", size], threads, rounds, seconds)
     costs = [a / b - 1.0 for a, b in zip(sides["bare"].rates, sides["real"].rates, strict=True)]
     verdict = "met" if statistics.median(costs) < TARGET else "missed"
     cost = (

@@ -32,9 +32,9 @@ from typing import Any
 from encoders import pairs_objective
 from interleaved import (
     ROOT,
-    Side,
     default_report,
     parser,
+    race,
     rate_rows,
     rate_table,
     ratios,
@@ -43,7 +43,6 @@ from interleaved import (
     say,
     serve,
     spread,
-    take_turns,
 )
 
 TITLE = "Preparing text beside datasets.map"
@@ -325,10 +324,7 @@ def sequences(text: Path, folder: Path, rounds: int, seconds: float) -> list[str
         "clozelab, pairs and masks": f"instances {corpus}",
         "transformers, masks": f"collator {tokenizer}",
     }
-    processes = {}
-    for name, worker in sides.items():
-        processes[name] = Side([__file__, "--worker", worker], 1, ONE_THREAD)
-    take_turns(processes, rounds, seconds)
+    processes = race(__file__, sides, [], 1, rounds, seconds, ONE_THREAD)
     return lines + rate_rows(f"{ROWS} x {LENGTH}", processes)
 
 
@@ -362,16 +358,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = write_text(texts, megabytes, folder)
-        report(
-            TITLE,
-            1,
-            {
-                "From text to shards": lambda: whole_processes(text, rounds, folder),
-                "Learning a vocabulary": lambda: learning(text),
-                "Training sequences": lambda: sequences(text, folder, rounds, seconds),
-            },
-            output,
-        )
+        parts: dict[str, Callable[[], list[str]]] = {
+            "From text to shards": lambda: whole_processes(text, rounds, folder),
+            "Learning a vocabulary": lambda: learning(text),
+            "Training sequences": lambda: sequences(text, folder, rounds, seconds),
+        }
+        report(TITLE, 1, parts, output)
 
 
 if __name__ == "__main__":

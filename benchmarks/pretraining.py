@@ -36,9 +36,9 @@ from encoders import (
 )
 from interleaved import (
     Answers,
-    Side,
     fastest,
     parser,
+    race,
     rate_rows,
     rate_table,
     ratios,
@@ -47,7 +47,6 @@ from interleaved import (
     say,
     serve,
     start_worker,
-    take_turns,
 )
 
 TITLE = "Pre-training beside transformers"
@@ -252,21 +251,22 @@ def usual_peers(bf16_is_faster: bool) -> tuple[str, ...]:
     return "fp32-compiled", "trainer-fp32", CEILING
 
 
+def sides_of(peers: Sequence[str]) -> dict[str, str]:
+    """Worker of each side by the name that the table gives it; clozelab's is the first."""
+    names = {"clozelab": "clozelab"}
+    for peer in peers:
+        names[SIDE_NAMES.get(peer, f"transformers {peer}")] = peer
+    return names
+
+
 def compare(
     sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float
 ) -> list[str]:
     """The table of these sizes."""
     lines, summary = rate_table("tokens/s", rounds, seconds), list[str]()
+    names = sides_of(peers)
     for size in sizes:
-        options = ["--sizes", size, "--threads", str(threads)]
-        names = {"clozelab": "clozelab"} | {
-            SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers
-        }
-        sides = {
-            name: Side([__file__, "--worker", side, *options], threads)
-            for name, side in names.items()
-        }
-        take_turns(sides, rounds, seconds)
+        sides = race(__file__, names, ["--sizes", size], threads, rounds, seconds)
         lines += rate_rows(f"{size_name(size)}, {BATCH[size]} rows", sides)
         theirs = {
             name: side for name, side in sides.items() if names[name] not in ("clozelab", CEILING)

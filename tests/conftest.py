@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,13 +58,9 @@ def host_of(_: socket.socket, address: Any, *__: Any) -> Any:
 forked.wait_for_no_disk()
 for method in ("connect", "connect_ex"):
     setattr(socket.socket, method, only_here(getattr(socket.socket, method), host_of))
-for name in ("getaddrinfo", "gethostbyname", "create_connection"):
-    first = (
-        (lambda address, *_, **__: address[0])
-        if name == "create_connection"
-        else (lambda host, *_, **__: host)
-    )
-    setattr(socket, name, only_here(getattr(socket, name), first))
+for name in ("getaddrinfo", "gethostbyname"):
+    setattr(socket, name, only_here(getattr(socket, name), lambda host, *_, **__: host))
+socket.create_connection = only_here(socket.create_connection, lambda address, *_, **__: address[0])
 
 
 @pytest.fixture(autouse=True)
@@ -209,38 +206,16 @@ def own_log_levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-WORDS = [
-    "the",
-    "a",
-    "red",
-    "green",
-    "blue",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "mat",
-    "hill",
-    "who",
-    "where",
-    "what",
-    "is",
-    "was",
-    "did",
-    "fast",
-]
+WORDS = "the a red green blue cat dog sat ran on mat hill who where what is was did fast"
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> WordPieceTokenizer:
     """Of whole words, so that a test can count tokens by eye."""
-    letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [
-        f"##{c}" for c in string.ascii_lowercase
-    ]
-    return WordPieceTokenizer(
-        [*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True
-    )
+    letters = [*string.ascii_lowercase, *string.digits, *".,?!'\"-"]
+    pieces = [f"##{letter}" for letter in string.ascii_lowercase]
+    words = [word for word in WORDS.split() if len(word) > 1]
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *pieces, *words], lowercase=True)
 
 
 # Run folders as the stages leave them, made up: for finding, judging and reporting without training
@@ -256,23 +231,25 @@ SECOND_SCORES = {
 }
 """Task -> another score of its runs."""
 ROWS = (*ARMS, "ltr_bilstm", "random", "random_bilstm")
+
+
+def about_task(title: str, score: str, stand_in_for: str | None = None) -> dict[str, Any]:
+    return {"title": title, "stand_in_for": stand_in_for, "metric": f"validation/{score}"}
+
+
 TASKS: dict[str, dict[str, Any]] = {
-    "mnli": {"title": "MNLI-m", "stand_in_for": None, "metric": "validation/accuracy"},
-    "qnli": {"title": "QNLI", "stand_in_for": None, "metric": "validation/accuracy"},
-    "mrpc": {"title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"},
-    "sst2": {"title": "SST-2", "stand_in_for": None, "metric": "validation/accuracy"},
-    "snli_95k": {"title": "SNLI-95k", "stand_in_for": "mnli", "metric": "validation/accuracy"},
-    "qqp": {"title": "QQP", "stand_in_for": None, "metric": "validation/f1"},
-    "cola": {"title": "CoLA", "stand_in_for": None, "metric": "validation/matthews"},
-    "stsb": {"title": "STS-B", "stand_in_for": None, "metric": "validation/spearman"},
-    "rte": {"title": "RTE", "stand_in_for": None, "metric": "validation/accuracy"},
-    "qnli_derived": {
-        "title": "QNLI-derived",
-        "stand_in_for": "qnli",
-        "metric": "validation/accuracy",
-    },
-    "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
-    "squad_v2": {"title": "SQuAD 2.0 F1", "stand_in_for": None, "metric": "validation/f1"},
+    "mnli": about_task("MNLI-m", "accuracy"),
+    "qnli": about_task("QNLI", "accuracy"),
+    "mrpc": about_task("MRPC", "accuracy"),
+    "sst2": about_task("SST-2", "accuracy"),
+    "snli_95k": about_task("SNLI-95k", "accuracy", "mnli"),
+    "qqp": about_task("QQP", "f1"),
+    "cola": about_task("CoLA", "matthews"),
+    "stsb": about_task("STS-B", "spearman"),
+    "rte": about_task("RTE", "accuracy"),
+    "qnli_derived": about_task("QNLI-derived", "accuracy", "qnli"),
+    "squad_v1": about_task("SQuAD F1", "f1"),
+    "squad_v2": about_task("SQuAD 2.0 F1", "f1"),
 }
 
 
@@ -331,15 +308,8 @@ def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = (
             metric = replace(metric, factor=1.0)
         record.scores[key] = Score.of(metric)
     record.take(saved)
-    kept = (
-        "title",
-        "stand_in_for",
-        "synthetic",
-        "num_examples",
-        "collapsed",
-        "best_step",
-        "total_steps",
-    )
+    kept = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed")
+    kept += ("best_step", "total_steps")
     record.facts |= {key: saved[key] for key in kept if key in saved}
     record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
     # As write_record does in twice the time: in one rename, and for people to read.
@@ -358,13 +328,8 @@ def write_pretrain(
 ) -> None:
     folder = root / "pretrain" / arm / f"seed-{seed}"
     shape = model or {"num_hidden_layers": 2, "hidden_size": 128}
-    config = {
-        "arm": arm,
-        "seed": seed,
-        "model": dict(shape),
-        "corpus": {"name": "text", "generator": generator},
-    }
-    config["validation"] = {"seq_length": 64}
+    config = {"arm": arm, "seed": seed, "model": dict(shape), "validation": {"seq_length": 64}}
+    config["corpus"] = {"name": "text", "generator": generator}
     facts = {
         "steps": 100,
         "tokens": 1_000_000,
@@ -389,41 +354,23 @@ def write_finetune(
     """`score` in percent, written in the unit that the task's scorer uses; `config` adds settings,
     `sub` a folder.
     """
-    folder = (
-        root
-        / "finetune"
-        / row
-        / f"pretrain-seed-{seeds[0]}"
-        / task
-        / extra.pop("sub", "")
-        / f"seed-{seeds[1]}"
-    )
+    pretrain_seed, seed = seeds
+    folder = root / "finetune" / row / f"pretrain-seed-{pretrain_seed}" / task
+    folder = folder / extra.pop("sub", "") / f"seed-{seed}"
     about = TASKS[task]
-    config = {
-        "row": row,
-        "pretrain_seed": seeds[0],
-        "seed": seeds[1],
-        "task": {"name": task, **about},
-    }
-    config |= extra.pop("config", {})
+    config = {"row": row, "pretrain_seed": pretrain_seed, "seed": seed}
+    config |= {"task": {"name": task, **about}} | extra.pop("config", {})
     status = extra.pop("status", "complete")
     write_run(folder, "finetune", config, status)
     if status != "complete":
         return
     name = about["metric"]
-    scores = (
-        {name: score, "validation/exact_match": score / 2}
-        if task == "squad_v1"
-        else {name: score / 100}
-    )
-    saved = {
-        "metric": name,
-        "best_step": 10,
-        "scores": scores,
-        "majority_baseline": None,
-        "collapsed": False,
-    } | extra
-    write_scores(folder, saved)
+    scores = {name: score / 100}
+    if task == "squad_v1":
+        scores = {name: score, "validation/exact_match": score / 2}
+    saved = {"metric": name, "best_step": 10, "scores": scores}
+    saved |= {"majority_baseline": None, "collapsed": False}
+    write_scores(folder, saved | extra)
 
 
 def write_scored(
@@ -451,18 +398,10 @@ def write_evaluation(
     """A complete evaluation; `scores` in shares, the first is the main one."""
     folder = root / "evaluate" / row / f"pretrain-seed-{seed}" / measure / "seed-1"
     about = {"name": measure, "title": f"The {measure}"}
-    write_run(
-        folder, "evaluate", {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about} | extra
-    )
-    write_scores(
-        folder,
-        {
-            "metric": next(iter(scores)),
-            "scores": dict(scores),
-            "title": about["title"],
-            "majority_baseline": majorities,
-        },
-    )
+    config = {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about}
+    write_run(folder, "evaluate", config | extra)
+    saved = {"metric": next(iter(scores)), "scores": dict(scores), "title": about["title"]}
+    write_scores(folder, saved | {"majority_baseline": majorities})
 
 
 @pytest.fixture
@@ -479,6 +418,7 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
         below: str = "runs",
     ) -> Path:
         root = tmp_path / below / "table5_pretraining_tasks" / "demo"
+        synthetic = "text" if generator else None
         for arm in ARMS:
             for seed in pretrain_seeds:
                 write_pretrain(root, arm, seed, generator=generator)
@@ -486,14 +426,8 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
             for first in pretrain_seeds:
                 for second in finetune_seeds:
                     wobble = 0.2 * ((first * 7 + ROWS.index(row) * 3) % 5 - 2) + 0.1 * (second % 2)
-                    write_finetune(
-                        root,
-                        row,
-                        task,
-                        (first, second),
-                        mean + wobble,
-                        synthetic="text" if generator else None,
-                    )
+                    score = mean + wobble
+                    write_finetune(root, row, task, (first, second), score, synthetic=synthetic)
         return root
 
     return make
@@ -503,11 +437,10 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
 def writers() -> Any:
     """The single-folder writers, for tests that add an odd run."""
 
-    class Writers:
-        pretrain = staticmethod(write_pretrain)
-        finetune = staticmethod(write_finetune)
-        scored = staticmethod(write_scored)
-        scores = staticmethod(write_scores)
-        evaluation = staticmethod(write_evaluation)
-
-    return Writers
+    return SimpleNamespace(
+        pretrain=write_pretrain,
+        finetune=write_finetune,
+        scored=write_scored,
+        scores=write_scores,
+        evaluation=write_evaluation,
+    )

@@ -34,15 +34,8 @@ def name_in(packet: bytes) -> str:
 
 def main() -> int:
     if INSIDE not in os.environ:
-        command = [
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--net",
-            sys.executable,
-            *sys.argv,
-        ]
+        command = ["unshare", "--user", "--map-root-user", "--mount", "--net"]
+        command += [sys.executable, *sys.argv]
         return subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))

@@ -20,22 +20,18 @@ from clozelab.addresses import (
 )
 from clozelab.launch import sweep
 
-GOOD = {
+WITHOUT: dict[str, Any] = {
     "_target_": "clozelab.optim.schedule.LinearWarmupDecay",
     "_partial_": True,
-    "warmup_fraction": 0.1,
 }
+GOOD = {**WITHOUT, "warmup_fraction": 0.1}
 
 
 def test_good_nodes_pass() -> None:
     check_targets({"schedule": GOOD, "other": {"list": [{"a": 1}, 1]}})
     token = {"_target_": "clozelab.objectives.ltr.LeftToRight", "weight": 1.0}
-    check_targets(
-        {
-            "phases": [{"objective": {"token": token}}],
-            "scale.pretrain.phases.1.objective": {"token": token},
-        }
-    )
+    check_targets({"phases": [{"objective": {"token": token}}]})
+    check_targets({"scale.pretrain.phases.1.objective": {"token": token}})
 
 
 ADDRESSES = [
@@ -70,34 +66,29 @@ def handler(**node: Any) -> dict[str, Any]:
     return {"hydra": {"job_logging": {"handlers": {"console": node}}}}
 
 
+def schedule(**changes: Any) -> dict[str, Any]:
+    return {"schedule": {**GOOD, **changes}}
+
+
 # What is refused with the arguments looked at, and why.
 REFUSED = [
-    *[({"schedule": {"_target_": target}}, "_target_") for target in ADDRESSES],
+    *[(schedule(_target_=target), "_target_") for target in ADDRESSES],
     *[(node, "nothing is made here") for node in ELSEWHERE],
+    (schedule(warmup_fractoin=0.1), r"schedule\.warmup_fractoin: .* mean 'warmup_fraction'"),
     (
-        {"schedule": {**GOOD, "warmup_fractoin": 0.1}},
-        r"schedule\.warmup_fractoin: .* did you mean 'warmup_fraction'",
+        schedule(_target_=f"{GOOD['_target_']}s"),
+        r"mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'",
     ),
-    (
-        {"schedule": {"_target_": "clozelab.optim.schedule.LinearWarmupDecai"}},
-        r"did you mean 'clozelab\.optim\.schedule\.LinearWarmupDecay'",
-    ),
-    ({"schedule": {**GOOD, "_args_": [1]}}, "_args_"),
-    (
-        {"schedule": {**GOOD, "warmup_fraction": "5%"}},
-        r"schedule\.warmup_fraction is the text '5%': give a number",
-    ),
-    (
-        {"schedule": {"_target_": GOOD["_target_"], "_partial_": True}},
-        r"schedule\.warmup_fraction is missing, and nothing stands for it",
-    ),
+    (schedule(_args_=[1]), "_args_"),
+    (schedule(warmup_fraction="5%"), r"schedule\.warmup_fraction is the text '5%': give a number"),
+    ({"schedule": WITHOUT}, r"schedule\.warmup_fraction is missing, and nothing stands for it"),
 ]
 # What is refused by its address alone, before anything is imported.
 REFUSED_BY_ADDRESS = [
     (handler(**{"()": "os.system"}), r"'os\.system' is not allowed"),
     (handler(**{"class": "subprocess.Popen"}), r"'subprocess\.Popen' is not allowed"),
     (
-        handler(**{"_target_": "logging.StreamHandler", "class": "os.open"}),
+        handler(_target_="logging.StreamHandler", **{"class": "os.open"}),
         r"'os\.open' is not allowed",
     ),
     ({"x": {"_target_": "shutil.rmtree"}}, "not allowed"),
@@ -126,10 +117,8 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
     node = {"_target_": "mine_outside.sgd", "_partial_": True, "learning_rate": 0.5}
     with refuses("optimizer._target_: 'mine_outside.sgd' is not allowed; there are"):
         check_targets({"optimizer": node})
-    assert parse_allow_targets(["a=1", "allow_targets=[mine_outside,other]", "b=2"]) == [
-        "a=1",
-        "b=2",
-    ]
+    words = ["a=1", "allow_targets=[mine_outside,other]", "b=2"]
+    assert parse_allow_targets(words) == ["a=1", "b=2"]
     weight = torch.nn.Parameter(torch.zeros(2))
     assert build("optimizer", node)([("weight", weight)]).param_groups[0]["lr"] == 0.5
     for config, reason in (

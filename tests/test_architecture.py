@@ -18,8 +18,6 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 # Public classes of one name. Recorded configurations have the addresses of these two input formats.
 NAMED_IN_CONFIGURATIONS = {"SentencePairs"}
-# Still to be renamed; nothing may be added.
-TO_BE_RENAMED: set[str] = set()
 
 
 def imported_modules(path: Path) -> set[str]:

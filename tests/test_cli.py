@@ -20,17 +20,17 @@ from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.verbs import DEFAULT_KEYS, HYDRA_VERBS, PLAIN_VERBS
 
 SRC = Path(__file__).parents[1] / "src"
+TABLE5 = "table5_pretraining_tasks"
 TABLE8 = str(EXPERIMENTS_DIR / "table8_masking")
+# A sweep of measures.
+OF_A_SWEEP = ("evaluate", "-m", "--config-name", "sweep_evaluate", "--config-dir", TABLE8)
 
 
 @pytest.fixture
 def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
-        }
+        unwanted = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
+        clean = {key: value for key, value in os.environ.items() if key not in unwanted}
         return forked.run(
             [sys.executable, "-m", "clozelab", *words],
             cwd=tmp_path,
@@ -84,11 +84,8 @@ def test_help_of_the_stages(
         assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
         said, err = capsys.readouterr()
         lines, whole = said.splitlines(), " ".join(said.split())
-        assert (
-            whole.startswith(f"clozelab {verb}: {text}")
-            and f"\n  clozelab {verb} " in said
-            and not err
-        )
+        assert whole.startswith(f"clozelab {verb}: {text}") and not err
+        assert f"\n  clozelab {verb} " in said
         assert len(lines) <= 76 and max(map(len, lines)) <= 80, max(lines, key=len)
         if verb == "pretrain":
             screen(said)
@@ -124,9 +121,9 @@ def test_what_begins_is_said_at_once(
 
     before: list[object] = []
     monkeypatch.setattr("clozelab.stages.plan.main", verb_of)
-    assert main(["plan", "scale=demo", "table5_pretraining_tasks"]) == 0
-    assert before == [("", "plan: reading table5_pretraining_tasks\n")]
-    assert capsys.readouterr() == ("scale=demo table5_pretraining_tasks\n", "")
+    assert main(["plan", "scale=demo", TABLE5]) == 0
+    assert before == [("", f"plan: reading {TABLE5}\n")]
+    assert capsys.readouterr() == (f"scale=demo {TABLE5}\n", "")
     # A process without stderr, as some services start one, has nothing but its output.
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["plan", "mine"]) == 0 and capsys.readouterr().out == "mine\n"
@@ -139,12 +136,7 @@ def test_the_configuration_of_a_verb(clozelab: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-OF_PROGRAMMERS = (
-    "Traceback",
-    "To append to your config",
-    "Config search path",
-    "CLOZELAB_DEBUG",
-)
+OF_PROGRAMMERS = ("Traceback", "To append to your config", "Config search path", "CLOZELAB_DEBUG")
 """What Hydra and Python say of a mistake, and ours does not."""
 
 
@@ -154,64 +146,23 @@ OF_PROGRAMMERS = (
         (["pretrian"], 2, "did you mean 'pretrain'"),
         (["pretrain", "sed=3"], 1, "pretrain has no key 'sed'; did you mean 'seed'?"),
         (["pretrain", "-m", "sed=3,4"], 1, "did you mean 'seed'?"),
-        (
-            ["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"],
-            1,
-            "did you mean 'seed'?",
-        ),
-        (
-            ["reproduce", "table5_pretraining_tasks", "another"],
-            1,
-            "reproduce takes 1 name, not table5_pretraining_tasks another",
-        ),
+        (["reproduce", TABLE5, "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
+        (["reproduce", TABLE5, "another"], 1, f"reproduce takes 1 name, not {TABLE5} another"),
         (["evaluate", "measure=blimp", "encoder=F"], 1, "say row=NAME too"),
-        (
-            [
-                "evaluate",
-                "-m",
-                "--config-name",
-                "sweep_evaluate",
-                "--config-dir",
-                TABLE8,
-                "scale=demo",
-                "row=random",
-            ],
-            1,
-            "row: this sweep takes rows as measured=NAME",
-        ),
-        (
-            ["finetune", "task=intent"],
-            1,
-            "xnli; one of your own: FOLDER/task/intent.yaml and --config-dir FOLDER)",
-        ),
-        (
-            ["reproduce", "table5_pretraining_tasks", "scale=labtop"],
-            1,
-            "there is no scale 'labtop'; did you mean",
-        ),
+        ([*OF_A_SWEEP, "row=random"], 1, "row: this sweep takes rows as measured=NAME"),
+        (["finetune", "task=intent"], 1, "FOLDER/task/intent.yaml and --config-dir FOLDER)"),
+        (["reproduce", TABLE5, "scale=labtop"], 1, "there is no scale 'labtop'; did you mean"),
         (["finetune", "encoder=nowhere", "row=x", "task=mrpc"], 1, "nowhere"),
         (["reproduce", "table5"], 1, "no experiment 'table5'"),
-        (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
-        (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
+        (["reproduce", TABLE5, "--dri-run"], 1, "--dri-run"),
+        (["report", TABLE5, "scale=demo"], 1, "no run below"),
         (["runs"], 1, "give runs_dir=FOLDER"),
         (["judge", "none.csv", "none.yaml"], 1, "none.csv: no such file or directory"),
-        (
-            ["plan", "table5_pretraining_tasks", "budget=soon"],
-            1,
-            "budget=soon: give a time above zero, such as 2h",
-        ),
-        (
-            ["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"],
-            1,
-            "choose one of steps, tokens",
-        ),
-        (["plan", "table5_pretraining_tasks", "matched_by=steps"], 1, "say budget=TIME too"),
+        (["plan", TABLE5, "budget=soon"], 1, "budget=soon: give a time above zero, such as 2h"),
+        (["plan", TABLE5, "budget=2h", "matched_by=foo"], 1, "choose one of steps, tokens"),
+        (["plan", TABLE5, "matched_by=steps"], 1, "say budget=TIME too"),
         (["pretrain", "-m", "seed=glob(none*)"], 1, "no job at all"),
-        (
-            ["pretrain", "-m", "run_dir=x", "seed=1", "trainer.num_workers=0,1"],
-            1,
-            "would share the folder",
-        ),
+        (["pretrain", "-m", "run_dir=x", "trainer.num_workers=0,1"], 1, "would share the folder"),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),
     ],
 )
@@ -244,21 +195,11 @@ def test_list_and_dry_run(clozelab: Any, tmp_path: Path) -> None:
     shows(done.stdout, "table2_squad_v1", "SQuAD 1.1", "table3_squad_v2")
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
-    done = clozelab(
-        "reproduce",
-        "table5_pretraining_tasks",
-        "scale=demo",
-        "finetune.task=mrpc",
-        "finetune.row=mlm",
-        "--dry-run",
-    )
+    words = ("scale=demo", "finetune.task=mrpc", "finetune.row=mlm")
+    done = clozelab("reproduce", TABLE5, *words, "--dry-run")
     assert done.returncode == 0, done.stderr
-    shows(
-        done.stdout,
-        "new runs/table5_pretraining_tasks/demo/pretrain/mlm_nsp/seed-1",
-        "new runs/table5_pretraining_tasks/demo/pretrain/mlm_nsp/seed-2",
-        "new runs/table5_pretraining_tasks/demo/pretrain/mlm/seed-1",
-    )
+    for run in ("mlm_nsp/seed-1", "mlm_nsp/seed-2", "mlm/seed-1"):
+        shows(done.stdout, f"new runs/{TABLE5}/demo/pretrain/{run}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,14 +235,8 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
 
 
 def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:
-    words = [
-        "-m",
-        "objective=mlm",
-        "seed=1,2,3,4",
-        "schedule.warmup_fraction=1.0",
-        "hydra.launcher.fork=false",
-    ]
-    done = clozelab("pretrain", *words, CLOZELAB_SKIP_DOCTOR="0")
+    words = ["-m", "objective=mlm", "seed=1,2,3,4", "schedule.warmup_fraction=1.0"]
+    done = clozelab("pretrain", *words, "hydra.launcher.fork=false", CLOZELAB_SKIP_DOCTOR="0")
     assert done.returncode == 1 and "warmup_fraction is 1.0" in done.stdout, done.stderr
     shows(done.stderr, "pretrain: reading the configuration", "doctor: reading pretrain")
     assert not list(tmp_path.rglob("run.json"))

@@ -190,15 +190,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("FOLDER", "MODEL", "my-bert", "ROBERTA", "bio", "minilm"):
         (root / name).symlink_to(root / "bert-folder")
     text = "the cat sat on the mat . it was a long day .\n\nthe film was long . who sang ?\n\n"
-    for name in (
-        "my/texts/a.txt",
-        "texts/a.txt",
-        "abstracts/a.txt",
-        "lines.txt",
-        "reviews.txt",
-        "questions.txt",
-        "queries.txt",
-    ):
+    texts = ["my/texts/a.txt", "texts/a.txt", "abstracts/a.txt"]
+    for name in (*texts, "lines.txt", "reviews.txt", "questions.txt", "queries.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text * 5)
     (root / "dump").mkdir()

@@ -79,45 +79,25 @@ def write(place: Path, said: Mapping[str, Any]) -> None:
 
 
 def files_below(folder: Path) -> list[str]:
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if "__pycache__" not in str(path)
-    )
+    paths = [path for path in folder.rglob("*") if "__pycache__" not in str(path)]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+ROW_JOB = ("row=a", "task=mrpc", "hydra.mode=RUN")
+
+
+def of_sweep(stage: str, place: Path, *words: str) -> list[str]:
+    """The command of an experiment's own sweep, or of one of its jobs."""
+    return [stage, "--config-dir", str(place), "--config-name", f"sweep_{stage}", *words]
 
 
 VERBS: dict[str, Callable[[Path], list[str]]] = {
     "plan": lambda place: ["plan", str(place), "scale=demo", "--no-measure"],
     "doctor": lambda place: ["doctor", str(place), "scale=demo"],
     "reproduce": lambda place: ["reproduce", str(place), "scale=demo"],
-    "sweep": lambda place: [
-        "pretrain",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_pretrain",
-        "-m",
-    ],
-    "job": lambda place: [
-        "pretrain",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_pretrain",
-        "arm=a",
-        "seed=1",
-        "hydra.mode=RUN",
-    ],
-    "finetuning job": lambda place: [
-        "finetune",
-        "--config-dir",
-        str(place),
-        "--config-name",
-        "sweep_finetune",
-        "row=a",
-        "task=mrpc",
-        "hydra.mode=RUN",
-    ],
+    "sweep": lambda place: of_sweep("pretrain", place, "-m"),
+    "job": lambda place: of_sweep("pretrain", place, "arm=a", "seed=1", "hydra.mode=RUN"),
+    "finetuning job": lambda place: of_sweep("finetune", place, *ROW_JOB),
 }
 
 
@@ -142,25 +122,26 @@ def not_composed(place: Path, name: str, word: str, *, message: str) -> None:
     assert message in str(caught.value) and files_below(place.parent) == before
 
 
+def dotted(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose keys have `__` for a dot."""
+    return {key.replace("__", "."): value for key, value in delta.items()}
+
+
 def arm(**delta: Any) -> dict[str, Any]:
-    """paper.yaml with an arm of these settings, `__` for a dot."""
-    return {
-        "paper.yaml": {
-            "arms": {
-                "a": {"objective": "mlm", **{k.replace("__", "."): v for k, v in delta.items()}}
-            }
-        }
-    }
+    """paper.yaml with an arm of these settings."""
+    return {"paper.yaml": {"arms": {"a": {"objective": "mlm", **dotted(delta)}}}}
 
 
 def row(**delta: Any) -> dict[str, Any]:
-    settings = {key.replace("__", "."): value for key, value in delta.items()}
-    return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": settings}]}}
+    return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": dotted(delta)}]}}
 
 
+TOUCH = {"command": "touch canary"}
+FOLDERS = "clozelab.models.folders"
+SAVE = f"{FOLDERS}.save_encoder_folder"
 TARGETS: dict[str, dict[str, Any]] = {
-    RUN: {"command": "touch canary"},
-    "os.system": {"command": "touch canary"},
+    RUN: TOUCH,
+    "os.system": TOUCH,
     "os.mkdir": {"path": "canary"},
     "subprocess.check_output": {"args": ["touch", "canary"]},
     "subprocess.Popen": {"args": "touch canary", "shell": True},
@@ -178,23 +159,13 @@ TARGETS: dict[str, dict[str, Any]] = {
     "logging.FileHandler": {"filename": "canary"},
     "yaml.unsafe_load": {"stream": TAG.replace("CANARY", "canary")},
     "pathlib.Path.touch": {"_args_": [{"_target_": "pathlib.Path", "_args_": ["canary"]}]},
-    "functools.partial": {
-        "_args_": [{"_target_": RUN, "_partial_": True}],
-        "command": "touch canary",
-    },
-    "hydra.utils.instantiate": {"config": {"_target_": RUN, "command": "touch canary"}},
-    "hydra.utils.call": {"config": {"_target_": RUN, "command": "touch canary"}},
+    "functools.partial": {"_args_": [{"_target_": RUN, "_partial_": True}], **TOUCH},
+    "hydra.utils.instantiate": {"config": {"_target_": RUN, **TOUCH}},
+    "hydra.utils.call": {"config": {"_target_": RUN, **TOUCH}},
     # Of our own, which an allow-list of packages would let through.
-    "clozelab.models.folders.save_encoder_folder": {
-        "folder": "canary",
-        "encoder": None,
-        "heads": {},
-    },
+    SAVE: {"folder": "canary", "encoder": None, "heads": {}},
     "clozelab.runs.record.write_json": {"path": "canary", "value": 1},
-    "clozelab.modules.finetuning.write_test_predictions": {
-        "folder": "canary",
-        "files": {"x": ["y"]},
-    },
+    "clozelab.modules.finetuning.write_test_predictions": {"folder": "canary", "files": {"x": "y"}},
     "clozelab.training.tracking.MetricsCsv": {"folder": "canary"},
     "clozelab.optim.adamw.torch.load": {"f": "evil.pkl", "weights_only": False},
     "clozelab.cli.main": {"arguments": ["prepare"]},
@@ -213,10 +184,8 @@ def test_no_other_address_is_called(
     node = {"_target_": target, **TARGETS[target]}
     Path("evil.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
     write_package(Path("evil"))
-    before, message = (
-        files_below(place.parent),
-        f"objective.pair._target_: '{target}' is not allowed",
-    )
+    before = files_below(place.parent)
+    message = f"objective.pair._target_: '{target}' is not allowed"
     for call in (
         lambda: addresses.build("objective", {"pair": node}),
         lambda: addresses.check_targets({"objective": {"pair": node}}),
@@ -224,7 +193,7 @@ def test_no_other_address_is_called(
         with pytest.raises(ValueError, match=re.escape(message)):
             call()
     assert files_below(place.parent) == before
-    if target in (RUN, "clozelab.models.folders.save_encoder_folder"):
+    if target in (RUN, SAVE):
         write(place, arm(objective__pair=node))
         assert message in refused(place, capsys, "plan")
 
@@ -235,35 +204,32 @@ SWEEP = {
     "defaults": ["pretrain", {"arm": "a"}, "_self_"],
     "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"arm": "a"}}},
 }
-FACTORY = {
-    "version": 1,
-    "root": {"handlers": ["x"]},
-    "handlers": {"x": {"()": RUN, "command": "touch CANARY"}},
-}
-HANDLER = {
-    "version": 1,
-    "root": {"handlers": ["x"]},
-    "handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}},
-}
+CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
+HANDLER = {"version": 1, "root": {"handlers": ["x"]}, **CLASS}
+FACTORY = HANDLER | {"handlers": {"x": {"()": RUN, "command": "touch CANARY"}}}
 
 
 def master(**hydra: Any) -> dict[str, Any]:
     return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}
 
 
-def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
-    said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", *defaults]}
-    return {
-        "sweep_pretrain.yaml": said,
-        **{name.replace("__", "/") + ".yaml": text for name, text in files.items()},
-    }
+def swept(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A sweep of these keys, too."""
+    return master(sweeper={"params": {"arm": "a", **params}})
 
 
-CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
+def laid_over(default: Any, **files: Any) -> dict[str, Any]:
+    """One entry more in the defaults of the sweep, and files that it may mean."""
+    said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", default]}
+    named = {name.replace("__", "/") + ".yaml": text for name, text in files.items()}
+    return {"sweep_pretrain.yaml": said, **named}
+
+
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(12)
 )
 NOT_ALLOWED, OUT, ITS = "is not allowed", "leads out of its folder", "is not its to set"
+HYDRAS = "Hydra's own"
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a part of the model": (arm(architecture__pooler=EVIL), NOT_ALLOWED),
     "an optimizer": (arm(optimizer___target_=RUN), NOT_ALLOWED),
@@ -289,62 +255,42 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "more folders": (master(searchpath=["pkg://evil"]), ITS),
     "where Hydra writes": (master(sweep={"dir": "CANARY"}, run={"dir": "CANARY"}), ITS),
     "Hydra's own files": (master(output_subdir=".hydra"), ITS),
-    "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
-    "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
+    "a swept key of Hydra's": (swept({"hydra.callbacks.x": TEXT}), ITS),
+    "a swept place": (swept({"++run_dir": "CANARY"}), ITS),
     "a permission": (arm(allow_targets=["torch"]), ITS),
-    "a swept permission": (
-        master(sweeper={"params": {"arm": "a", "allow_targets": "[torch]"}}),
-        ITS,
-    ),
-    "a swept word put together": (
-        master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}),
-        ITS,
-    ),
-    "a swept package": (
-        master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}})
-        | {"rates/x.yaml": CLASS},
-        ITS,
-    ),
+    "a swept permission": (swept({"allow_targets": "[torch]"}), ITS),
+    "a swept word put together": (swept({"run_dir=CANARY": ""}), ITS),
+    "a swept package": (swept({"+rates@hydra.job_logging": "x"}) | {"rates/x.yaml": CLASS}, ITS),
     "swept keys from elsewhere": (master(sweeper={"params": "${optimizer}"}), ITS),
     "a swept path from elsewhere": (
-        arm(optimizer__x="x,/etc")
-        | master(sweeper={"params": {"arm": "a", "encoder": "${optimizer.x}"}}),
+        arm(optimizer__x="x,/etc") | swept({"encoder": "${optimizer.x}"}),
         OUT,
     ),
     "all of Hydra's from elsewhere": (
         {"sweep_pretrain.yaml": SWEEP | {"hydra": "${optimizer}"}},
         ITS,
     ),
-    "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
-    "a swept address": (
-        master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}),
-        "_target_",
-    ),
+    "a swept path": (swept({"encoder": "x,/etc"}), OUT),
+    "a swept address": (swept({"+objective.pair": TEXT}), "_target_"),
     "a file of Hydra's group": (
-        laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL),
-        "Hydra's own",
+        laid_over({"override /hydra/launcher": "x"}, hydra__launcher__x=EVIL),
+        HYDRAS,
     ),
-    "a cluster": (laid_over([{"override /hydra/launcher": "slurm"}]), "Hydra's own"),
-    "other logging": (laid_over([{"override /hydra/job_logging": "none"}]), "Hydra's own"),
-    "a class of logging": (
-        laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS),
-        "Hydra's own",
-    ),
+    "a cluster": (laid_over({"override /hydra/launcher": "slurm"}), HYDRAS),
+    "other logging": (laid_over({"override /hydra/job_logging": "none"}), HYDRAS),
+    "a class of logging": (laid_over({"rates@hydra.hydra_logging": "x"}, rates__x=CLASS), HYDRAS),
     "a package": (
-        laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"),
-        "Hydra's own",
+        laid_over({"rates": "x"}, rates__x="# @package hydra\ncallbacks: {x: {}}\n"),
+        HYDRAS,
     ),
     "a package in defaults": (
-        laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}),
-        "Hydra's own",
+        laid_over({"rates@hydra.callbacks": "x"}, rates__x={"x": EVIL}),
+        HYDRAS,
     ),
-    "a path to a package": (
-        laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}),
-        "Hydra's own",
-    ),
+    "a path to a package": (laid_over("rates/x@hydra.callbacks", rates__x={"x": EVIL}), HYDRAS),
     "a package by its name": (
-        laid_over([{"rates": "hydra"}], rates__hydra="# @package _name_\nx: 1\n"),
-        "Hydra's own",
+        laid_over({"rates": "hydra"}, rates__hydra="# @package _name_\nx: 1\n"),
+        HYDRAS,
     ),
     "oc.create": (arm(objective__pair="${oc.create:" + TEXT + "}"), "oc.create"),
     "oc.decode": (arm(objective__pair="${oc.decode:'" + TEXT + "'}"), "oc.decode"),
@@ -381,10 +327,10 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "an anchor without end": ({"arm/a.yaml": "# @package _global_\nphases: &a [*a]\n"}, "anchors"),
     "a deep hole": ({"paper.yaml": "arms: " + "[" * 100_000 + "]" * 100_000}, ""),
     "a choice": (
-        laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}},
+        laid_over({"override /model": "../../x"}) | {"../x.yaml": {"seed": 1}},
         "is no choice",
     ),
-    "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
+    "another's YAML": (laid_over("../x") | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
     "a tag in a file": ({"arm/a.yaml": f"# @package _global_\nseed: {TAG}\n"}, ""),
 }
@@ -418,10 +364,7 @@ def test_no_verb_takes_more_than_data(
 
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a task's reader": (row(task__data___target_=RUN), NOT_ALLOWED),
-    "a task's module": (
-        row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}),
-        NOT_ALLOWED,
-    ),
+    "a task's module": (row(task__module={"_target_": SAVE}), NOT_ALLOWED),
     "a training file": (row(task__data__train_file="/etc/passwd"), OUT),
     "a test file": (row(**{"task.data.test_files": {"x": "../../x"}}), OUT),
     "a prediction's name": (row(**{"task.data.test_files": {"../../x": "a.tsv"}}), ITS),
@@ -447,7 +390,7 @@ def test_a_swept_address_is_none_of_the_plain_values(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Jobs that differ in plain values are composed once; an address is no plain value."""
-    write(place, master(sweeper={"params": {"arm": "a", "optimizer._target_": RUN}}))
+    write(place, swept({"optimizer._target_": RUN}))
     assert NOT_ALLOWED in refused(place, capsys, "plan")
 
 
@@ -528,13 +471,8 @@ def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
 def test_links_do_not_lead_out_of_an_experiment(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(
-        place,
-        {
-            "../README.md": "**Question.** Whose is this?",
-            "../a.yaml": "# @package _global_\nseed: 1\n",
-        },
-    )
+    settings = "# @package _global_\nseed: 1\n"
+    write(place, {"../README.md": "**Question.** Whose is this?", "../a.yaml": settings})
     (place / "sweep_pretrain.yaml").symlink_to(place.parent / "a.yaml")
     not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
     shows(refused(place, capsys, "plan"), "is a link that leads out of")
@@ -577,26 +515,14 @@ def test_a_pickled_job_is_not_run(place: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_users_own_words_may_name_anything(place: Path) -> None:
     write(place, {})
-    words = [
-        "run_dir=/r",
-        "encoder=/e",
-        "corpus=text",
-        "corpus.sources.0.path=/x/../t",
-        "tokenizer.vocab_file='${oc.env:CANARY_SECRET}'",
-    ]
-    words += [
-        "hydra/launcher=slurm",
-        "hydra.launcher.setup=[module load x]",
-        "runs_dir=../runs",
-        "data_dir='~/d'",
-    ]
+    words = ["run_dir=/r", "encoder=/e", "corpus=text", "corpus.sources.0.path=/x/../t"]
+    words += ["runs_dir=../runs", "data_dir='~/d'", "hydra/launcher=slurm"]
+    words += ["hydra.launcher.setup=[module load x]"]
+    words += ["tokenizer.vocab_file='${oc.env:CANARY_SECRET}'"]
     composed = sweep.compose("sweep_pretrain", words, folder=place)
     config = composed.config
-    assert (config.run_dir, config.encoder, config.tokenizer.vocab_file) == (
-        "/r",
-        "/e",
-        "s3cret-s3cret",
-    )
+    assert (config.run_dir, config.encoder) == ("/r", "/e")
+    assert config.tokenizer.vocab_file == "s3cret-s3cret"
     assert composed.hydra_value("launcher.setup") == ["module load x"]
 
 
@@ -629,21 +555,12 @@ def test_the_list_of_addresses_is_right() -> None:
     ("part", "reason"),
     [
         ({"_target_": "os.system"}, "architecture.positions._target_ is 'os.system': a part is a"),
-        (
-            {"_target_": "clozelab.models.folders.save_encoder_folder", "folder": "canary"},
-            "there is no part 'clozelab.models.folders.save_encoder_folder'",
-        ),
-        (
-            {"_target_": "clozelab.models.folders.Path"},
-            "there is no part 'clozelab.models.folders.Path' in this version",
-        ),
+        ({"_target_": SAVE, "folder": "canary"}, f"there is no part '{SAVE}'"),
+        ({"_target_": f"{FOLDERS}.Path"}, f"there is no part '{FOLDERS}.Path' in this version"),
+        ({"_target_": f"{FOLDERS}.torch.load"}, f"there is no part '{FOLDERS}.torch.load'"),
         (
             {"_target_": "clozelab.models.registry.family_of"},
             "there is no part 'clozelab.models.registry.family_of' in this",
-        ),
-        (
-            {"_target_": "clozelab.models.folders.torch.load"},
-            "there is no part 'clozelab.models.folders.torch.load' in this",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value["_target_"],

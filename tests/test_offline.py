@@ -9,10 +9,10 @@ import os
 import socket
 import subprocess
 import sys
-from itertools import permutations
 from pathlib import Path
 
 import pytest
+from tests.runs.test_pretrain_run import overrides, write_text
 
 ISOLATED = Path(__file__).with_name("isolated.py")
 SRC = Path(__file__).parents[1] / "src"
@@ -23,21 +23,20 @@ sweeps:
   pretrain: {seed: "1"}
   finetune: {pretrain_seed: "1", seed: "1"}
 """
-SMALL = (
-    *("corpus.generator.num_documents=200", "corpus.generator.train_examples=60"),
-    *(
-        "corpus.generator.validation_examples=30",
-        "corpus.generator.entropy_documents=2",
-        "tokenizer.vocab_size=600",
-    ),
-    *(
-        "pretrain.validation.instances=20",
-        "pretrain.validation.seq_length=32",
-        "pretrain.validation.interval_steps=99",
-    ),
-    "pretrain.phases=[{seq_length: 32, steps: 6, global_batch_size: 4, micro_batch_size: 4}]",
-    *("finetune.epochs=1", "finetune.max_train_examples=40", "trainer.progress_bar=false"),
-)
+SMALL = {
+    "corpus.generator.num_documents": 200,
+    "corpus.generator.train_examples": 60,
+    "corpus.generator.validation_examples": 30,
+    "corpus.generator.entropy_documents": 2,
+    "tokenizer.vocab_size": 600,
+    "pretrain.validation.instances": 20,
+    "pretrain.validation.seq_length": 32,
+    "pretrain.validation.interval_steps": 99,
+    "pretrain.phases": ("[{seq_length: 32, steps: 6, global_batch_size: 4, micro_batch_size: 4}]"),
+    "finetune.epochs": 1,
+    "finetune.max_train_examples": 40,
+    "trainer.progress_bar": "false",
+}
 
 
 def test_the_suite_has_no_network(no_network: list[str]) -> None:
@@ -92,33 +91,9 @@ def test_a_tracked_pretraining_needs_no_network(tmp_path: Path) -> None:
     """W&B is offline by itself without a key, and looks nothing up; the long form below is a whole
     demo.
     """
-    names = map("".join, permutations("abcde"))
-    texts = (
-        "\n".join([f"The {name} cat sat.", f"The {name} dog ran on a mat."] * 3) for name in names
-    )
-    (tmp_path / "text.txt").write_text("\n\n".join(texts))
-    words = [
-        word.removeprefix("pretrain.")
-        for word in SMALL
-        if word.startswith(("pretrain.", "trainer."))
-    ]
-    words += [
-        "corpus=text",
-        "corpus.sources.0.path=text.txt",
-        "data_dir=.",
-        "tokenizer.vocab_size=100",
-    ]
-    words += ["corpus.validation_fraction=0.2"]
-    command = [
-        sys.executable,
-        "-m",
-        "clozelab",
-        "pretrain",
-        "scale=demo",
-        "objective=mlm",
-        "logger=wandb",
-        *words,
-    ]
+    write_text(tmp_path)
+    words = overrides(tmp_path, tmp_path / "runs/tracked", logger="wandb")
+    command = [sys.executable, "-m", "clozelab", "pretrain", *words]
     done, asked = isolated(tmp_path, *command)
     assert done.returncode == 0, done.stderr
     assert not asked
@@ -132,16 +107,9 @@ def test_a_small_demo_needs_no_network(tmp_path: Path) -> None:
     """
     (tmp_path / "small").mkdir()
     (tmp_path / "small/paper.yaml").write_text(DEMO)
-    command = [
-        sys.executable,
-        "-m",
-        "clozelab",
-        "reproduce",
-        "small",
-        "scale=demo",
-        "logger=wandb",
-        *SMALL,
-    ]
+    words = [f"{key}={value}" for key, value in SMALL.items()]
+    command = [sys.executable, "-m", "clozelab", "reproduce", "small", "scale=demo"]
+    command += ["logger=wandb", *words]
     done, asked = isolated(tmp_path, *command)
     assert done.returncode == 0, done.stderr
     assert not asked

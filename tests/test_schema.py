@@ -15,43 +15,16 @@ from clozelab.config import Composed
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, meaning_of, meanings
 
 REFUSED = [
-    (
-        "pretrain",
-        "trainer.strategy=dpp",
-        "is 'dpp': choose one of auto, ddp, fsdp, xla; did you mean 'ddp'?",
-    ),
+    ("pretrain", "trainer.strategy=dpp", "is 'dpp': choose one of auto, ddp, fsdp, xla; did you"),
     ("pretrain", "trainer.accelerator=cuda", "is 'cuda': choose one of auto, cpu, gpu, mps, tpu"),
-    (
-        "pretrain",
-        "trainer.precision=16-mixed",
-        "is '16-mixed': choose one of auto, bf16-mixed, bf16-true, 32-true; did",
-    ),
+    ("pretrain", "trainer.precision=16-mixed", "is '16-mixed': choose one of auto, bf16-mixed, "),
     ("pretrain", "trainer.compile=yes please", "is 'yes please': choose one of auto, true, false"),
     ("pretrain", "trainer.micro_batch=half", "is 'half': choose one of as_configured, auto"),
-    (
-        "pretrain",
-        "fidelity=relased",
-        "is 'relased': choose one of released, paper, ours; did you mean 'released'?",
-    ),
+    ("pretrain", "fidelity=relased", "is 'relased': choose one of released, paper, ours; did you"),
     ("pretrain", "objective.dupe_factor=0", "is 0: it must be greater than or equal to 1"),
-    (
-        "pretrain",
-        "position_growth=tiles",
-        "is 'tiles': choose one of none, tile; did you mean 'tile'?",
-    ),
-    (
-        "prepare",
-        "corpus.sources.0.format=json",
-        (
-            "is 'json': choose one of auto, text, book, jsonl, csv, tsv, parquet, arrow; did you"
-            " mean 'jsonl'?"
-        ),
-    ),
-    (
-        "finetune",
-        "initialisation=pretraind",
-        "is 'pretraind': choose one of pretrained, random; did you mean 'pretrain",
-    ),
+    ("pretrain", "position_growth=tiles", "is 'tiles': choose one of none, tile; did you mean "),
+    ("prepare", "corpus.sources.0.format=json", "is 'json': choose one of auto, text, book, jsonl"),
+    ("finetune", "initialisation=pretraind", "is 'pretraind': choose one of pretrained, random; "),
     ("pretrain", "trainer.devices=0", "is 0: it must be greater than or equal to 1"),
     ("pretrain", "trainer.num_nodes=0", "is 0: it must be greater than or equal to 1"),
     ("pretrain", "trainer.threads=0", "is 0: it must be greater than or equal to 1"),

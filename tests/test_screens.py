@@ -79,18 +79,10 @@ def screens(
             known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
             writers.finetune(root, arm, "mrpc", (1, seed), 68.0 + seed, **known)
     writers.finetune(root, "ltr", "sst2", (1, 1), 0.0, status="failed")
-    runs_dir, folders = (
-        f"runs_dir={tmp_path / 'runs'}",
-        [str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")],
-    )
-    words = [
-        "pretrain",
-        "scale=demo",
-        "objective=mlm",
-        "steps_factor=0.1",
-        "--no-measure",
-        runs_dir,
-    ]
+    runs_dir = f"runs_dir={tmp_path / 'runs'}"
+    folders = [str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")]
+    words = ["pretrain", "scale=demo", "objective=mlm", "steps_factor=0.1", "--no-measure"]
+    words.append(runs_dir)
     words += [f"{name}={tmp_path}/{name}" for name in ("cache_dir", "data_dir")]
     monkeypatch.chdir(tmp_path)
     return {

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import random
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.runs.test_pretrain_run import overrides, write_text
 
 from clozelab.text.redaction import HIDDEN, scrubbed
 
@@ -29,15 +28,13 @@ LITERAL = "https://you:swordfish-swordfish@example.org"
 SECRETS = (*PLANTED.values(), "hunter2hunter2", "swordfish-swordfish")
 
 
+PHASES = "[{seq_length: 16, steps: 3, global_batch_size: 8, micro_batch_size: 4}]"
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    draw = random.Random(0)
-    words = list(map("".join, product("bcdfg", "aeiou")))
-    documents = []
-    for _ in range(60):
-        documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))
     (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus/text.txt").write_text("\n\n".join(documents))
+    write_text(tmp_path / "corpus")
     return tmp_path / "corpus"
 
 
@@ -54,28 +51,11 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def pretraining(corpus: Path, *words: str) -> tuple[str, ...]:
-    phases = "phases=[{seq_length: 16, steps: 3, global_batch_size: 8, micro_batch_size: 4}]"
-    return (
-        "pretrain",
-        "-m",
-        "corpus=text",
-        "tokenizer.vocab_size=60",
-        "corpus.validation_fraction=0.2",
-        f"data_dir={corpus}",
-        f"cache_dir={corpus / 'cache'}",
-        "model.hidden_size=16",
-        "model.num_hidden_layers=1",
-        "model.num_attention_heads=2",
-        "model.intermediate_size=32",
-        "model.max_position_embeddings=64",
-        phases,
-        "validation.interval_steps=99",
-        "validation.instances=20",
-        "validation.seq_length=16",
-        "trainer.precision=32-true",
-        "trainer.progress_bar=false",
-        *words,
-    )
+    settings = overrides(corpus, corpus, phases=PHASES)
+    # Each job of a sweep has its own folder, and its own text.
+    swept = ("run_dir=", "arm=", "corpus.sources.0.path=")
+    usual = [word for word in settings if not word.startswith(swept)]
+    return ("pretrain", "-m", *usual, *words)
 
 
 def with_secrets(place: Path) -> dict[str, list[str]]:

@@ -54,12 +54,8 @@ def test_names_are_cut_before_a_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    headings = [
-        Heading("row"),
-        Heading("task"),
-        Heading("status"),
-        Heading("score", is_number=True),
-    ]
+    headings = [Heading(name) for name in ("row", "task", "status")]
+    headings += [Heading("score", is_number=True)]
     rows = [["a_long_name_of_a_row", "held_out_text_of_many", "complete", "bits/char 1.234"]]
     console = make_console()
     console.print(make_table(headings, rows, console.width))
@@ -71,13 +67,8 @@ def test_names_are_cut_before_a_number(
 
 
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:
-    words = [
-        "~logger",
-        "+seed=1",
-        "objective/pair=none",
-        "~task.data={a: 1}",
-        "hydra/launcher=slurm",
-    ]
+    words = ["~logger", "+seed=1", "objective/pair=none", "~task.data={a: 1}"]
+    words += ["hydra/launcher=slurm"]
     grammar = Grammar(names=(0, 1), takes_overrides=True)
     args = parse("doctor", ["pretrain", *words], grammar)
     assert args.names == ["pretrain"] and args.overrides == words
@@ -96,14 +87,8 @@ def test_the_key_of_a_word(word: str) -> None:
     assert key_of(word) == "seed"
 
 
-NAMES = [
-    "table5_pretraining_tasks",
-    "table6_model_size",
-    "mlm",
-    "mlm_nsp",
-    "ltr",
-    "figure5_training_steps",
-]
+NAMES = ["table5_pretraining_tasks", "table6_model_size", "mlm", "mlm_nsp", "ltr"]
+NAMES += ["figure5_training_steps"]
 
 
 @pytest.mark.parametrize(

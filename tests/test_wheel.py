@@ -21,16 +21,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        str(ROOT),
-    ]
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    command += ["--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     (wheel,) = folder.glob("clozelab-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -44,39 +36,28 @@ EACH = (
 )
 
 
-def run(site: Path, cwd: Path, *commands: str) -> str:
-    """stdout of `clozelab WORDS` of the wheel, one command after another in a process that is
-    started in `cwd`.
-    """
-    # The wheel's folder goes before an editable install's path; a check below makes sure of it.
+def python(site: Path, cwd: Path, *words: str) -> str:
+    """What a Python that imports from the wheel prints, started in `cwd`."""
+    # The wheel's folder goes before an editable install's path; the next test makes sure of it.
     environment = os.environ | {"PYTHONPATH": str(site), "HOME": str(cwd)}
-    words = (
-        ["-m", "clozelab", *commands[0].split()] if len(commands) == 1 else ["-c", EACH, *commands]
-    )
     result = subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
+def run(site: Path, cwd: Path, *commands: str) -> str:
+    """What `clozelab WORDS` of the wheel prints, one command after another in one process."""
+    if len(commands) == 1:
+        return python(site, cwd, "-m", "clozelab", *commands[0].split())
+    return python(site, cwd, "-c", EACH, *commands)
+
+
 def test_the_wheel_is_what_runs(site: Path, tmp_path: Path) -> None:
     code = "import clozelab.text.paths as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    out = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert out == [str(site / "clozelab" / "conf"), str(site / "clozelab" / "experiments")]
+    folders = [str(site / "clozelab" / name) for name in ("conf", "experiments")]
+    assert python(site, tmp_path, "-c", code).split() == folders
 
 
 def test_every_stage_composes(site: Path, tmp_path: Path) -> None:

@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests import forked
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def bench(output: Path, *words: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "benchmarks/bench.py",
-        "--smoke",
-        "--threads",
-        "1",
-        "--output",
-        str(output),
-        *words,
-    ]
-    done = forked.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return output.read_text()
+from tests.simulation import ROOT, run_benchmark
 
 
 def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(
@@ -52,7 +29,10 @@ def test_the_peer_to_quote_is_the_strongest_of_those_that_fit_the_machine(
 def test_all_parts(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    text = bench(tmp_path / "report.md")
+    report = tmp_path / "report.md"
+    done = run_benchmark("bench", "--smoke", "--threads", 1, "--output", report)
+    assert done.returncode == 0, done.stderr[-3000:]
+    text = report.read_text()
     for words in (
         "roberta L1 H128",
         "albert L1 H128",

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
-from tests import forked
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.simulation import run_benchmark
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks and /proc")
 def test_controls_and_damages() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "benchmarks/faults.py", "--only", "controls"]
-    done = forked.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = run_benchmark("faults", "--only", "controls")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [
         line.strip("| ").split(" | ")

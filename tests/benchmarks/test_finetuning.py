@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests import forked
+from tests.simulation import run_benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("the", "film", "was", "a", "slow", "bright", "old", "song", "of", "rain")
 NUM_ROWS = 48
 
@@ -61,25 +58,14 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def run(data_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "benchmarks/finetuning.py",
-        "--smoke",
-        "--threads",
-        "1",
-        "--data-dir",
-        str(data_dir),
-    ]
-    return forked.run(
-        [*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
-    )
+def run(data_dir: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    usual = ("--smoke", "--threads", 1, "--data-dir", data_dir)
+    return run_benchmark("finetuning", *usual, *words)
 
 
 def bench(data_dir: Path, *words: str) -> str:
     output = data_dir / "report.md"
-    done = run(data_dir, "--output", str(output), *words)
+    done = run(data_dir, "--output", output, *words)
     assert done.returncode == 0, done.stderr[-3000:]
     text = output.read_text()
     assert text.strip() == done.stdout.strip(), "what is printed is what is written"

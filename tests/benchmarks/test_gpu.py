@@ -47,13 +47,13 @@ def test_a_part_that_fails_hides_no_other(
     def broken(plan: Any) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setitem(gpu.PARTS, "losses", ("Losses", broken))
+    monkeypatch.setitem(gpu.PARTS, "kernels", ("Kernels", broken))
     report = tmp_path / "report.md"
     assert (
-        gpu.main(["--smoke", "--parts", "memory", "losses", "data", "--output", str(report)]) == 1
+        gpu.main(["--smoke", "--parts", "memory", "kernels", "data", "--output", str(report)]) == 1
     )
     text = report.read_text()
-    assert "FAILED: RuntimeError: no such kernel" in text and "Failed: losses." in text
+    assert "FAILED: RuntimeError: no such kernel" in text and "Failed: kernels." in text
     assert "the loop waited" in text, "the part behind the broken one ran"
     assert "Micro-batch finder, smoke at 16: 4 rows fit" in text and text.count("FAILED") == 1
 

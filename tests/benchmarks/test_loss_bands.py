@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.simulation import ROOT, benchmark
 
 from clozelab.runs.loss_bands import load_bands
 
-ROOT = Path(__file__).parents[2]
 RESULT = "2026-11-26-distillation-retention"
 """A small pack; no other one has runs of its kinds."""
+PACK = ROOT / "docs/results" / RESULT / "runs.zip"
+# The script, as a module.
+made = benchmark("loss_bands")
 
 
-@pytest.fixture(scope="module")
-def made() -> Any:
-    return runpy.run_path(str(ROOT / "benchmarks/loss_bands.py"))
-
-
-def test_a_pack_makes_the_bands_that_came_from_it(made: Any, tmp_path: Path) -> None:
-    pack = ROOT / "docs/results" / RESULT / "runs.zip"
-    bands = made["bands_of"](list(made["read_places"]([pack], tmp_path)))
+def test_a_pack_makes_the_bands_that_came_from_it(tmp_path: Path) -> None:
+    bands = made.bands_of(list(made.read_places([PACK], tmp_path)))
     shipped = {str(band.losses): band for band in load_bands() if band.results == [RESULT]}
     assert len(bands) == len(shipped) == 6
     for band in bands:
@@ -33,10 +27,9 @@ def test_a_pack_makes_the_bands_that_came_from_it(made: Any, tmp_path: Path) -> 
             assert own.get(key) == theirs.get(key), key
 
 
-def test_two_seeds_make_no_band(made: Any, tmp_path: Path) -> None:
-    pack = ROOT / "docs/results" / RESULT / "runs.zip"
-    runs = list(made["read_places"]([pack], tmp_path))
+def test_two_seeds_make_no_band(tmp_path: Path) -> None:
+    runs = list(made.read_places([PACK], tmp_path))
     two_seeds = [(place, run) for place, run in runs if run.seed in (1, 2)]
-    assert len(two_seeds) == 12 and made["bands_of"](two_seeds) == []
+    assert len(two_seeds) == 12 and made.bands_of(two_seeds) == []
     # The same run from two places is one seed.
-    assert made["bands_of"](two_seeds * 2) == []
+    assert made.bands_of(two_seeds * 2) == []

@@ -355,8 +355,6 @@ def test_squad(small_world: Path, version: str) -> None:
 
     rows = list(spans(small_world / f"squad/train-{version}.json"))
     assert agreement([(row, "True") for row in rows], judge, 0.6) == 1.0
-    if version == "v2.0":
-        assert 0.25 < sum(not text for _, (text, _) in rows) / len(rows) < 0.55
     moved = [((rows[index][0], rows[index - 1][1]), "True") for index in range(len(rows))]
     assert agreement(moved, judge, 0.6) < (0.35 if version == "v2.0" else 0.1)
 
@@ -442,6 +440,19 @@ def test_cola(small_world: Path) -> None:
 # ------------------------------------------------------------------------------
 
 
+def is_favourable(sentence: str) -> bool:
+    """What is said in the end, of a thing that first seemed otherwise."""
+    text = re.sub(r"(, although it )?seemed [a-z]+ at first(, but then)?", "", sentence)
+    said = re.findall(r"[a-z]+", text.lower())
+    is_negated = any(word in said for word in ("not", "never", "far"))
+    return any(word in words.GOOD for word in said) != is_negated
+
+
+def test_sst2(small_world: Path) -> None:
+    rows = [(row["sentence"], row["label"]) for row in table(small_world / "glue/SST-2/train.tsv")]
+    check(rows, lambda sentence: str(int(is_favourable(sentence))), 1.0)
+
+
 def test_swag(small_world: Path) -> None:
     """The reaction by the judgement, the effect by the cause, the thing by the need: one ending,
     and no other.
@@ -453,13 +464,7 @@ def test_swag(small_world: Path) -> None:
             return words.KIND_OF[ending.split(" ")[2]] == wanted[1]
         if cause := re.search(r" saw that ([^.]+)\. ", start):
             return any(cause[1] in causes and ending in effects for causes, effects in words.CAUSES)
-        text = re.sub(
-            r"(, although it )?seemed [a-z]+ at first(, but then)?", "", start.split(". ")[0]
-        )
-        said = re.findall(r"[a-z]+", text.lower())
-        is_good = any(word in words.GOOD for word in said) != any(
-            word in said for word in ("not", "never", "far")
-        )
+        is_good = is_favourable(start.split(". ")[0])
         return ending in (words.GLAD_REACTIONS if is_good else words.SORRY_REACTIONS)
 
     def judge(row: dict[str, str]) -> str:

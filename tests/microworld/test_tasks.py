@@ -20,7 +20,6 @@ from microworld.grammar import TEMPLATES, slots_of
 from microworld.lexicon import (
     ANY_VERBS,
     COMPARISONS,
-    GOOD,
     KIND_VERBS,
     MEN,
     SURNAMES,
@@ -29,7 +28,7 @@ from microworld.lexicon import (
     Person,
     split_of,
 )
-from microworld.pairs import AWAY_SCENES, HOME_SCENES
+from microworld.pairs import HOME_SCENES
 from microworld.passages import tell_passage
 
 NLI = (
@@ -168,17 +167,6 @@ def test_similarity_falls_with_each_difference(small_world: Path) -> None:
         assert same == (row["score"] == "5.000"), row
 
 
-def test_sentiment_follows_polarity_negation_and_order(small_world: Path) -> None:
-    for row in read_tsv(small_world / "glue/SST-2/train.tsv"):
-        judged = re.sub(
-            r"(, although it )?seemed [a-z]+ at first(, but then)?", "", row["sentence"]
-        )
-        words = re.findall(r"[a-z]+", judged.lower())
-        good = any(word in GOOD for word in words)
-        negated = any(word in words for word in ("not", "never", "far"))
-        assert (good != negated) == (row["label"] == "1"), row
-
-
 # ---- spans
 # ------------------------------------------------------------------------------
 
@@ -246,33 +234,20 @@ def test_entities_in_conll_columns(small_world: Path) -> None:
     assert sum(len(found) > 1 for found in by_word.values()) > 20  # the word alone does not decide
 
 
-def test_mismatched_domain_has_its_own_scenes() -> None:
-    assert not {scene.name for scene in HOME_SCENES} & {scene.name for scene in AWAY_SCENES}
-    assert len(AWAY_SCENES) == 2
-
-
 def test_surface_stays_below_the_ceiling(small_world: Path) -> None:
-    files = {
-        str(path.relative_to(small_world)): path.read_text()
-        for path in small_world.rglob("*")
-        if path.is_file()
-    }
+    files = {}
+    for path in small_world.rglob("*.*"):
+        files[str(path.relative_to(small_world))] = path.read_text()
     results = surface_baselines(files)
-    tables = {
-        f"glue/{name}/dev.tsv" for name in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI")
-    }
-    others = {
-        "glue/MNLI/dev_matched.tsv",
-        "glue/MNLI/dev_mismatched.tsv",
-        "swag/val.csv",
-        "ner/dev.txt",
-    }
-    assert set(results) == tables | others | {"squad/dev-v1.1.json", "squad/dev-v2.0.json"}
+    tasks = ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI")
+    expected = {f"glue/{name}/dev.tsv" for name in tasks}
+    expected |= {"glue/MNLI/dev_matched.tsv", "glue/MNLI/dev_mismatched.tsv", "swag/val.csv"}
+    expected |= {"ner/dev.txt", "squad/dev-v1.1.json", "squad/dev-v2.0.json"}
+    assert set(results) == expected
     for file, baselines in results.items():
+        ceiling = 85.0 if "squad" in file else 0.85
         for scores in baselines.values():
-            assert all(
-                -0.2 < score < (85.0 if "squad" in file else 0.85) for score in scores.values()
-            ), (file, scores)
+            assert all(-0.2 < score < ceiling for score in scores.values()), (file, scores)
     # The bag finds what lies on the surface: a task in which it was at chance would be a broken
     # baseline.
     assert results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"] > 0.55
@@ -318,25 +293,6 @@ def test_people_of_a_split_are_nowhere_else(small_world: Path, split: str) -> No
         assert not [name for name in people if name in text]
 
 
-def test_no_sentence_of_an_evaluated_text_names_its_people_in_the_corpus(small_world: Path) -> None:
-    """Whole passages and premises: their sentences with a full name are not sentences of the
-    corpus.
-    """
-    corpus = set((small_world / "corpus/microworld.txt").read_text(encoding="utf-8").splitlines())
-    content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
-    passages = []
-    for article in content["data"]:
-        for paragraph in article["paragraphs"]:
-            passages.append(paragraph["context"])
-    sentences = []
-    for passage in passages:
-        for text in passage.split(". "):
-            sentences.append(f"{text.rstrip('.')}.")
-    assert not [
-        sentence for sentence in sentences if FULL_NAME.search(sentence) and sentence in corpus
-    ]
-
-
 def test_answers_cannot_be_read_off_the_corpus(small_world: Path) -> None:
     """Looking up the sentence of the corpus that shares most words with a question gives the answer
     no oftener than looking up the question of another passage."""
@@ -344,11 +300,9 @@ def test_answers_cannot_be_read_off_the_corpus(small_world: Path) -> None:
         (small_world / "corpus/microworld.txt").read_text(encoding="utf-8").lower().splitlines()
     )
     bags = [set(re.findall(r"\w+", sentence)) for sentence in sentences if sentence]
-    content = json.loads((small_world / "squad/dev-v1.1.json").read_text(encoding="utf-8"))
     entries = []
-    for article in content["data"]:
-        for paragraph in article["paragraphs"]:
-            entries += paragraph["qas"]
+    for paragraph in _paragraphs(small_world / "squad/dev-v1.1.json"):
+        entries += paragraph["qas"]
     entries = entries[:150]
     answers = [
         set(re.findall(r"\w+", qa["answers"][0]["text"].lower())) - {"the"} for qa in entries

@@ -35,6 +35,11 @@ def _tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def corpus_text(folder: Path | None) -> str:
+    assert folder is not None
+    return (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
+
+
 def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, Any]) -> None:
     manifest = json.loads((small_world / MANIFEST).read_text(encoding="utf-8"))
     assert manifest["about"].startswith("Synthetic")
@@ -46,13 +51,6 @@ def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, A
     for name, checksum in manifest["sha256"].items():
         assert hashlib.sha256((small_world / name).read_bytes()).hexdigest() == checksum
     assert set(_tree(small_world)) == {*manifest["sha256"], MANIFEST}
-
-
-def test_corpus_is_one_sentence_a_line(small_world: Path) -> None:
-    text = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8")
-    blocks = text.strip().split("\n\n")
-    assert len(blocks) == 400
-    assert text.endswith(".\n") and "\n\n\n" not in text
 
 
 def test_same_settings_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
@@ -105,11 +103,8 @@ def test_what_is_known_is_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_shuffled_sentences_keep_the_sentences_and_lose_the_documents(tmp_path: Path) -> None:
-    plain = (write_world(tmp_path / "a", **TINY) / "corpus/microworld.txt").read_text(
-        encoding="utf-8"
-    )
-    mixed_dir = write_world(tmp_path / "b", **TINY, shuffle_sentences=True)
-    mixed = (mixed_dir / "corpus/microworld.txt").read_text(encoding="utf-8")
+    plain = corpus_text(write_world(tmp_path / "a", **TINY))
+    mixed = corpus_text(write_world(tmp_path / "b", **TINY, shuffle_sentences=True))
     assert Counter(plain.splitlines()) == Counter(mixed.splitlines())
     lengths = []
     for text in (plain, mixed):
@@ -127,16 +122,10 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
     mixed = _tree(write_world(tmp_path / "b", **settings, shuffle_labels=True))
     changed = {name for name in plain if plain[name] != mixed[name]} - {MANIFEST}
     changed = {name for name in changed if not name.endswith("/baselines.json")}
-    tables = {
-        f"glue/{task}/train.tsv"
-        for task in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")
-    }
-    assert changed == tables | {
-        "squad/train-v1.1.json",
-        "squad/train-v2.0.json",
-        "swag/train.csv",
-        "ner/train.txt",
-    }
+    tasks = ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")
+    expected = {f"glue/{task}/train.tsv" for task in tasks}
+    expected |= {"squad/train-v1.1.json", "squad/train-v2.0.json", "swag/train.csv"}
+    assert changed == expected | {"ner/train.txt"}
     rows = [
         list(csv.reader(tree["glue/RTE/train.tsv"].decode().splitlines(), delimiter="\t"))
         for tree in (plain, mixed)
@@ -155,13 +144,8 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
 # ----------------------------------
 
 CHANCE = {"MRPC": 0.5, "QQP": 0.5, "RTE": 0.5, "QNLI": 0.5, "MNLI": 1 / 3}
-COLUMN = {
-    "MRPC": "Quality",
-    "QQP": "is_duplicate",
-    "RTE": "label",
-    "QNLI": "label",
-    "MNLI": "gold_label",
-}
+# Of the label, where it is not called so.
+COLUMN = {"MRPC": "Quality", "QQP": "is_duplicate", "MNLI": "gold_label"}
 
 
 @pytest.fixture(scope="module")
@@ -174,37 +158,46 @@ def control_world(tmp_path_factory: pytest.TempPathFactory, small_settings: dict
     return write_world(tmp_path_factory.mktemp("control"), **settings)
 
 
-def continued_share(folder: Path) -> tuple[float, float]:
-    """Share of document halves in which the second repeats a first name of the first: true halves,
-    and other ones.
+NAMES = {name.lower() for name in lexicon.WOMEN + lexicon.MEN}
+
+
+def halves_of(folder: Path) -> list[tuple[set[str], set[str]]]:
+    """The words of four sentences, and of the next four, of each document that has as many."""
+    halves = []
+    for block in corpus_text(folder).strip().split("\n\n"):
+        lines = block.splitlines()
+        if len(lines) >= 9:
+            first, second = " ".join(lines[1:5]), " ".join(lines[5:9])
+            halves.append((set(words_of(first)), set(words_of(second))))
+    return halves
+
+
+def test_next_sentences_carry_people_on_and_random_ones_share_words(
+    small_world: Path, control_world: Path
+) -> None:
+    """A continuation names somebody already named far oftener than a sentence from elsewhere, which
+    still shares other words. Shuffled sentences leave no such thread.
     """
-    names = {name.lower() for name in lexicon.WOMEN + lexicon.MEN}
-    text = (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
-    documents = [block.splitlines() for block in text.strip().split("\n\n")]
-    halves = [(document[1:4], document[4:7]) for document in documents if len(document) >= 7]
-    bags = []
-    for pair in halves:
-        bags.append([set(words_of(" ".join(half))) & names for half in pair])
-    others = [second for _, second in bags[1:] + bags[:1]]
-    true = sum(bool(first & second) for first, second in bags) / len(bags)
-    false = sum(bool(first & other) for (first, _), other in zip(bags, others, strict=True)) / len(
-        bags
-    )
-    return true, false
-
-
-def test_shuffled_sentences_leave_no_thread(small_world: Path, control_world: Path) -> None:
-    """What tells a true next segment from a random one is gone; in the plain world it is plain."""
-    true, false = continued_share(small_world)
-    assert true > false + 0.5
-    true, false = continued_share(control_world)
-    assert abs(true - false) < 0.12  # 400 documents: three standard errors
+    named = {}
+    others = {}
+    for world in (small_world, control_world):
+        halves = halves_of(world)
+        elsewhere = [second for _, second in halves[1:] + halves[:1]]
+        random = [(first, second) for (first, _), second in zip(halves, elsewhere, strict=True)]
+        for kind, pairs in (("next", halves), ("random", random)):
+            named[world, kind] = sum(bool(a & b & NAMES) for a, b in pairs) / len(pairs)
+            others[world, kind] = sum(len((a & b) - NAMES) for a, b in pairs)
+    assert named[small_world, "next"] > 0.9
+    assert 0.02 < named[small_world, "random"] < 0.35
+    assert 0.6 < others[small_world, "random"] / others[small_world, "next"] < 0.95
+    # 400 documents: three standard errors
+    assert abs(named[control_world, "next"] - named[control_world, "random"]) < 0.12
 
 
 def labels(folder: Path, task: str) -> list[str]:
     with (folder / f"glue/{task}/train.tsv").open(encoding="utf-8", newline="") as file:
         return [
-            row[COLUMN[task]]
+            row[COLUMN.get(task, "label")]
             for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         ]
 
@@ -244,30 +237,25 @@ def test_what_is_trained_on_shuffled_labels_is_at_chance(
 
 
 @pytest.mark.parametrize(
-    ("written", "changes", "reason"),
+    ("is_ours", "written", "changes", "reason"),
     [
-        ("mine\n", {}, "was changed"),
-        (None, {"world_seed": 2}, "world_seed 1 -> 2"),
+        (True, "mine\n", {}, "was changed"),
+        (True, None, {"world_seed": 2}, "world_seed 1 -> 2"),
+        (False, "official\n", {}, "not written by a generator"),
     ],
 )
 def test_a_world_that_was_changed_or_is_another_is_refused(
-    tmp_path: Path, written: str | None, changes: dict[str, Any], reason: str
+    tmp_path: Path, is_ours: bool, written: str | None, changes: dict[str, Any], reason: str
 ) -> None:
-    write_world(tmp_path, **TINY)
+    if is_ours:
+        write_world(tmp_path, **TINY)
     if written:
+        (tmp_path / "glue/RTE").mkdir(parents=True, exist_ok=True)
         (tmp_path / "glue/RTE/dev.tsv").write_text(written, encoding="utf-8")
     before = _tree(tmp_path)
     with pytest.raises(ValueError, match=reason):
         write_world(tmp_path, **TINY | changes)
     assert _tree(tmp_path) == before
-
-
-def test_files_of_others_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "glue/RTE").mkdir(parents=True)
-    (tmp_path / "glue/RTE/dev.tsv").write_text("official\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="not written by a generator"):
-        write_world(tmp_path, **TINY)
-    assert _tree(tmp_path) == {"glue/RTE/dev.tsv": b"official\n"}
 
 
 @pytest.mark.parametrize(

@@ -294,24 +294,17 @@ def judge(
     paper = paper.model_copy(update={"matched_by": "none", "claims": judged})
     records = []
     for one in pretrainings:
+        place = root / "pretrain" / one["arm"] / str(one["seed"])
         names = {"arm": one["arm"], "seed": one["seed"]}
-        records.append(
-            _record(
-                root / "pretrain" / one["arm"] / str(one["seed"]), "pretrain", names, one["facts"]
-            )
-        )
+        records.append(_record(place, "pretrain", names, one["facts"]))
     for one in finetunings:
         place = root.joinpath(*(str(one[key]) for key in ("row", "task", "pretrain_seed", "seed")))
-        names = {key: one[key] for key in ("row", "pretrain_seed", "seed", "learning_rate")} | {
-            "task": {"name": one["task"]}
-        }
+        names = {key: one[key] for key in ("row", "pretrain_seed", "seed", "learning_rate")}
         facts = {key: one[key] for key in ("stand_in_for", "synthetic", "collapsed")}
         record = _record(place, "finetune", names | {"task": {"name": one["task"]}}, facts)
         record.metric = one["metric"]
-        record.scores = {
-            key: Score(unit="percent", higher_is_better=True, value=value)
-            for key, value in one["scores"].items()
-        }
+        for key, value in one["scores"].items():
+            record.scores[key] = Score(unit="percent", higher_is_better=True, value=value)
         record.scores[one["metric"]].majority = one["majority"]
         records.append(record)
     table = build_table(paper, Runs(root, records))

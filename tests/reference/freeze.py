@@ -79,22 +79,16 @@ def compute(root: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
 def machine() -> dict[str, str]:
     """What decides in which order a machine sums: bits are compared between equal ones."""
     cpu = Path("/proc/cpuinfo")
-    lines = (
-        cpu.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpu.is_file() else []
-    )
+    content = cpu.read_text(encoding="utf-8") if cpu.is_file() else ""
     facts: dict[str, str] = {}
-    for line in lines:
+    for line in content.partition("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         facts[key.strip()] = value.strip()
+    names = ("model name", "cpu family", "model", "stepping")
+    flags = " ".join(sorted(facts.get("flags", "").split()))
     return {
-        "cpu": " ".join(
-            facts.get(key, "") for key in ("model name", "cpu family", "model", "stepping")
-        ),
-        "flags": (
-            hashlib.sha256(" ".join(sorted(facts.get("flags", "").split())).encode()).hexdigest()[
-                :16
-            ]
-        ),
+        "cpu": " ".join(facts.get(key, "") for key in names),
+        "flags": hashlib.sha256(flags.encode()).hexdigest()[:16],
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",
         "torch": torch.__version__,
@@ -158,12 +152,8 @@ def main() -> int:
     if is_for_test:
         save(Path(words[0]), found)
     elif failed:
-        print(
-            *failed.values(),
-            f"nothing frozen: {', '.join(failed)} failed",
-            sep="\n",
-            file=sys.stderr,
-        )
+        told = f"nothing frozen: {', '.join(failed)} failed"
+        print(*failed.values(), told, sep="\n", file=sys.stderr)
         return 1
     elif wanted:
         renew(found, wanted)

@@ -95,19 +95,12 @@ def _read(lines: list[dict[str, str]]) -> tuple[list[dict[str, Any]], list[dict[
             pretrainings.append(about)
             continue
         assert one["is_headline"] == "True", one["folder"]
-        finetunings.append(
-            {
-                **{key: one[key] for key in ("row", "task", "metric")},
-                **{key: one[key] or None for key in ("stand_in_for", "synthetic")},
-                **{key: int(one[key]) for key in ("pretrain_seed", "seed")},
-                **{
-                    key: float(one[key]) if one[key] else None
-                    for key in ("learning_rate", "majority")
-                },
-                "collapsed": one["collapsed"] == "True",
-                "scores": scores,
-            }
-        )
+        tuned: dict[str, Any] = {key: one[key] for key in ("row", "task", "metric")}
+        tuned |= {key: one[key] or None for key in ("stand_in_for", "synthetic")}
+        tuned |= {key: int(one[key]) for key in ("pretrain_seed", "seed")}
+        for key in ("learning_rate", "majority"):
+            tuned[key] = float(one[key]) if one[key] else None
+        finetunings.append(tuned | {"collapsed": one["collapsed"] == "True", "scores": scores})
     return pretrainings, finetunings
 
 
