@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from tests.composing import Given, given
+from tests.runs.records import record_of
 from tests.screens import shows
 
 from clozelab.launch.jobs import job_status
 from clozelab.planning import reproduction
 from clozelab.runs import code as code_module
 from clozelab.runs.code import code_hash, code_of, code_of_results
-from clozelab.runs.record import read_record
 from clozelab.runs.reuse import find_equal_run, is_done
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages import reproduce
@@ -37,12 +37,21 @@ TARGETS: dict[str, Any] = {
 }
 PRETRAINING = {key: value for key, value in TARGETS.items() if key != "task"}
 FINETUNING = {key: value for key, value in TARGETS.items() if key != "objective"}
-COMMENTS = (
-    ("a comment", lambda text: "# something new\n" + text),
-    ("a docstring", lambda text: text.replace('"""', '"""Said otherwise. ', 1)),
-    ("Windows' line endings", lambda text: text.replace("\n", "\r\n")),
-    ("empty lines", lambda text: text.replace("\n\n\n", "\n\n\n\n\n")),
-)
+COMMENTS: dict[str, Callable[[str], str]] = {
+    "a comment": lambda text: "# something new\n" + text,
+    "a docstring": lambda text: text.replace('"""', '"""Said otherwise. ', 1),
+    "Windows' line endings": lambda text: text.replace("\n", "\r\n"),
+    "empty lines": lambda text: text.replace("\n\n\n", "\n\n\n\n\n"),
+}
+
+
+LOADED = """
+import importlib, sys
+for name in ("modules.pretraining", "datamodules.corpus", "objectives.mlm", "optim.adamw"):
+    importlib.import_module(f"clozelab.{name}")
+import clozelab.training.trainer
+print(*sorted(name for name in sys.modules if name.startswith("clozelab.")))
+"""
 
 
 @pytest.fixture
@@ -94,31 +103,18 @@ def test_what_a_run_imports_when_it_trains_counts(
     assert edit(module) == (of_pretraining, of_finetuning)
 
 
-@pytest.mark.parametrize("what", [name for name, _ in COMMENTS])
+@pytest.mark.parametrize("what", COMMENTS)
 def test_what_only_reads_otherwise_does_not_count(
     edit: Callable[..., tuple[bool, bool]], what: str
 ) -> None:
-    assert edit("objectives.mlm", dict(COMMENTS)[what]) == (False, False)
+    assert edit("objectives.mlm", COMMENTS[what]) == (False, False)
     assert edit("objectives.mlm") == (True, False)  # the control
 
 
 def test_every_module_that_the_trainings_classes_load_counts() -> None:
     """By what Python itself has loaded, in a process of its own."""
-    wanted = [
-        "modules.pretraining",
-        "datamodules.corpus",
-        "objectives.mlm",
-        "optim.adamw",
-        "training.trainer",
-    ]
-    script = (
-        f"import sys, importlib\nfor name in {wanted}: importlib.import_module('clozelab.' +"
-        " name)\n"
-    )
-    script += "print(*sorted(name for name in sys.modules if name.startswith('clozelab.')))"
-    said = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout
+    command = [sys.executable, "-c", LOADED]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     loaded = {name.removeprefix("clozelab.") for name in said.split()} & code_of_results().keys()
     assert {"models.encoder", "corpus.instances", "objectives.objective"} < loaded
     packages = {"corpus", "models", "modules", "objectives", "optim", "training", "datamodules"}
@@ -137,10 +133,6 @@ def test_an_installed_copy_is_the_same_code(
     mlm = copy / "objectives" / "mlm.py"
     mlm.write_text(mlm.read_text() + "\nNEW = 1\n")
     assert code_hash("pretrain", PRETRAINING) != here
-
-
-COMMITS = {r" \(commit [^)]*\)": ""}
-"""Only a checkout has one."""
 
 
 # Runs of other code
@@ -195,12 +187,8 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def test_a_record_says_by_which_code_and_in_which_environment_it_was_made(tmp_path: Path) -> None:
     train(configuration(tmp_path))
-    record = read_record(Path(configuration(tmp_path).run_dir))
-    assert (
-        record is not None
-        and record.code == code_hash("pretrain", record.config)
-        and len(record.code) == 64
-    )
+    record = record_of(configuration(tmp_path).run_dir)
+    assert record.code == code_hash("pretrain", record.config) and len(record.code) == 64
     assert record.home == "first/tiny/pretrain/mlm/seed-1"
     assert record.environment["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert {"torch", "numpy", "tokenizers", "kernels"} < record.environment.keys()
@@ -215,7 +203,7 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     caplog.clear()
     with claim(config) as run:
         assert run.is_complete and not caplog.messages  # the control
-    made = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    made = record_of(config.run_dir).code
     other_mlm()
     assert is_done(config.run_dir, stage="pretrain", config=config)
     with claim(config) as run:
@@ -224,7 +212,7 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     now = code_hash("pretrain", run.content.config)
     assert config.run_dir in said and made[:10] in said and now[:10] in said
     shows(said, "it is taken as it is (reuse=never trains anew)")
-    assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
+    assert record_of(config.run_dir).code == made
 
 
 def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
@@ -233,17 +221,15 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config):
         raise KeyboardInterrupt
-    first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    first = record_of(config.run_dir).code
     other_mlm()
     train(config)
     shows(caplog.text, "it is taken as it is (reuse=never trains anew)")  # once
-    record = read_record(Path(config.run_dir))
-    assert record is not None and record.code != first
+    record = record_of(config.run_dir)
+    assert record.code != first
     (earlier,) = record.earlier_sessions
-    assert (earlier["code"], earlier["modules"]["objectives.mlm"]) == (
-        first,
-        code_of_results()["objectives.mlm"][0][:8],
-    )
+    assert earlier["code"] == first
+    assert earlier["modules"]["objectives.mlm"] == code_of_results()["objectives.mlm"][0][:8]
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
     assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.composing import Given, given
+from tests.runs.records import edit, read_json, record_of
 from tests.screens import refuses
 
 from clozelab.launch.jobs import job_status
 from clozelab.runs.find import find
-from clozelab.runs.record import Record, read_record
+from clozelab.runs.record import Record
 from clozelab.runs.reuse import (
     find_equal_run,
     is_done,
@@ -48,12 +48,6 @@ def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any)
 
 def folder_of(record: Record | None) -> Path | None:
     return record.folder if record else None
-
-
-def complete_record(config: Given) -> Record:
-    record = read_record(Path(config.run_dir))
-    assert record is not None and record.is_complete
-    return record
 
 
 def train(config: Given, steps: tuple[int, ...] = (), weights: str = "", **facts: object) -> Path:
@@ -95,12 +89,9 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert job_status(other, other.run_dir) == ("shared", str(source))
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    state = read_record(folder)
-    assert (
-        state is not None
-        and state.shared is not None
-        and state.shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
-    )
+    shared = record_of(folder).shared
+    assert shared is not None
+    assert shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
     # The stage then finds a run of its own names and configuration, complete.
     with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
         assert run.is_complete and run.facts == {"tokens": 1000}
@@ -127,20 +118,17 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
         {"share_runs": False},
         {"experiment": "first"},
     ],
+    ids=str,
 )
 def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
     train(configuration(tmp_path, "first", arm="no_nsp"))
-    # the control: it would be found
-    assert find_equal_run(configuration(tmp_path, "second"), INPUTS)
+    equal = configuration(tmp_path, "second")
+    assert find_equal_run(equal, INPUTS)  # the control
+    assert find_equal_run(equal, {"corpus": "d" * 64}) is None
     other = configuration(tmp_path, **({"experiment": "second"} | changes))
     assert find_equal_run(other, INPUTS) is None
     share_equal_run(other, INPUTS)
     assert not Path(other.run_dir).exists()
-
-
-def test_another_corpus_is_not_shared(tmp_path: Path) -> None:
-    train(configuration(tmp_path, "first"))
-    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "d" * 64}) is None
 
 
 def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
@@ -182,13 +170,11 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
     # their names
-    assert read_record(without).fingerprint != read_record(kept).fingerprint
+    assert record_of(without).fingerprint != record_of(kept).fingerprint
     assert folder_of(find_equal_run(other, INPUTS)) == kept
     # Without the need, the first that is equal will do.
-    assert (
-        folder_of(find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS))
-        == without
-    )
+    needless = configuration(tmp_path, "second", keep_encoders=[0.3])
+    assert folder_of(find_equal_run(needless, INPUTS)) == without
     share_equal_run(other, INPUTS)
     assert (Path(other.run_dir) / "encoders/step-5/config.json").read_text() == "encoders/step-5"
     assert missing_encoders(other, Path(other.run_dir)) == []
@@ -203,7 +189,7 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -
     plain = configuration(tmp_path, "first")
     assert is_done(plain.run_dir, stage="pretrain", config=plain)
     with refuses("is complete, but has no encoders/step-3: it was trained without"):
-        require_kept(asking, complete_record(asking))
+        require_kept(asking, record_of(asking.run_dir))
 
 
 def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) -> None:
@@ -217,11 +203,11 @@ def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) ->
     assert not is_done(asking.run_dir, stage="pretrain", config=asking)
     assert job_status(asking, asking.run_dir)[0] == "conflict"
     with refuses("is complete, but has no encoders/step-9: it was trained without"):
-        require_kept(asking, complete_record(asking))
+        require_kept(asking, record_of(asking.run_dir))
     # Of a run from before this was recorded, nobody knows.
-    content = json.loads((folder / "run.json").read_text())
-    del content["facts"]["kept"]
-    (folder / "run.json").write_text(json.dumps(content))
+    facts = read_json(folder, "run.json")["facts"]
+    del facts["kept"]
+    edit(folder / "run.json", facts=facts)
     assert is_done(asking.run_dir, stage="pretrain", config=asking)
 
 
@@ -231,8 +217,7 @@ def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path:
     other = configuration(tmp_path, "first", objective={"weight": 2.0})
     assert job_status(config, config.run_dir)[0] == "complete"
     assert job_status(other, other.run_dir)[0] == "conflict"
-    state = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(state | {"results_version": 0}))
+    edit(folder / "run.json", results_version=0)
     assert job_status(config, config.run_dir)[0] == "conflict"
 
 
@@ -248,58 +233,40 @@ def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize(
-    ("fraction", "reason"),
-    [
-        (0, "keep_encoders: 0 of 10 steps: an encoder is kept after a"),
-        (1, "keep_encoders: 1 of 10 steps: an encoder is kept after a"),
-        (1.5, "keep_encoders: 1.5 of 10 steps: an encoder is kept after a"),
-        (0.01, "keep_encoders: 0.01 of 10 steps: an encoder is kept after a"),
-    ],
-)
-def test_impossible_fractions(fraction: float, reason: str) -> None:
-    with refuses(reason):
+@pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
+def test_impossible_fractions(fraction: float) -> None:
+    with refuses(f"keep_encoders: {fraction} of 10 steps: an encoder is kept after a"):
         kept_steps([fraction], 10)
 
 
 def retrain(config: Given, weights: str, started: str) -> None:
     """The same configuration in the same place once more: its fingerprint stays."""
     folder = Path(config.run_dir)
-    before = read_record(folder)
+    fingerprint = record_of(folder).fingerprint
     shutil.rmtree(folder)
     train(config, weights=weights)
-    state = read_record(folder)
-    assert before is not None and state is not None and state.fingerprint == before.fingerprint
-    (folder / "run.json").write_text(json.dumps(state.model_dump() | {"started": started}))
+    assert record_of(folder).fingerprint == fingerprint
+    edit(folder / "run.json", started=started)
 
 
-@pytest.mark.parametrize(
-    ("happened", "reason"),
-    [
-        ("removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-        ("other weights", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-        ("encoder removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-    ],
-)
-def test_a_shared_run_whose_source_is_gone_is_not_complete(
-    tmp_path: Path, happened: str, reason: str
-) -> None:
+@pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
+def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happened: str) -> None:
     first = configuration(tmp_path, "first")
     source = train(first)
     other = configuration(tmp_path, "second")
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    assert shared_run_exists(read_record(folder))  # type: ignore[arg-type]  # the control
+    assert shared_run_exists(record_of(folder))  # the control
     if happened == "removed":
         shutil.rmtree(source)
     elif happened == "other weights":
         retrain(first, "other", started="2031-01-01T00:00:00+00:00")
     else:
         shutil.rmtree(source / "encoder")
-    assert not shared_run_exists(read_record(folder))  # type: ignore[arg-type]
+    assert not shared_run_exists(record_of(folder))
     assert job_status(other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
-    with refuses(reason):
+    with refuses("was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"):
         share_equal_run(other, INPUTS)
 
 
@@ -311,23 +278,15 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
     assert job_status(other, other.run_dir)[0] == "complete"
 
 
-@pytest.mark.parametrize(
-    ("left", "reason"),
-    [
-        ("encoder", "holds encoder and no run.json that names its run; remove"),
-        ("metrics.csv", "holds metrics.csv and no run.json that names its run"),
-    ],
-)
-def test_what_a_run_has_left_is_not_replaced_by_a_link(
-    tmp_path: Path, left: str, reason: str
-) -> None:
+@pytest.mark.parametrize("left", ["encoder", "metrics.csv"])
+def test_what_a_run_has_left_is_not_replaced_by_a_link(tmp_path: Path, left: str) -> None:
     train(configuration(tmp_path, "first"))
     other = configuration(tmp_path, "second")
     folder = train(other)
     (folder / "run.json").unlink()
     for name in {"encoder", "metrics.csv"} - {left}:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    with refuses(reason):
+    with refuses(f"holds {left} and no run.json that names its run"):
         share_equal_run(other, INPUTS)
     assert (folder / left).exists() and not (folder / left).is_symlink()
 
