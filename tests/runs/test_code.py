@@ -47,6 +47,8 @@ COMMENTS: dict[str, Callable[[str], str]] = {
 
 LOADED = """
 import importlib, sys
+from clozelab.training.host import import_torchmetrics_quickly
+import_torchmetrics_quickly()
 for name in ("modules.pretraining", "datamodules.corpus", "objectives.mlm", "optim.adamw"):
     importlib.import_module(f"clozelab.{name}")
 import clozelab.training.trainer

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runs.records import edit
 from tests.screens import shows
 
 from clozelab.runs.find import find
@@ -42,13 +43,9 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
         (run / "checkpoints/last.ckpt").write_bytes(b"x" * 1000)
         (run / "encoder").mkdir()
         (run / "encoder/config.json").write_text("{}")
-        state = json.loads((run / "run.json").read_text())
-        state["inputs"] = {"corpus": CORPUS}
-        (run / "run.json").write_text(json.dumps(state))
-    for run in (scale / "finetune").rglob("run.json"):
-        state = json.loads(run.read_text())
-        state["facts"] = {"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]}
-        run.write_text(json.dumps(state))
+        edit(run / "run.json", inputs={"corpus": CORPUS})
+    for record in (scale / "finetune").rglob("run.json"):
+        edit(record, facts={"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]})
     (scale / "pretrain/ltr/seed-1/.run.json.77.tmp").write_text("{")
     (scale / "pretrain/ltr/seed-2/.encoder.abcd").mkdir()
     cache = tmp_path / "cache"
@@ -100,44 +97,30 @@ EXPECTED = {
 }
 
 
-def test_lists_and_deletes_nothing(
+def test_deletes_what_it_has_listed_and_no_result(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(world[0].parent.rglob("*"))
+    files = sorted(world[0].parent.rglob("*"))
     found, out = listed(world, capsys)
     assert found == EXPECTED
     shows(
         out,
         "checkpoints 1.0 kB the run is complete",
-        "checkpoints 1.0 kB the run is complete",
         "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
         "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
     )
-    assert sorted(world[0].parent.rglob("*")) == before
+    assert sorted(world[0].parent.rglob("*")) == files, "nothing is deleted unasked"
 
-
-def test_deletes_what_it_lists_and_no_result(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = {(one.place, one.status, one.score) for one in find(world[0]).records}
+    results = {(one.place, one.status, one.score) for one in find(world[0]).records}
     _, out = listed(world, capsys, "--delete")
-    shows(
-        out,
-        "checkpoints 1.0 kB the run is complete",
-        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
-        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
-        "deleted 13, 6.1 kB",
-    )
+    shows(out, "deleted 13, 6.1 kB")
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
-    assert {(one.place, one.status, one.score) for one in find(world[0]).records} == before
+    assert {(one.place, one.status, one.score) for one in find(world[0]).records} == results
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
-    assert (world[1] / "corpora/text-used/manifest.json").is_file() and (
-        world[1] / "tasks/mrpc-used"
-    ).is_dir()
-    assert listed(world, capsys) == (
-        set(),
-        "nothing to delete; what changed within the last hour is left alone\n",
-    )
+    assert (world[1] / "corpora/text-used/manifest.json").is_file()
+    assert (world[1] / "tasks/mrpc-used").is_dir()
+    nothing = "nothing to delete; what changed within the last hour is left alone\n"
+    assert listed(world, capsys) == (set(), nothing)
 
 
 def test_one_kind_alone_is_listed_where_it_is_asked_for(
@@ -155,13 +138,16 @@ def test_one_kind_alone_is_listed_where_it_is_asked_for(
 def test_what_is_held_or_fresh_stays(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = world[0] / "table5_pretraining_tasks/demo/pretrain"
+    """Fresh is what has changed within the hour."""
+    runs = world[0].parent / DEMO / "pretrain/mlm"
     (world[1] / "tasks/mrpc-unused/new.npy").touch()
-    with (run / "mlm/seed-1/.lock").open("a") as lock:
+    (runs / "seed-2/metrics.csv").touch()
+    with (runs / "seed-1/.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found, _ = listed(world, capsys)
     assert found == EXPECTED - {
         f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
+        f"{DEMO}/pretrain/mlm/seed-2/checkpoints",
         "cache/tasks/mrpc-unused",
     }
 
@@ -186,15 +172,6 @@ def test_what_a_preparation_fills_stays_with_its_lock(
     assert listed(world, capsys, "what=leftovers")[0] >= leftovers
 
 
-def test_what_changed_within_the_hour_stays(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
-    (run / "metrics.csv").touch()
-    found, _ = listed(world, capsys)
-    assert found == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints"}
-
-
 def test_a_lock_taken_after_listing_is_respected(
     world: tuple[Path, Path],
     capsys: pytest.CaptureFixture[str],
@@ -202,25 +179,18 @@ def test_a_lock_taken_after_listing_is_respected(
 ) -> None:
     """Between looking and deleting, a run begins."""
     monkeypatch.setattr("clozelab.runs.find.holders", dict)
-    folder = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
+    folder = world[0].parent / DEMO / "pretrain/mlm/seed-1"
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
-    shows(
-        capsys.readouterr().out,
-        "checkpoints 1.0 kB the run is complete",
-        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
-        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
-        "deleted 12, 5.1 kB",
-    )
+    shows(capsys.readouterr().out, "deleted 12, 5.1 kB")
     assert (folder / "checkpoints/last.ckpt").is_file()
 
 
 def test_runs_that_do_not_say_what_they_used_keep_their_task(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next((world[0] / "table5_pretraining_tasks/demo/finetune/mlm").rglob("run.json"))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"facts": {}}))
+    edit(next((world[0].parent / DEMO / "finetune/mlm").rglob("run.json")), facts={})
     assert listed(world, capsys)[0] == EXPECTED - {
         "cache/tasks/mrpc-unused",
         "cache/baselines/mrpc-unused",

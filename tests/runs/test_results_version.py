@@ -51,10 +51,9 @@ SETTINGS = {
 }
 WEIGHTS = "corpus.sources=[{name: a, path: a, weight: 1}, {name: b, path: b, weight: 0}]"
 PHASE_WEIGHTS = "phases.0.source_weights={microworld: 1}"
-CHANGED = (
-    "results have changed: raise RESULTS_VERSIONS in runs/identity.py (and pin the new values"
-    " here), or find out why. Now: "
-)
+CHANGED = """\
+results have changed: raise RESULTS_VERSIONS in runs/identity.py and pin the new values here, or
+find out why. Now: """
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +124,8 @@ def write_tasks(data: Path, words: list[str]) -> None:
         for version, share in (("1.1", count), ("2.0", 3)):
             made = article(count // 2, share if version == "2.0" else 1000)
             save(f"squad/{split}-v{version}.json", json.dumps({"version": version, "data": [made]}))
-        tags = [
-            draw.choice(("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC"))
-            for _ in range(2 * count)
-        ]
+        kinds = ("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC")
+        tags = [draw.choice(kinds) for _ in range(2 * count)]
         marked = {"O": "", "B-PER": "x", "I-PER": "y", "B-LOC": "z"}
         sentences = []
         for one in tags:
@@ -204,13 +201,8 @@ def answers(module: FineTuning) -> Evaluation:
     if isinstance(split, WordSplit):
         logits[np.arange(number), split.labels] += 2.0
     numbers = torch.arange(number)
-    return module.evaluate(
-        [
-            module.outputs(
-                torch.from_numpy(logits), {"example_index": numbers, "word_index": numbers}
-            )
-        ]
-    )
+    indices = {"example_index": numbers, "word_index": numbers}
+    return module.evaluate([module.outputs(torch.from_numpy(logits), indices)])
 
 
 def rounded(value: Any) -> Any:

@@ -112,22 +112,16 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
-def test_every_path_of_a_list_is_watched(tmp_path: Path) -> None:
+def test_of_sources_the_files_here_are_watched(tmp_path: Path) -> None:
+    """Every path of a list; a data set of the hub is known by its commit."""
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("one.")
-    paths = ["a.txt", f"file://{tmp_path}/b.txt"]
-    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": paths}]})
-    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt"), str(tmp_path / "b.txt")}
-
-
-def test_a_data_set_of_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one.")
     sources = [
         {"name": "web", "path": None, "dataset": "org/web", "revision": "0" * 40},
-        {"name": "mine", "path": "a.txt", "dataset": None},
+        {"name": "mine", "path": ["a.txt", f"file://{tmp_path}/b.txt"], "dataset": None},
     ]
     cfg = config(tmp_path, corpus={"sources": sources})
-    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt")}
+    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt"), str(tmp_path / "b.txt")}
 
 
 @pytest.mark.parametrize(
@@ -164,22 +158,16 @@ def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(
     assert found.keys() == {str(tmp_path / "train"), str(tmp_path / "more/extra")}
 
 
-def test_an_encoder_called_by_a_plain_word_is_watched(
+def test_the_generator_beside_an_encoder_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Training goes on from it as well."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/model.safetensors").write_text("weights")
-    cfg = config(tmp_path, encoder="mine")
-    assert [Path(path).name for path in watched_files(cfg)] == ["model.safetensors"]
-    finish(tmp_path / "run", cfg)
-    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    (tmp_path / "mine/model.safetensors").write_text("others")
-    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    # the generator beside it, from which training goes on as well
-    (tmp_path / "generator").mkdir()
-    (tmp_path / "generator/config.json").write_text("{}")
-    assert str(tmp_path / "generator/config.json") in watched_files(cfg)
+    for name in ("mine/model.safetensors", "generator/config.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    watched = watched_files(config(tmp_path, encoder="mine"))
+    assert str(tmp_path / "generator/config.json") in watched
 
 
 @pytest.mark.parametrize(
@@ -192,10 +180,12 @@ def test_an_encoder_called_by_a_plain_word_is_watched(
         {"task": {"data": {"extra_validation_files": {"other": "mine"}}}},
         {"task": {"data": {"train_extra": ["mine"]}}},
         {"tokenizer": {"vocab_file": "mine"}},
+        {"encoder": "mine"},
         {"models": ["mine"]},
         {"models": "min*"},
         {"objective": {"token": {"teacher": "mine"}}},
     ],
+    ids=str,
 )
 def test_a_folder_called_by_a_plain_word_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
@@ -207,6 +197,7 @@ def test_a_folder_called_by_a_plain_word_is_watched(
     cfg = config(tmp_path, **changes)
     assert {Path(path).resolve() for path in watched_files(cfg)} == {tmp_path / "mine/one.jsonl"}
     finish(tmp_path / "run", cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
     (tmp_path / "mine/one.jsonl").write_text("b")
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.screens import shows
 
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.jobs import TrackedJob
@@ -131,32 +130,6 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(tmp_path, "auto").settings["mode"] == "offline"
     with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
         build(tmp_path, "on")
-
-
-def test_broken_tracker_is_switched_off(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Its service takes a second start under the same id for a conflict, so there is none."""
-    starts: list[Any] = []
-
-    def init(**settings: Any) -> FakeRun:
-        starts.append(settings)
-        raise ConnectionError("no network")
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, teardown=lambda: None))
-    logger = BackgroundLogger(build(tmp_path), "wandb", tmp_path)
-    with tracked([logger]):
-        for step in range(5):
-            logger.log_metrics({"train/loss": 1.0}, step)
-        summarise([logger], {"accuracy": 0.5})
-    assert len(starts) == 1 and caplog.text.count("wandb did not take something") == 1
-    shows(
-        caplog.text,
-        "wandb failed 3 times in a row and is off for the rest of this run",
-        "wandb is missing 6 of 6 values (ConnectionError: no network)",
-    )
 
 
 def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
