@@ -30,6 +30,12 @@ def write(path: Path, content: list[tuple[str, str]]) -> None:
     path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in content))
 
 
+def data_of(validation_file: str) -> dict[str, str]:
+    """Settings of a task of such files, in the place of SST-2's."""
+    files = {"train_file": "train.tsv", "validation_file": validation_file}
+    return files | {"text_columns": "[text]", "labels": "null", "test_id_column": "null"}
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     folder = tmp_path_factory.mktemp("world")
@@ -45,14 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
 @pytest.fixture
 def train(finetune: Callable[..., Path]) -> Callable[..., Path]:
     def run(validation: str, *words: str, name: str = "run") -> Path:
-        task = {
-            "train_file": "train.tsv",
-            "validation_file": validation,
-            "text_columns": "[text]",
-            "labels": "null",
-            "test_id_column": "null",
-        }
-        settings = [f"task.data.{key}={value}" for key, value in task.items()]
+        settings = [f"task.data.{key}={value}" for key, value in data_of(validation).items()]
         checked = ["row=mine", "epochs=2", "allow_validation_in_training=false"]
         return finetune("task=sst2", *settings, *checked, *words, name=name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from tests.composing import composed, run_stage
+from tests.runs.records import edit, predictions, read_json, record_of
 
 from clozelab.assembly.together import mean_of, mean_threshold, model_folders
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -76,9 +78,8 @@ def probabilities(folder: Path, state: dict[str, torch.Tensor], rows: list[str])
     assert not missing
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        return torch.cat([model(**tokenizer(r, return_tensors="pt")).logits for r in rows]).softmax(
-            1
-        )
+        logits = [model(**tokenizer(row, return_tensors="pt")).logits for row in rows]
+    return torch.cat(logits).softmax(1)
 
 
 def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: Path) -> None:
@@ -100,14 +101,13 @@ def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: 
     for how, values in expected.items():
         words = (f"models={trained}/seed-*/model", f"combine={how}", f"row={how}")
         run = run_together(world, tmp_path / "scored" / how, *words)
-        records = map(json.loads, (run / "predictions.jsonl").read_text().splitlines())
-        logits = torch.tensor([record["logits"] for record in records])
+        logits = torch.tensor([answer["logits"] for answer in predictions(run)])
         torch.testing.assert_close(logits.softmax(1), values, atol=1e-5, rtol=1e-5)
-        record = json.loads((run / "run.json").read_text())
-        assert (record["facts"]["combine"], record["facts"]["num_models"]) == (how, 3)
+        record = record_of(run)
+        assert (record.facts["combine"], record.facts["num_models"]) == (how, 3)
         labels = [int(line.split("\t")[1]) for line in lines]
         hits = [int(row.argmax()) == label for row, label in zip(values, labels, strict=True)]
-        accuracy = record["scores"]["validation/accuracy"]["value"]
+        accuracy = record.scores["validation/accuracy"].value
         assert accuracy == pytest.approx(100 * np.mean(hits))
     # Rows of a table, each of one value, which says how many models are behind it.
     table = infer_table(find(tmp_path / "scored"))
@@ -130,18 +130,13 @@ def test_what_does_not_go_together_is_refused(
         run_together(world, out, f"models={one}", "combine=weights")
     with pytest.raises(ValueError, match="no encoder here"):
         model_folders([str(one), str(tmp_path / "none-*")])
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in one.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    config = json.loads((one / "config.json").read_text())
-    config["clozelab"]["task"] = "mrpc"
-    (other / "config.json").write_text(json.dumps(config))
+    other = Path(shutil.copytree(one, tmp_path / "other"))
+    facts = read_json(one, "config.json")["clozelab"]
+    edit(other / "config.json", clozelab=facts | {"task": "mrpc"})
     with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
         model_folders([str(one), str(other)])
     # Whatever fold is scored, one of the two was trained on it.
-    config["clozelab"] |= {"task": "sst2", "validation_fold": 1}
-    (other / "config.json").write_text(json.dumps(config))
+    edit(other / "config.json", clozelab=facts | {"validation_fold": 1})
     (other / "checksums.json").unlink()
     words = [f"models=[{one},{other}]", "combine=predictions"]
     folds = ["train_file=glue/SST-2/train.tsv", "validation_file=null", "validation_folds=2"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runs.archives import contents
+from tests.runs.records import edit
 from tests.runs.test_pretrain_run import command
 from tests.runs.verifying import train, verify
 from tests.screens import shows
@@ -58,22 +59,17 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, capsys: Any) -> None:
     before = contents(place / "seed-1")
     status, said = verify(place / "seed-1", capsys)
-    run = place / "seed-1"
     assert status == 0
-    assert (
-        said
-        == f"{run} is the same run (steps 6 to 10 trained again and compared to the bit) verify:"
-        f" reading {run}"
-    )
+    shows(said, f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to")
     assert contents(place / "seed-1") == before
 
 
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    shutil.copytree(place / "seed-1", tmp_path / "run")
-    (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
-    status, said = verify(tmp_path / "run", capsys)
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    (run / "checkpoints" / "previous.ckpt").unlink()
+    status, said = verify(run, capsys)
     assert status == 0
     shows(said, "is the same run (steps 1 to 10 trained again and compared to the bit)")
 
@@ -83,13 +79,10 @@ def test_on_another_machine_it_says_by_how_many_figures(
 ) -> None:
     """There may be none in a stretch: then only the batches are known to be the same."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"environment": {"torch": "another"}}))
-    logged = sum(
-        6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv")
-    )
+    edit(run / "run.json", environment={"torch": "another"})
+    keys = {row.key for row in read_rows(run / "metrics.csv") if 6 <= row.step <= 10}
     status, said = verify(run, capsys)
-    assert status == 0 and logged > 0
+    assert status == 0 and keys - {*TIMED}
     shows(said, "is the same run (steps 6 to 10 trained again and compared by all")
 
 
@@ -118,21 +111,17 @@ def test_of_a_gpu_it_says_that_it_can_drift(
 def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
-    mine, other = (
-        load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2")
-    )
-    save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
+    last = "checkpoints/last.ckpt"
+    mine, other = (load_file(place / name / last) for name in ("seed-1", "seed-2"))
+    save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / last)
     status, said = verify(run, capsys)
     assert status == 1
     shows(said, "is not the same run: other batches were read; weights or optimizer")
 
 
-def test_another_dropout_behind_the_checkpoint_is_noticed(
-    place: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_another_dropout_behind_the_checkpoint_is_noticed(place: Path, capsys: Any) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
-    run = place / "dropout"
-    status, said = verify(run, capsys)
+    status, said = verify(place / "dropout", capsys)
     assert status == 1
     shows(said, "is not the same run: ", "figures differ, first train/loss of step 7")
 
@@ -155,8 +144,7 @@ def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) ->
 def test_what_cannot_be_trained_again_is_one_sentence(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(place / "seed-1", run)
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
     shutil.rmtree(run / "checkpoints")
     for folder, sentence in (
         (run, f"has no {run / 'checkpoints' / 'last.ckpt'}"),
@@ -215,9 +203,8 @@ def test_a_record_gives_no_permission(
     record.overrides.append("allow_targets=[os]")
     with pytest.raises(ValueError, match="noted"):
         rerun.rerun_from_checkpoint(record, tmp_path)
-    assert (
-        any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
-    )
+    assert any(one.startswith("stop_after_step=") for one in said)
+    assert "allow_targets=[os]" not in said
 
 
 @pytest.fixture(scope="module")
@@ -226,20 +213,19 @@ def measured(place: Path) -> Path:
     pairs = [("the cat sat", "sat the cat"), ("a dog ran", "ran a dog")] * 3
     lines = [json.dumps({"good": good, "bad": bad}) for good, bad in pairs]
     (place / "pairs.jsonl").write_text("\n".join(lines) + "\n")
-    columns = "measure.data.columns={good: good, bad: bad, group: null, field: null}"
-    words = [
-        "measure=minimal_pairs",
-        "measure.data.files=pairs.jsonl",
-        columns,
-        "max_unknown_share=1.0",
-    ]
-    places = {"data_dir": place, "cache_dir": place / "cache", "run_dir": place / "measured"}
-    places |= {
+    settings = {
+        "measure": "minimal_pairs",
+        "measure.data.files": "pairs.jsonl",
+        "measure.data.columns": "{good: good, bad: bad, group: null, field: null}",
+        "max_unknown_share": 1.0,
+        "data_dir": place,
+        "cache_dir": place / "cache",
+        "run_dir": place / "measured",
         "encoder": place / "seed-1" / "encoder",
         "row": "mine",
         "trainer.progress_bar": "false",
     }
-    words += [f"{key}={value}" for key, value in places.items()]
+    words = [f"{key}={value}" for key, value in settings.items()]
     train([sys.executable, "-m", "clozelab", "evaluate", *words])
     return place / "measured"
 
@@ -256,11 +242,9 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     # Another answer, or another figure, is another run.
     for name in ("predictions.jsonl", "metrics.csv"):
         other = Path(shutil.copytree(measured, tmp_path / name))
-        path = other / name
-        path.write_text(
-            path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0')
-        )
-        assert path.read_text() != (measured / name).read_text()
+        text = (measured / name).read_text()
+        (other / name).write_text(text.replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0'))
+        assert (other / name).read_text() != text
         assert [*run_differences(open_run(str(other)), open_run(str(measured)))]
     assert not [*run_differences(open_run(str(measured)), open_run(str(measured)))]
 
@@ -278,7 +262,6 @@ def test_an_evaluation_that_cannot_be_made_again(
     measured: Path, tmp_path: Path, capsys: Any, change: dict[str, Any], message: str
 ) -> None:
     run = Path(shutil.copytree(measured, tmp_path / "run"))
-    state = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(state | change))
+    edit(run / "run.json", **change)
     status, said = verify(run, capsys)
     assert status == 1 and message in said

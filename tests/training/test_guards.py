@@ -144,20 +144,14 @@ def test_a_spike_does_not_hide_the_next_one() -> None:
 
 
 def state_of(parameter: torch.Tensor, moment: torch.Tensor) -> Any:
-    optimizer = SimpleNamespace(
-        state={0: {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}}
-    )
-    strategy = SimpleNamespace(
+    state = {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}
+    trainer = SimpleNamespace(global_step=7, is_global_zero=True)
+    trainer.optimizers = [SimpleNamespace(state={0: state})]
+    trainer.lightning_module = SimpleNamespace(parameters=lambda: iter([torch.zeros(0), parameter]))
+    trainer.strategy = SimpleNamespace(
         root_device=torch.device("cpu"), reduce_boolean_decision=lambda one, all: one
     )
-    module = SimpleNamespace(parameters=lambda: iter([torch.zeros(0), parameter]))
-    return SimpleNamespace(
-        strategy=strategy,
-        optimizers=[optimizer],
-        lightning_module=module,
-        global_step=7,
-        is_global_zero=True,
-    )
+    return trainer
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -168,7 +162,5 @@ def test_one_wrong_value_anywhere_is_found(dtype: torch.dtype, bad: float) -> No
     wrong[731] = bad
     require_finite_state(state_of(good, good))
     for pair in ((wrong, good), (good, wrong)):
-        with pytest.raises(
-            DivergedError, match="step 7: weights or optimizer state are no numbers"
-        ):
+        with pytest.raises(DivergedError, match="step 7: weights or optimizer state are no num"):
             require_finite_state(state_of(*pair))

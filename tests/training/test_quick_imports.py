@@ -37,12 +37,6 @@ def test_metrics_work_and_nothing_optional_is_imported() -> None:
 def test_who_imported_torchmetrics_first_keeps_all_of_it() -> None:
     import torchmetrics
 
-    known = {
-        name: module
-        for name, module in sys.modules.items()
-        if name.startswith(("torchmetrics", "scipy.signal"))
-    }
+    before = dict(sys.modules)
     assert import_torchmetrics_quickly() is False
-    assert sys.modules["torchmetrics"] is torchmetrics and all(
-        sys.modules[name] is known[name] for name in known
-    )
+    assert sys.modules == before and sys.modules["torchmetrics"] is torchmetrics
