@@ -15,6 +15,7 @@ from tests.runs.test_pretrain_run import write_text
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.stages import evaluate as evaluation
 from clozelab.stages.finetune import main
 
 
@@ -78,6 +79,25 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
+def evaluate(world: Path, tmp_path: Path) -> Callable[..., Path]:
+    """evaluate(*overrides, name="scored") measures a folder of the file's `world`."""
+
+    def run(*overrides: str, name: str = "scored") -> Path:
+        settings = {
+            "data_dir": world / "data",
+            "cache_dir": world / "cache",
+            "run_dir": tmp_path / name,
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": "false",
+        }
+        words = [f"{key}={value}" for key, value in settings.items()]
+        run_stage(evaluation.main, composed("evaluate", [*words, *overrides]))
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
 def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
     """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
     their own.
@@ -93,13 +113,8 @@ def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
         on_machines(root)
         change(root)
         out = tmp_path / f"{name}.zip"
-        assert (
-            say(
-                ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / name}", f"out={out}", *words],
-                capsys,
-            )[0]
-            == 0
-        )
+        places = [f"runs_dir={tmp_path / name}", f"out={out}"]
+        assert say(["pack", NAME, "scale=demo", *places, *words], capsys)[0] == 0
         return out
 
     return make

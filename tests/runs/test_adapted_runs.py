@@ -22,7 +22,7 @@ from clozelab.cli import main
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages import evaluate, pretrain
+from clozelab.stages import pretrain
 from clozelab.training.callbacks import TrainingInterruptedError
 
 # Of a run -> (the parts of the encoder that are trained, those that are not).
@@ -239,26 +239,14 @@ def test_updates_of_random_weights_are_no_adapter_of_the_folder(finetune: Any) -
 
 
 def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
-    finetune: Any, world: Path, tmp_path: Path
+    finetune: Any, evaluate: Any
 ) -> None:
-    folds = {"validation_file": "null", "validation_folds": 2}
-    words = [f"task.data.{key}={value}" for key, value in folds.items()]
-    folder = finetune("task=sst2", "epochs=1", "seed=2", *words)
-    settings = {
-        "measure": "labelled",
-        "task@measure.task": "sst2",
-        "encoder": folder / "model",
-        "row": "model",
-        "data_dir": world / "data",
-        "cache_dir": world / "cache",
-        "run_dir": tmp_path / "scored",
-        "trainer.precision": "32-true",
-        "trainer.progress_bar": "false",
-        "measure.task.data.train_file": "glue/SST-2/train.tsv",
-    } | {f"measure.task.data.{key}": value for key, value in folds.items()}
-    words = [f"{key}={value}" for key, value in settings.items()]
-    run_stage(evaluate.main, composed("evaluate", words))
-    held_out = [fact(run, "data")["held_out"] for run in (folder, tmp_path / "scored")]
+    folds = ["task.data.validation_file=null", "task.data.validation_folds=2"]
+    folder = finetune("task=sst2", "epochs=1", "seed=2", *folds)
+    words = ["measure=labelled", "task@measure.task=sst2", "row=model"]
+    words += [f"encoder={folder / 'model'}", "measure.task.data.train_file=glue/SST-2/train.tsv"]
+    scored = evaluate(*words, *(f"measure.{word}" for word in folds))
+    held_out = [fact(run, "data")["held_out"] for run in (folder, scored)]
     assert held_out == [{"folds": 2, "seed": 1, "number": 0}] * 2, "the evaluation's seed is 1"
     # Fine-tuned further without folds, a model has no fold of its own.
     further = finetune("task=sst2", "epochs=1", f"encoder={folder / 'model'}", name="further")

@@ -75,13 +75,27 @@ def test_a_damaged_record_says_nothing_of_an_encoder(damaged: str, tmp_path: Pat
     assert scale_of_encoder(folder) == GIVEN
 
 
-def test_a_given_encoder_takes_the_tasks_recipe(tmp_path: Path) -> None:
-    given = make_encoder(tmp_path / "given")
-    assert recipe(f"encoder={given}") == TASK
-    # What is said counts.
-    assert recipe(f"encoder={given}", "learning_rate=2e-4", "epochs=7") == [2e-4, 7, 32]
-    # Fresh weights of its shape, its floor, are trained alike.
-    assert recipe(f"encoder={given}", "initialisation=random") == TASK
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], TASK),
+        # What is said counts.
+        (["learning_rate=2e-4", "epochs=7"], [2e-4, 7, 32]),
+        # Fresh weights of its shape, its floor, are trained alike.
+        (["initialisation=random"], TASK),
+        # Few examples are gone through more often.
+        *(
+            ([f"max_train_examples={examples}"], [3e-5, epochs, 32])
+            for examples, epochs in ((10_000, 3), (1600, 3), (1000, 5), (500, 10), (16, 25))
+        ),
+        (["max_train_examples=500", "epochs=1"], [3e-5, 1, 32]),
+    ],
+    ids=str,
+)
+def test_a_given_encoder_takes_the_tasks_recipe(
+    words: list[str], expected: list[float], tmp_path: Path
+) -> None:
+    assert recipe(f"encoder={make_encoder(tmp_path / 'given')}", *words) == expected
 
 
 def test_a_folder_that_the_environment_names_is_read(
@@ -97,6 +111,7 @@ def test_a_folder_that_the_environment_names_is_read(
 
 def test_an_encoder_of_the_scale_keeps_the_scales_recipe(tmp_path: Path) -> None:
     runs = [f"runs_dir={tmp_path}", "encoder_arm=mlm"]
+    assert recipe(*runs, "max_train_examples=500") == OWN
     before = composed("finetune", ["scale=own", "task=sst2", *runs])
     folder = tmp_path / "adhoc/own/pretrain/mlm/seed-1"
     make_run(folder, "own")
@@ -169,19 +184,6 @@ def test_a_narrow_encoder_bears_more(
 def test_so_does_a_small_encoder_as_google_released_it(tmp_path: Path) -> None:
     (tmp_path / "bert_config.json").write_text('{"hidden_size": 128}')
     assert recipe(f"encoder={tmp_path}") == [1e-3, *TASK[1:]]
-
-
-@pytest.mark.parametrize(
-    ("examples", "epochs"), [(10_000, 3), (1600, 3), (1000, 5), (500, 10), (16, 25)]
-)
-def test_few_examples_are_gone_through_more_often(
-    examples: int, epochs: int, tmp_path: Path
-) -> None:
-    given = make_encoder(tmp_path / "given")
-    few = f"max_train_examples={examples}"
-    assert recipe(f"encoder={given}", few) == [3e-5, epochs, 32]
-    assert recipe(f"encoder={given}", few, "epochs=1") == [3e-5, 1, 32]
-    assert recipe(few) == OWN
 
 
 def test_encoders_beside_a_given_one_are_trained_as_it_is(tmp_path: Path) -> None:

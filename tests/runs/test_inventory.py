@@ -63,6 +63,14 @@ def test_every_folder_is_there_with_its_status(root: Path) -> None:
     assert found["damaged"] == [f"finetune/mlm/pretrain-seed-1/mrpc/seed-{seed}" for seed in (1, 2)]
     assert found["killed"] == ["pretrain/mlm/seed-9"]
     assert len(found["complete"]) == 9 + 12 - 2
+    # A run of another machine is not called killed, nor is a folder without a record a run.
+    runs = root / EXPERIMENT / "demo/pretrain"
+    edit(runs / "mlm/seed-9/run.json", process={"pid": 1, "host": "elsewhere"})
+    (runs / "ltr/seed-9").mkdir()
+    (runs / "ltr/seed-9/config.yaml").write_text("seed: 9\n")
+    assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
+    (record,) = (one for one in find(root).records if one.folder == runs / "ltr/seed-9")
+    assert (record.status, record.problem) == ("damaged", "no run.json")
 
 
 @needs_locks
@@ -77,21 +85,6 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
     assert holder(folder / ".lock") is None
     with held(folder / ".lock") as mine:
         assert mine and holder(folder / ".lock") == os.getpid()
-
-
-@needs_locks
-def test_a_run_of_another_machine_is_not_called_killed(root: Path) -> None:
-    path = root / EXPERIMENT / "demo/pretrain/mlm/seed-9/run.json"
-    edit(path, process={"pid": 1, "host": "elsewhere"})
-    assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
-
-
-def test_a_folder_that_was_claimed_and_has_no_record(root: Path) -> None:
-    folder = root / EXPERIMENT / "demo/pretrain/ltr/seed-9"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("seed: 9\n")
-    record = next(one for one in find(root).records if one.folder == folder)
-    assert (record.status, record.problem) == ("damaged", "no run.json")
 
 
 def test_selection(root: Path) -> None:

@@ -114,6 +114,14 @@ def environment() -> dict[str, str]:
     }
 
 
+def run_alone(words: list[str], status: int = 0, **options: Any) -> str:
+    """A command in a process of its own, and what it says on standard error."""
+    options = {"env": environment(), "capture_output": True, "text": True} | options
+    done = forked.run(words, timeout=500, **options)
+    assert done.returncode == status, done.stderr[-3000:]
+    return str(done.stderr)
+
+
 def figures(run_dir: Path) -> dict[tuple[int, str], float]:
     """Every figure of a run's metrics by its step and name."""
     return {(step, key): float(value) for step, key, value in rows(run_dir)}
@@ -590,11 +598,9 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     words = command(workplace, run_dir, **changes)
     assert stop_from_outside(words, run_dir) == 143
     assert state(run_dir)["status"] == "interrupted"
-    options: dict[str, Any] = {"env": environment(), "capture_output": True, "timeout": 300}
-    assert forked.run(words, **options).returncode == 0
+    run_alone(words)
     assert state(run_dir)["status"] == "complete"
-    whole = command(workplace, tmp_path / "whole", **changes)
-    assert subprocess.run(whole, **options).returncode == 0
+    run_alone(command(workplace, tmp_path / "whole", **changes))
     steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
     assert steps == list(range(1, 251))
     assert_near(run_dir, tmp_path / "whole")
@@ -602,10 +608,7 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
 
 @pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_checkpoint_becomes_a_folder_by_one_command(
-    workplace: Path,
-    tmp_path: Path,
-    strategy: str,
-    capsys: pytest.CaptureFixture[str],
+    workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's
     own folder.
@@ -614,10 +617,8 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     changes = ranks(strategy) | {"validation.interval_steps": steps}
     # a relative path, as people write
     words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"
-    options: dict[str, Any] = {"env": environment(), "cwd": tmp_path, "text": True}
-    options["capture_output"] = True
-    done = forked.run([*words, "stop_after_step=7"], timeout=300, **options)
-    assert done.returncode == 143 and state(run_dir)["status"] == "interrupted", done.stderr[-3000:]
+    run_alone([*words, "stop_after_step=7"], 143, cwd=tmp_path)
+    assert state(run_dir)["status"] == "interrupted"
     assert main(["export", str(run_dir)]) == 0
     saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     folder = run_dir / "encoders" / f"step-{saved['global_step']}"
@@ -634,8 +635,8 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
-    done = forked.run(words, timeout=300, **options)
-    assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
+    run_alone(words, cwd=tmp_path)
+    assert state(run_dir)["status"] == "complete"
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
     last, own = tmp_path / "last", run_dir / "encoder"
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
@@ -747,13 +748,11 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
     with pytest.raises(TrainingInterruptedError):
         run_here(workplace, run_dir, **one, stop_after_step=3)
-    two = command(workplace, run_dir, **still | ranks("ddp"))
-    done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    shows(done.stderr, "goes on in another layout, with other rounding")
+    said = run_alone(command(workplace, run_dir, **still | ranks("ddp")))
+    shows(said, "goes on in another layout, with other rounding")
+    assert "sync_dist" not in said, "figures are the same on all ranks already"
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
-    assert "sync_dist" not in done.stderr, "figures are the same on all ranks already"
     assert_near(run_dir, tmp_path / "whole")
     # One process can read what two have written.
     mine, others = (
@@ -764,8 +763,7 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
 
 def assert_near(changed: Path, whole: Path) -> None:
     """Every figure within 1e-5, the same instances, and the same weights."""
-    mine = figures(changed)
-    others = figures(whole)
+    mine, others = figures(changed), figures(whole)
     assert mine.keys() == others.keys()
     for key, value in others.items():
         assert mine[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
@@ -788,11 +786,8 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
     run_dir = tmp_path / "run"
     for changes, stop in ((two, 3), (one, 6), (two, None)):
-        words = command(
-            workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop
-        )
-        done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
+        words = command(workplace, run_dir, **changes)
+        run_alone([*words, f"stop_after_step={stop or 'null'}"], 143 if stop else 0)
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
@@ -806,13 +801,11 @@ def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strat
     """Nothing is left to train then, and the encoder is still the whole one."""
     run_dir = tmp_path / "run"
     words = command(workplace, run_dir, **ranks(strategy))
-    first = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
-    assert first.returncode == 0, first.stderr[-3000:]
+    run_alone(words)
     before = {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()}
     shutil.rmtree(run_dir / "encoder")
     edit(run_dir / "run.json", status="running", finished=None)
-    again = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
-    assert again.returncode == 0, again.stderr[-3000:]
+    run_alone(words)
     assert {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()} == before
     assert state(run_dir)["status"] == "complete"
 

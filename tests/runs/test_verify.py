@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.runs.archives import contents
 from tests.runs.records import edit
-from tests.runs.test_pretrain_run import command
-from tests.runs.verifying import train, verify
+from tests.runs.test_pretrain_run import command, run_alone
+from tests.runs.verifying import verify
 from tests.screens import shows
 
 from clozelab.results import rerun
@@ -49,10 +49,10 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verify")
     shutil.copy(workplace / "text.txt", folder)
     changes = {"checkpoint_interval_steps": 5, "validation.interval_steps": 100}
-    train(command(folder, folder / "seed-1", **changes))
-    train(command(folder, folder / "seed-2", seed=2, **changes))
+    run_alone(command(folder, folder / "seed-1", **changes))
+    run_alone(command(folder, folder / "seed-2", seed=2, **changes))
     _, _, _, *words = command(folder, folder / "dropout", **changes)
-    train([sys.executable, "-c", OTHER_DROPOUT, *words])
+    run_alone([sys.executable, "-c", OTHER_DROPOUT, *words])
     return folder
 
 
@@ -226,7 +226,7 @@ def measured(place: Path) -> Path:
         "trainer.progress_bar": "false",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
-    train([sys.executable, "-m", "clozelab", "evaluate", *words])
+    run_alone([sys.executable, "-m", "clozelab", "evaluate", *words])
     return place / "measured"
 
 

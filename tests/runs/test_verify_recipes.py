@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.runs.records import edit, read_json, record_of
 from tests.runs.test_labelled_scores import data_of, rows, write
-from tests.runs.test_pretrain_run import command
-from tests.runs.verifying import forks, train, verify
+from tests.runs.test_pretrain_run import command, run_alone
+from tests.runs.verifying import forks, verify
 
 from clozelab.results import rerun
 from clozelab.runs.store import fingerprint_of
@@ -28,7 +28,7 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder, and a fine-tuning of it whose command says all that it does."""
     folder = tmp_path_factory.mktemp("recipes")
     shutil.copy(workplace / "text.txt", folder)
-    train(command(folder, folder / "first"))
+    run_alone(command(folder, folder / "first"))
     shutil.copytree(folder / "first/encoder", folder / "given")
     write(folder / "train.tsv", rows(60, "film"))
     write(folder / "dev.tsv", rows(24, "dog"))
@@ -46,7 +46,7 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.progress_bar": "false",
     }
     words = ["task=sst2", *RECIPE, *(f"{key}={value}" for key, value in settings.items())]
-    train([sys.executable, "-m", "clozelab", "finetune", *words])
+    run_alone([sys.executable, "-m", "clozelab", "finetune", *words])
     return folder
 
 
@@ -100,7 +100,7 @@ def test_given_weights_are_trained_further_by_the_record(place: Path, capsys: An
     run = place / "further"
     words = command(place, run, encoder=place / "given", checkpoint_interval_steps=5, **recipe)
     # The encoder brings its own shape.
-    train([word for word in words if not word.startswith("model.")])
+    run_alone([word for word in words if not word.startswith("model.")])
     state = read_json(run, "run.json")
     take_out(state, *recipe)
     edit(run / "run.json", overrides=state["overrides"])

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.composing import composed, run_stage
 from tests.runs.records import edit, predictions
 from tests.runs.records import read_json as read
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.model import read_model
-from clozelab.stages import evaluate
 
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True
@@ -104,7 +102,7 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
 
 
 def test_a_tagger_of_other_tags_than_entities_is_scored_again(
-    finetune: Any, world: Path, tmp_path: Path
+    finetune: Any, evaluate: Any, world: Path
 ) -> None:
     """Tags without O, B- and I- are classes of their own."""
     (world / "data/pos").mkdir()
@@ -114,14 +112,10 @@ def test_a_tagger_of_other_tags_than_entities_is_scored_again(
     settings = ["file_format=columns", "word_column=0", "tag_column=-1"]
     settings += ["train_file=pos/train.txt", "validation_file=pos/dev.txt"]
     folder = finetune("task=pos_ewt", *(f"task.data.{setting}" for setting in settings))
-    words = [f"measure.task.data.{setting}" for setting in settings]
-    for key in ("data_dir", "cache_dir"):
-        words.append(f"{key}={world / key.removesuffix('_dir')}")
-    words += ["row=scored", f"run_dir={tmp_path / 'scored'}", f"encoder={folder / 'model'}"]
-    words += ["measure=labelled_pos_ewt", "trainer.precision=32-true", "trainer.progress_bar=false"]
-    run_stage(evaluate.main, composed("evaluate", words))
+    words = ["measure=labelled_pos_ewt", "row=scored", f"encoder={folder / 'model'}"]
+    scored = evaluate(*words, *(f"measure.task.data.{setting}" for setting in settings))
     name = "predictions.jsonl"
-    assert (tmp_path / "scored" / name).read_bytes() == (folder / name).read_bytes()
+    assert (scored / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_feature_based(finetune: Any, world: Path) -> None:

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.runs.archives import say
-from tests.runs.test_pretrain_run import environment
 
 from clozelab.results import rerun
-
-
-def train(words: list[str]) -> None:
-    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(autouse=True)
