@@ -44,9 +44,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start_server() -> Callable[[], None]:
-    """Start it for this process and all that it starts; what it returns ends it. It imports nothing
-    unless asked.
-    """
+    """Start it for this process and all that it starts; what it returns ends it."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     os.environ[ADDRESS] = f"{folder.name}/socket"
     environment = os.environ | {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
@@ -66,10 +64,7 @@ def start_server() -> Callable[[], None]:
 
 
 def fork_workers(tests: Sequence[str]) -> Callable[[], None]:
-    """Let all processes that this one starts be forked from one that has collected these tests.
-
-    Each then needs a second to collect them, not 14. What it returns ends them.
-    """
+    """Let all processes that this one starts be forks of one that has collected these tests."""
     address = f"{os.environ[ADDRESS]}-of-workers"
     environment = {key: value for key, value in os.environ.items() if key != ADDRESS}
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -150,9 +145,7 @@ def ask(
     environment: dict[str, str],
     files: dict[int, int],
 ) -> None:
-    """For a process of these words; `files` are its descriptors, each with the one here that it is
-    to be.
-    """
+    """For a process of these words; `files`: its descriptors, each with the one here to be it."""
     text = json.dumps(
         {"words": words, "cwd": cwd, "environment": environment, "numbers": [*files]}
     ).encode()
@@ -412,9 +405,7 @@ def spare_child() -> tuple[int, socket.socket]:
 
 
 def own_fork_server(spare: tuple[int, socket.socket]) -> None:
-    """Let a launcher's fork server be this child, whose imports are done: a new interpreter takes
-    seven seconds.
-    """
+    """Let a launcher's fork server be this child: a new interpreter imports for seven seconds."""
     start = multiprocessing.util.spawnv_passfds
 
     def spawnv_passfds(path: bytes, args: list[str], passfds: Sequence[int]) -> int:

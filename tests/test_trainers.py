@@ -1,6 +1,4 @@
-"""Our modules and data modules under a plain Trainer: its epochs, defaults, callbacks, limits,
-tuner and strategies.
-"""
+"""Our modules and data modules under a plain Trainer of somebody else's."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ def finetuning(places: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def compose(pretraining: dict[str, Any], finetuning: dict[str, Any]) -> Callable[..., Any]:
-    """compose(objective or task, *words) -> module and data module: 4 steps, or 2 epochs of 4
-    steps.
-    """
+    """compose(objective or task, *words) -> module and data module, of 4 or 8 steps."""
 
     def make(name: str, *words: str) -> Any:
         if name not in TASKS:
@@ -381,9 +377,7 @@ def test_averaged_weights_are_kept_with_the_answers_that_they_gave(
 def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(
     pretraining: dict[str, Any], decay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last
-    one.
-    """
+    """With decay 1 the average is that of the first step for ever, in every kept encoder."""
     common = pretraining | {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
     common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
     common["callbacks"] = {"early_stopping": {"patience": 4}, "ema": {"decay": decay}}

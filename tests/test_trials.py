@@ -75,9 +75,7 @@ OWN_TEXT = ("corpus=text", "corpus.sources.0.path=texts", "tokenizer.vocab_size=
 
 @pytest.mark.slow
 def test_own_text_becomes_an_encoder_two_tasks_and_a_prediction(tmp_path: Path) -> None:
-    """Above the word-frequency baseline within two minutes of a core, by a vocabulary that suits so
-    little text.
-    """
+    """Above word frequencies within two minutes, by a vocabulary that suits so little text."""
     lines = write_text(tmp_path, 4000)
     counts = Counter(" ".join(lines).split())
     words = ("and", "the", "is", "was", "in", "with", "to", "has")
@@ -125,9 +123,7 @@ def plain(named_parameters, *, learning_rate):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The Python of an environment of its own, where pip installs the wheel; its dependencies are
-    those of here.
-    """
+    """The Python of an environment with the wheel and the dependencies of here."""
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")

@@ -21,9 +21,7 @@ from clozelab.stages.finetune import main
 
 @pytest.fixture(scope="session")
 def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
-    """save_encoder(folder, tokenizer, trained_seq_lengths=None, seed=0, **changes): hidden size 16,
-    fresh weights.
-    """
+    """save_encoder(folder, tokenizer, **changes of its shape): fresh weights, hidden size 16."""
 
     def save(
         folder: Path,
@@ -53,9 +51,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run
-    folder.
-    """
+    """finetune(*overrides, name="run") -> the folder of a run on the file's `world`."""
 
     def run(*overrides: str, name: str = "run") -> Path:
         settings = {
@@ -99,9 +95,7 @@ def evaluate(world: Path, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
-    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
-    their own.
-    """
+    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds."""
 
     def make(
         name: str,

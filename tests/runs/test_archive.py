@@ -1,6 +1,4 @@
-"""`clozelab pack` and `pool`: what travels is whole, the same table comes of it, and what does not
-fit is refused.
-"""
+"""`clozelab pack` and `pool`: what travels is whole, gives the same table, or is refused."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ def report_of(root: Path) -> dict[str, bytes]:
 def test_ten_seeds_cut_in_five_make_the_joint_report(
     packed: Any, pool: Any, make_runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte for byte; each machine is named in it. The same packs again change nothing, nor does
-    their order.
-    """
+    """Byte for byte, with each machine named. Packs again, in any order, change nothing."""
     packs = [packed(f"part{first}", first, first + 1) for first in range(1, 11, 2)]
     status, said = pool(*packs[::-1])
     assert status == 0
@@ -90,9 +86,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
 def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    """Of equal vocabularies one; weights on request; runs that go on are left out, and said to
-    be.
-    """
+    """Of equal vocabularies one; weights on request; runs that go on are left out."""
 
     def change(root: Path) -> None:
         for seed in (1, 2):
@@ -258,9 +252,7 @@ def test_packs_that_do_not_match_are_refused_before_anything_is_written(
 def test_a_pack_of_an_older_results_version_opens_by_itself(
     packed: Any, pool: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is
-    read.
-    """
+    """A version forbids mixing, not reading."""
     old = [packed(f"old{seed}", seed, change=of_version(-1)) for seed in (1, 2)]
     assert pool(*old)[0] == 0
     assert len(find(tmp_path / "pooled").records) == 18
@@ -288,9 +280,7 @@ def test_other_claims_of_one_experiment_are_refused(packed: Any, pool: Any, tmp_
 def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
     packed: Any, pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At whichever file: every run either counts and is whole, or is named as damaged. The same
-    command mends it.
-    """
+    """Every run either counts and is whole, or is named as damaged. The same command mends it."""
     pack = packed("one", 1)
     replace, left = Path.replace, 0
 
@@ -348,9 +338,7 @@ def test_a_pack_without_predictions_makes_the_same_report(
 
 
 def test_a_pack_names_no_folder_of_its_maker(packed: Any, pool: Any, tmp_path: Path) -> None:
-    """Paths below where a command was started are written from there; others stay as they were
-    said.
-    """
+    """Paths below where a command was started are written from there; others stay."""
 
     def change(root: Path) -> None:
         for path in root.rglob("run.json"):
@@ -380,9 +368,7 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, pool: Any, tmp_path: P
 def test_a_pack_changes_nothing_but_where_a_path_begins(
     packed: Any, pool: Any, tmp_path: Path
 ) -> None:
-    """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no
-    path becomes empty.
-    """
+    """Fingerprints stay; of folders in one another a run's own counts; no path becomes empty."""
     whole = {"mlm": "/home/alice/texts/a.txt", "ltr": "texts/a.txt", "mlm_nsp": "texts/a.txt"}
 
     def change(root: Path) -> None:

@@ -1,6 +1,4 @@
-"""The code that made a run is part of its record, and is asked about before the run is used
-again.
-"""
+"""The code that made a run is in its record, and is asked about before the run is used again."""
 
 from __future__ import annotations
 
@@ -13,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.composing import Given, given
+from tests.composing import Given
+from tests.runs import claimed
+from tests.runs.claimed import INPUTS, claim, train
 from tests.runs.records import record_of
 from tests.screens import shows
 
@@ -22,7 +22,7 @@ from clozelab.planning import reproduction
 from clozelab.runs import code as code_module
 from clozelab.runs.code import code_hash, code_of, code_of_results
 from clozelab.runs.reuse import find_equal_run, is_done
-from clozelab.runs.store import Run, share_equal_run
+from clozelab.runs.store import share_equal_run
 from clozelab.stages import reproduce
 
 PACKAGE = Path(code_module.__file__).resolve().parents[1]
@@ -58,9 +58,7 @@ print(*sorted(name for name in sys.modules if name.startswith("clozelab.")))
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
-    """edit(module, change) -> whether that changes the code of a pre-training, and of a
-    fine-tuning.
-    """
+    """edit(module, change) -> whether the code of a pre-training, and a fine-tuning, is another."""
 
     def run(
         module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n"
@@ -140,37 +138,8 @@ def test_an_installed_copy_is_the_same_code(
 # Runs of other code
 
 
-def configuration(runs: Path, experiment: str = "first", reuse: str = "any") -> Given:
-    settings = {
-        "experiment": experiment,
-        "arm": "mlm",
-        "seed": 1,
-        "scale": {"name": "tiny"},
-        "reuse": reuse,
-    }
-    place = runs / experiment / "tiny" / "pretrain" / "mlm" / "seed-1"
-    places = {
-        "runs_dir": str(runs),
-        "run_dir": str(place),
-        "data_dir": str(runs),
-        "share_runs": True,
-    }
-    return given(
-        "pretrain",
-        settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING,
-    )
-
-
-def claim(config: Given) -> Run:
-    return Run.claim(config.run_dir, stage="pretrain", config=config, inputs={"corpus": "c"})
-
-
-def train(config: Given) -> None:
-    with claim(config) as run:
-        (run.dir / "encoder").mkdir()
-        for name in ("config.json", "model.safetensors"):
-            (run.dir / "encoder" / name).write_text("{}")
-        run.complete()
+def configuration(runs: Path, experiment: str = "first", **changes: Any) -> Given:
+    return claimed.configuration(runs, experiment, **PRETRAINING, **changes)
 
 
 @pytest.fixture
@@ -179,9 +148,7 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def change() -> None:
         known = code_of_results()
-        changed = known | {
-            "objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])
-        }
+        changed = known | {"objectives.mlm": ("masks half of it", known["objectives.mlm"][1])}
         monkeypatch.setattr(code_module, "code_of_results", lambda: changed)
 
     return change
@@ -234,7 +201,7 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     assert earlier["modules"]["objectives.mlm"] == code_of_results()["objectives.mlm"][0][:8]
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
-    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None
+    assert find_equal_run(configuration(tmp_path, "second"), INPUTS) is None
 
 
 def test_another_experiment_does_not_share_it(
@@ -242,10 +209,10 @@ def test_another_experiment_does_not_share_it(
 ) -> None:
     train(configuration(tmp_path))
     other = configuration(tmp_path, "second")
-    assert find_equal_run(other, {"corpus": "c"})  # the control
+    assert find_equal_run(other, INPUTS)  # the control
     other_mlm()
     assert job_status(other, other.run_dir) == ("new", "")
-    share_equal_run(other, {"corpus": "c"})
+    share_equal_run(other, INPUTS)
     assert not Path(other.run_dir).exists()
 
 

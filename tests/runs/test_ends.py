@@ -1,6 +1,4 @@
-"""How runs and sweeps end: what was reached, beside what takes no context or no reading, and what
-to do next.
-"""
+"""How runs and sweeps end: what was reached, beside trivial answers, and what to do next."""
 
 from __future__ import annotations
 

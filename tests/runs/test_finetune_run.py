@@ -1,6 +1,4 @@
-"""Stage finetune from configuration to run folder: what it leaves, when it refuses, and that it
-repeats itself.
-"""
+"""Stage finetune, from configuration to run folder."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ RUN_FILES = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """A folder with an encoder, a sentiment task in SST-2's place, and a question task in
-    SQuAD's.
-    """
+    """An encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
     root = tmp_path_factory.mktemp("world")
     write_sentiment(root / "data", train=160, dev=40)
     rng = np.random.default_rng(0)
@@ -108,9 +104,7 @@ def trained() -> dict[tuple[str, ...], Path]:
 def whole(
     finetune: Callable[..., Path], trained: dict[tuple[str, ...], Path]
 ) -> Callable[..., Path]:
-    """whole(*words) -> the folder of an undisturbed run: trained once for all tests here, which
-    only read it.
-    """
+    """whole(*words) -> the folder of an undisturbed run, trained once; tests only read it."""
 
     def run(*words: str) -> Path:
         if words not in trained:
@@ -165,9 +159,7 @@ def test_complete_run_is_skipped(
 def test_what_other_code_has_put_into_the_cache_is_not_taken(
     finetune: Any, monkeypatch: pytest.MonkeyPatch, module: str, is_taken: bool
 ) -> None:
-    """A run says by which code it was made; sequences that other code has made would make that
-    untrue.
-    """
+    """A run says which code made it; sequences of other code would make that untrue."""
 
     def used(name: str) -> set[str]:
         monkeypatch.setattr(cache, "_used", set())  # of this process, which is one run otherwise
@@ -229,9 +221,7 @@ def everything(folder: Path) -> list[Any]:
 def test_stopped_run_goes_on_where_it_was(
     finetune: Any, whole: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made
-    twice.
-    """
+    """Evaluations lie behind steps 10, 20, 30 and 40: none may be lost or made twice."""
     undisturbed = whole(*words)
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
@@ -313,9 +303,7 @@ def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
 def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
     finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
-    """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without
-    a warning.
-    """
+    """Theirs would pool [CLS], which sees only itself: 50.5 % there, 88.4 % here, no warning."""
     transformers = pytest.importorskip("transformers")
     save_encoder(tmp_path / "ltr", TOKENIZER, is_causal=True, **SHAPE)
     folder = finetune(f"encoder={tmp_path / 'ltr'}")
@@ -415,9 +403,7 @@ def test_a_run_begun_without_best_weights_keeps_no_model_later(
 
 
 def test_questions(finetune: Any, world: Path) -> None:
-    """Also those of a test file without answers; the validation file gives the very answers that
-    were scored.
-    """
+    """Also of a file without answers; the validation file gives the answers that were scored."""
     qas = [{"id": f"q{i}", "question": "film"} for i in range(3)]
     content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
     (world / "data/squad/test.json").write_text(json.dumps(content))
@@ -510,9 +496,7 @@ def test_two_processes_equal_one(
 
 
 def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
-    """The word that decides stands behind the first row: a model of whole texts learns it, one of
-    beginnings cannot.
-    """
+    """The word that decides stands behind the first row, where truncation never looks."""
     rng = np.random.default_rng(1)
     for name, count in (("long-train", 160), ("long-dev", 40)):
         rows = []
@@ -539,9 +523,7 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
 
 
 def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task's files come from the hub and not from data_dir; the revision is part of what the
-    run is.
-    """
+    """Its files come from the hub, not from data_dir; the revision is part of what a run is."""
 
     import datasets  # seconds that no other test here needs
 

@@ -31,9 +31,7 @@ def age(path: Path, seconds: float = 30 * 86_400) -> None:
 
 @pytest.fixture
 def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple[Path, Path]:
-    """(runs_dir, cache_dir): complete runs, unfinished ones, leftovers, used and unused cache
-    entries, all old.
-    """
+    """(runs_dir, cache_dir): runs of all states, leftovers, used and unused entries, all old."""
     scale = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     writers.pretrain(scale, "mlm", 9, status="interrupted")

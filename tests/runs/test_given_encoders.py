@@ -1,6 +1,4 @@
-"""An encoder that no run of a scale has pre-trained is fine-tuned by the task's own recipe; the
-scale's is for its own.
-"""
+"""A given encoder is fine-tuned by the task's own recipe; the scale's is for its own runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every run folder as a record: what is damaged, killed or held by a process is told apart, without
-touching locks.
-"""
+"""Every run folder as a record: damaged, killed and held ones are told apart."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ PHASES = [PHASE | {"seq_length": 32}, PHASE | {"seq_length": 64}]
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path], writers: Any) -> Path:
-    """runs_dir with finished runs, a failed one, a damaged one, and one whose record says that it
-    runs.
-    """
+    """runs_dir with finished runs, a failed, a damaged, and one that was running."""
     scale = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json").write_text('{"status": ')

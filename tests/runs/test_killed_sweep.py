@@ -249,9 +249,7 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(
 
 
 def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: Path) -> None:
-    """What one works on the other holds, and counts once it is complete: both end well, and each
-    run is made once.
-    """
+    """What one works on the other holds, and counts once it is complete."""
     words = commands(workplace, tmp_path)[0]
     launches = [start(words), start(words)]
     assert [one.wait(timeout=WHOLE_SWEEP_SECONDS) for one in launches] == [0, 0]

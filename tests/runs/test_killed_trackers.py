@@ -93,9 +93,7 @@ def kill_after(command: list[str], run_dir: Path, lines: int) -> None:
 def killed(
     workplace: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[list[str], Path, Path]]:
-    """A run that was killed before its first save, and again behind its second: its command, its
-    folder, and a copy of that.
-    """
+    """A run killed before its first save and behind its second: command, folder, a copy of it."""
     place = tmp_path_factory.mktemp("killed")
     run_dir = place / "run"
     words = command(workplace, run_dir, **SETTINGS)

@@ -1,10 +1,7 @@
-"""What a launch leaves for `status`: its jobs are counted, other runs are not, and its command is
-said again.
-"""
+"""What a launch leaves for `status`: its jobs, which other runs are not, and its command."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -19,7 +16,7 @@ from clozelab.launch.pool import ProcessPool
 from clozelab.planning import reproduction
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
-from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
+from clozelab.runs.progress import LAUNCH_FILE, read_launches, write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import reproduce
@@ -104,6 +101,7 @@ def test_a_stopped_run_beside_a_sweep_has_its_own_command(root: Path, writers: A
     writers.finetune(root, "killed", "mrpc", (1, 1), 60.0)
     edit(root / "finetune/killed/pretrain-seed-1/mrpc/seed-1/run.json", status="interrupted")
     write_launch(root, sweep, {"finetune": FINETUNE})
+    assert not standing(root).is_done
     (command,) = standing(root).commands
     assert command.startswith("cd /there && clozelab finetune") and command.endswith(own)
     write_launch(root, sweep, {"finetune": [*FINETUNE, RANDOM]})
@@ -133,40 +131,15 @@ def test_runs_of_no_launch_are_not_left_open(
     status_verb([f"runs_dir={root.parents[1]}"])
     out = capsys.readouterr().out
     shows(out, "table5_pretraining_tasks demo stage complete not begun jobs time left")
-    edit(root / "pretrain/mlm/seed-1/run.json", status="failed")
+    path = root / "pretrain/mlm/seed-1/run.json"
+    edit(path, status="running", process={"pid": 1, "host": "elsewhere"})
+    assert not standing(root).trouble and not standing(root).is_done
+    edit(path, status="failed")
     assert not standing(root).is_done
     said = (
         "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
     )
     assert standing(root).commands == [f"cd /there && clozelab pretrain {said}"]
-
-
-@pytest.mark.parametrize(
-    ("planned", "counts", "trouble", "expected"),
-    [
-        ((None, None), (2, 4), False, True),
-        ((2, None), (2, 4), False, True),
-        ((2, 4), (2, 4), False, True),
-        ((2, None), (2, 0), False, False),  # fine-tuning has not begun
-        ((3, None), (2, 4), False, False),
-        ((None, None), (2, 4), True, False),
-        ((2, 4), (2, 4), True, False),  # a failed run that is no job of the sweep
-    ],
-)
-def test_what_is_done(
-    planned: tuple[int | None, ...],
-    counts: tuple[int, ...],
-    trouble: bool,
-    expected: bool,
-    root: Path,
-) -> None:
-    records = find(root).records[:1] if trouble else []
-    sweeps = [
-        SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
-        for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
-    ]
-    status = ExperimentStatus(EXPERIMENT, "demo", Path(), sweeps, [], records, [], [])
-    assert status.is_done == expected
 
 
 def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any) -> None:

@@ -1,6 +1,4 @@
-"""Bands of held-out losses: where another seed is expected, which runs are of one kind, and what
-the bands that come along say of the runs that they are made of.
-"""
+"""Bands of held-out losses: where another seed is expected, and which runs are of one kind."""
 
 from __future__ import annotations
 

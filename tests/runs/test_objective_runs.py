@@ -1,6 +1,4 @@
-"""Runs with two models, with objectives in turn, and from given weights: the stage from overrides
-to run folder.
-"""
+"""Runs with two models, with objectives in turn, and from given weights."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ does not.
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """Both losses at every step, and both models: shared embeddings get the gradient of all ranks
-    and both passes.
-    """
+    """Both losses and both models: shared embeddings get the gradient of all ranks and passes."""
     (tmp_path / "driver.py").write_text(DRIVER)
     phases = f"[{ONE.replace('micro_batch_size: 8', 'micro_batch_size: 3')}}}]"
     changes = RTD | NO_DROPOUT | {"position_growth": "none", "phases": phases}
@@ -151,9 +147,7 @@ def test_a_named_objective_is_known_by_its_settings(
 
 
 def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:
-    """Left to right, then masked: the first phase is that of a run with its objective alone, to the
-    last bit.
-    """
+    """The first phase is, to the last bit, that of a run with its objective alone."""
     both = f"[{ONE}, objective: ltr}}, {ONE}, objective: {{token: {{predict_prob: 0.4}}}}}}]"
     often = {"validation.interval_steps": 2}
     run_here(workplace, tmp_path / "both", objective="mlm", phases=both, **often)

@@ -1,6 +1,4 @@
-"""A task of one's own is one YAML: jsonl files, named by a folder that --config-dir gives; with
-either tokenizer.
-"""
+"""A task of one's own is one YAML: jsonl files, in a folder of --config-dir."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ FAMILIES = {
 def test_a_jsonl_task_in_one_yaml(
     tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str
 ) -> None:
-    """The model learns, and transformers reads the saved one to the same
-    logits.
-    """
+    """The model learns, and transformers reads the saved one to the same logits."""
     (tmp_path / "conf/task").mkdir(parents=True)
     (tmp_path / "conf/task/reviews.yaml").write_text(TASK)
     (tmp_path / "data/reviews").mkdir(parents=True)

@@ -1,6 +1,4 @@
-"""The pretrain stage as a user runs it: real corpus preparation, encoder folder, resume, kill, two
-processes.
-"""
+"""The pretrain stage as a user runs it: real corpus, encoder folder, resume, kill, ranks."""
 
 from __future__ import annotations
 
@@ -211,9 +209,7 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
 def test_the_line_without_context_is_on_the_held_out_labels(
     workplace: Path, whole_run: Path
 ) -> None:
-    """The training text's frequencies on what is asked for there; counted here one instance at a
-    time.
-    """
+    """The training text's frequencies on held-out labels, counted one instance at a time."""
     cfg = composed("pretrain", overrides(workplace, whole_run)).config
     corpus = prepared_corpus(cfg)
     objective, _ = build_objectives(phase_objectives(cfg))
@@ -332,9 +328,7 @@ def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", pytest.param("ltr", marks=pytest.mark.slow)])
 def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
-    """A document repeats one word: the held-out loss falls far below the corpus's unigram
-    entropy.
-    """
+    """A document repeats one word: the held-out loss falls far below the unigram entropy."""
     draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
     documents = []
     for _ in range(300):
@@ -376,9 +370,7 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
     what: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A byte that was changed in place is refused; what the cache can see by sizes it prepares
-    again, and says so.
-    """
+    """A changed byte is refused; what the cache can see by sizes it prepares again, and says so."""
     cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
     (tokens,) = cache.glob("corpora/*/train/tokens-00000.bin")
     content, vocabulary = tokens.read_bytes(), tokens.parents[1] / "tokenizer" / "vocab.txt"
@@ -401,9 +393,7 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
 def test_encoders_on_the_way_are_kept_and_change_nothing(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    """Also over a stop just behind a kept step, and for a second experiment, which takes the run
-    over.
-    """
+    """Also over a stop behind a kept step, and for a second experiment that shares the run."""
     runs = tmp_path / "runs"
     folder = runs / "first" / "demo" / "pretrain" / "test" / "seed-1"
     keep = {"runs_dir": runs, "keep_encoders": "[0.4,0.8]"}
@@ -464,9 +454,7 @@ def test_a_complete_run_kept_no_encoder_at_words_that_it_was_not_told_of(
 
 
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
-    """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
-    that are taken.
-    """
+    """Schedule, kept encoders and the record count the steps that are taken."""
     explicit, factor = tmp_path / "said", tmp_path / "factor"
     keep = {"keep_encoders": "[0.5]"}
     run_here(workplace, explicit, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
@@ -485,9 +473,7 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
 def test_an_encoder_that_never_saw_a_second_segment_says_so(
     workplace: Path, tmp_path: Path, layout: str
 ) -> None:
-    """Its token type 1 is as it was drawn: pairs of a task have type 0 throughout, unless the user
-    wants the other.
-    """
+    """Its token type 1 is as drawn: pairs have type 0, unless the user wants the other."""
     changes = {"objective": "mlm", "objective/input": layout, "phases": SHORT}
     run_here(workplace, tmp_path / "run", **changes)
     encoder, has_pairs = tmp_path / "run" / "encoder", layout == "segment_pairs"
@@ -547,9 +533,7 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
 def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
     workplace: Path, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
-    """And before the run folder is taken: the corrected command must not find a failed run of other
-    settings there.
-    """
+    """A failed run of other settings would be in the way of the corrected command."""
     with pytest.raises(Exception, match=words):
         run_here(workplace, tmp_path / "run", data_dir=tmp_path / "no data here", **change)
     assert list(tmp_path.iterdir()) == []
@@ -590,9 +574,7 @@ def ranks(strategy: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The first process gets the signal, both stop at the same step, and both go on as if nothing
-    had been.
-    """
+    """The first process gets the signal; both stop at one step, and both go on."""
     changes = ranks(strategy) | {"phases": LONG, "validation.interval_steps": 100}
     run_dir = tmp_path / "run"
     words = command(workplace, run_dir, **changes)
@@ -610,9 +592,7 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
 def test_a_checkpoint_becomes_a_folder_by_one_command(
     workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's
-    own folder.
-    """
+    """Of a stopped run, sharded or not: the very weights; at the end the run's own folder."""
     steps = 10
     changes = ranks(strategy) | {"validation.interval_steps": steps}
     # a relative path, as people write
@@ -740,9 +720,7 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
 
 
 def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
-    """The quick form of the two tests around it: seven steps of two processes in both phases, with
-    validation.
-    """
+    """The quick form of the next test, with validation in both phases."""
     still = NO_DROPOUT | {"position_growth": GROWTH["ddp"]}
     run_dir = tmp_path / "run"
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
@@ -778,9 +756,7 @@ def assert_near(changed: Path, whole: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """Two processes, one with other micro-batches, two again: each instance once, and losses as if
-    undisturbed.
-    """
+    """Two processes, one with other micro-batches, two again: each instance once."""
     still = NO_DROPOUT | {"position_growth": GROWTH[strategy]}
     two = still | ranks(strategy)
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
@@ -811,9 +787,7 @@ def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strat
 
 
 def second_rank(first: subprocess.Popen[Any]) -> int | None:
-    """Process id of the rank that the first one has started; it has other children too (git, for
-    one).
-    """
+    """Process id of the rank that the first one has started, among its children."""
     for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split():
         with contextlib.suppress(OSError):
             if b"LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -823,9 +797,7 @@ def second_rank(first: subprocess.Popen[Any]) -> int | None:
 
 @pytest.mark.slow
 def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
-    """kill -9 of the first rank while the second starts: it has asked for nothing yet, and must not
-    wait for it.
-    """
+    """The first rank is killed while the second starts, which must not wait for it."""
     changes = ranks("ddp") | {"phases": LONG, "position_growth": "none"}
     first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment())
     deadline = time.monotonic() + 300
@@ -847,9 +819,7 @@ def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
-    """Another generator draws its dropout, so the losses are near, not equal; the files have the
-    same names.
-    """
+    """Another generator draws its dropout, so the losses are near, not equal."""
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
     compiled = figures(tmp_path / "run")

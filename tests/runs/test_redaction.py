@@ -80,9 +80,7 @@ def test_command_line() -> None:
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_nothing_of_our_own_is_hidden(stage: str) -> None:
-    """With every tracker, alone and in some experiments: a false alarm would change a
-    fingerprint.
-    """
+    """With every tracker, and in some experiments: a false alarm would change a fingerprint."""
     for name in (None, "table5_pretraining_tasks", "table8_masking", "distillation_retention"):
         folder = EXPERIMENTS_DIR / name if name else None
         file = f"sweep_{stage}" if name else stage
@@ -97,9 +95,7 @@ def leaks(text: str) -> list[str]:
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through another key, inside a longer value, out of a list that a resolver makes, and as
-    literals.
-    """
+    """Through another key, inside a longer value, from a resolver's list, and as literals."""
     monkeypatch.setenv("FIRST", "hunter2")
     monkeypatch.setenv("SECOND", "[hunter2, 3]")
     settings = {

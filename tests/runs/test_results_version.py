@@ -187,9 +187,7 @@ def test_an_older_contrastive_run_is_of_another_version() -> None:
 
 
 def answers(module: FineTuning) -> Evaluation:
-    """What a module makes of outputs that no processor rounds: those of tags are right more often
-    than not.
-    """
+    """What a module makes of outputs that no processor rounds; most tags are right."""
     split, draw = module.validation, np.random.default_rng(0)
     if isinstance(split, PassageSplit):
         number, shape = len(split.features.sequences), (len(split.features.sequences.input_ids), 2)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.composing import Given, given
+from tests.composing import Given
+from tests.runs.claimed import INPUTS, claim, configuration, train
 from tests.runs.records import edit, read_json, record_of
 from tests.screens import refuses
 
@@ -23,52 +24,15 @@ from clozelab.runs.reuse import (
     require_kept,
     shared_run_exists,
 )
-from clozelab.runs.store import Run, share_equal_run
-
-INPUTS = {"corpus": "c" * 64}
-
-
-def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any) -> Given:
-    settings = {
-        "experiment": experiment,
-        "arm": arm,
-        "seed": 1,
-        "scale": {"name": "tiny"},
-        "runs_dir": str(runs),
-        "run_dir": str(runs / experiment / "tiny" / "pretrain" / arm / "seed-1"),
-        "data_dir": str(runs),
-        "phases": [{"steps": 8}, {"steps": 2}],
-        "objective": {"weight": 1.0},
-        "keep_encoders": [],
-        "needs_kept_encoders": False,
-        "share_runs": True,
-    }
-    return given("pretrain", settings | changes)
+from clozelab.runs.store import share_equal_run
 
 
 def folder_of(record: Record | None) -> Path | None:
     return record.folder if record else None
 
 
-def train(config: Given, steps: tuple[int, ...] = (), weights: str = "", **facts: object) -> Path:
-    """A complete run, as the stage leaves it, without the training."""
-    folder = Path(config.run_dir)
-    with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
-        for place in ("encoder", *(f"encoders/step-{step}" for step in steps)):
-            (folder / place).mkdir(parents=True)
-            (folder / place / "config.json").write_text(place)
-            (folder / place / "model.safetensors").write_text(weights)
-        (folder / "metrics.csv").write_text(
-            "step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n"
-        )
-        run.complete(tokens=1000, **facts)
-    return folder
-
-
 def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
-    """The launch reads them and will find them equal; a listing that does not read says that it may
-    be so.
-    """
+    """The launch reads them and finds them equal; a listing does not read, and says so."""
     text = tmp_path / "text.txt"
     text.write_text("some words\n")
     source = train(configuration(tmp_path, "first", corpus={"path": str(text)}))
@@ -93,7 +57,7 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert shared is not None
     assert shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
     # The stage then finds a run of its own names and configuration, complete.
-    with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
+    with claim(other) as run:
         assert run.is_complete and run.facts == {"tokens": 1000}
     assert (folder / "encoder" / "config.json").read_text() == "encoder"
     (found,) = find(tmp_path / "second" / "tiny").pretrain
@@ -133,10 +97,7 @@ def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -
 
 def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
     first = configuration(tmp_path, "first")
-    with (
-        pytest.raises(RuntimeError),
-        Run.claim(first.run_dir, stage="pretrain", config=first, inputs=INPUTS),
-    ):
+    with pytest.raises(RuntimeError), claim(first):
         raise RuntimeError
     other = configuration(tmp_path, "second")
     assert find_equal_run(other, INPUTS) is None
@@ -146,23 +107,18 @@ def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
 
 def test_a_begun_run_goes_on(tmp_path: Path) -> None:
     other = configuration(tmp_path, "second")
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS),
-    ):
+    with pytest.raises(KeyboardInterrupt), claim(other):
         raise KeyboardInterrupt
     train(configuration(tmp_path, "first"))
     share_equal_run(other, INPUTS)
     assert not (Path(other.run_dir) / "encoder").exists()
-    with Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS) as run:
+    with claim(other) as run:
         assert run.content.sessions > 1
         run.complete()
 
 
 def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
-    """Same fingerprint; but a run without the encoders on the way is of no use to an experiment
-    that needs them.
-    """
+    """Of equal runs, one without the encoders on the way is of no use to who needs them."""
     asking = {"keep_encoders": [0.3, 0.5], "needs_kept_encoders": True}
     other = configuration(tmp_path, "second", **asking)
     assert kept_steps(other.keep_encoders, 10) == [3, 5]

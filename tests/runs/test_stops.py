@@ -167,9 +167,7 @@ def test_a_data_worker_that_is_stuck_is_a_hang(workplace: Path, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["first", "second"])
 def test_a_rank_that_is_stopped_is_a_hang(workplace: Path, tmp_path: Path, stopped: str) -> None:
-    """The other one notices; of a stopped first rank too, which cannot end itself, nothing is
-    left.
-    """
+    """The other one notices; of a first rank, which cannot end itself, nothing is left."""
     run_dir = tmp_path / "run"
     changes = {"phases": ENDLESS, "position_growth": "none", "trainer.hang_seconds": 4}
     process = start(command(workplace, run_dir, **ranks("ddp") | changes))

@@ -336,9 +336,7 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_other_ranks_wait_where_a_run_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record still says that it runs; rank 0 has yet to go on with it, perhaps in another
-    layout.
-    """
+    """Its record still says that it runs; rank 0 has yet to go on with it."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     run = claim(tmp_path)
@@ -357,9 +355,7 @@ def test_other_ranks_wait_where_a_run_was_killed(
 def test_other_ranks_wait_for_the_run_that_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The complete one of before is no reason to leave: rank 0 is about to remove it, and to wait
-    for them.
-    """
+    """The complete one of before is no reason to leave: rank 0 is about to remove it."""
     finish(tmp_path)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("clozelab.runs.store.FOLLOWER_WAIT_SECONDS", 0.1)
@@ -480,9 +476,7 @@ def test_only_the_first_process_of_a_job_leads(
 
 
 def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
-    """A changed test file, or another one, makes another run with predict_test=true and the same
-    one without.
-    """
+    """With predict_test=true another test file makes another run, and without it the same."""
     (tmp_path / "test.tsv").write_text("a")
     data = {
         "data_dir": str(tmp_path),

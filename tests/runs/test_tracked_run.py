@@ -1,6 +1,4 @@
-"""A real tiny run with W&B offline, stopped once: what its files say, and that a broken tracker
-ends nothing.
-"""
+"""A tiny run with W&B offline, stopped once; and a broken tracker, which ends nothing."""
 
 from __future__ import annotations
 

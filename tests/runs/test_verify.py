@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runs.archives import contents
+from tests import forked
+from tests.runs.archives import contents, say
 from tests.runs.records import edit
 from tests.runs.test_pretrain_run import command, run_alone
-from tests.runs.verifying import verify
 from tests.screens import shows
 
 from clozelab.results import rerun
@@ -36,16 +36,28 @@ def seed_forward(seed, step, *more):
 pretraining.seed_forward = seed_forward
 from clozelab.cli import main
 
-__all__ = ["forks"]
 sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clozelab verify` trains in a fork of the tests' server."""
+
+    def run(words: list[str], preexec_fn: object = None, **options: Any) -> Any:
+        return forked.run(words, **options)
+
+    monkeypatch.setattr(rerun.subprocess, "run", run)
+
+
+def verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """(exit status, what is said, in one line)."""
+    return say(["verify", str(folder)], capsys)
+
+
 @pytest.fixture(scope="module")
 def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind
-    step 6.
-    """
+    """Runs with a cache of their own: seeds 1 and 2, and another dropout behind step 6."""
     folder = tmp_path_factory.mktemp("verify")
     shutil.copy(workplace / "text.txt", folder)
     changes = {"checkpoint_interval_steps": 5, "validation.interval_steps": 100}

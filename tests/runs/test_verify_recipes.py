@@ -12,7 +12,7 @@ import pytest
 from tests.runs.records import edit, read_json, record_of
 from tests.runs.test_labelled_scores import data_of, rows, write
 from tests.runs.test_pretrain_run import command, run_alone
-from tests.runs.verifying import forks, verify
+from tests.runs.test_verify import forks, verify
 
 from clozelab.results import rerun
 from clozelab.runs.store import fingerprint_of

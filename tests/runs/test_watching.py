@@ -1,6 +1,4 @@
-"""Whether a complete run's inputs are untouched: every file that it reads is watched, by the rules
-that read it.
-"""
+"""Whether a complete run's inputs are untouched: every file that it reads is watched."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def test_a_file_that_changed_after_it_was_hashed_is_never_settled(tmp_path: Path
 def test_more_files_than_can_be_watched_are_never_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a run of a large folder of texts would be skipped as complete after its texts have
-    changed.
-    """
+    """Else a run of many texts would count as complete after they have changed."""
     monkeypatch.setattr(watching, "MAX_WATCHED_FILES", 2)
     data = tmp_path / "data"
     data.mkdir()
@@ -203,9 +199,7 @@ def test_a_folder_called_by_a_plain_word_is_watched(
 
 
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
-    """Copied files have new times: the first look finds them equal, and the next one need not
-    look.
-    """
+    """Copied files have new times: the first look finds them equal, the next need not look."""
     (tmp_path / "text.txt").write_text("one.")
     sources = {"sources": [{"name": "mine", "path": "text.txt"}]}
     cfg = config(tmp_path, corpus=sources)

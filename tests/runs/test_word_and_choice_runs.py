@@ -27,9 +27,7 @@ SWAG = (
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of
-    four layers.
-    """
+    """Right endings say "mr", names stand behind "mr"; and an encoder of four layers."""
     root = tmp_path_factory.mktemp("world")
     for folder in ("swag", "ner/conll2003"):
         (root / "data" / folder).mkdir(parents=True)

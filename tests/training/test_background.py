@@ -1,6 +1,4 @@
-"""Trackers in a thread: a training never waits for one, one that works loses nothing, and what is
-missing is said.
-"""
+"""Trackers in a thread: no training waits for one, and what is missing is said."""
 
 from __future__ import annotations
 
@@ -255,9 +253,7 @@ def test_a_call_that_is_sent_again_is_the_same_to_the_millisecond(tmp_path: Path
 
 
 def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
-    """Before it trains it asks every logger that has one for its experiment; MLflow's waits for the
-    server there.
-    """
+    """It asks every logger for its experiment, where MLflow's waits for the server."""
 
     class Asking(Tracker):
         @property

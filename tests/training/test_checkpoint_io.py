@@ -229,9 +229,7 @@ FILL = """
 
 
 def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path) -> None:
-    """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at
-    inline_container".
-    """
+    """At ten sizes, from nothing to just too little."""
     path = tmp_path / "last.ckpt"
     words = [sys.executable, "-c", textwrap.dedent(FILL), str(path)]
     done = forked.run(words, capture_output=True, text=True, check=True)

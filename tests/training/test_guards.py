@@ -1,6 +1,4 @@
-"""What ends a run before it trains on, or saves, what is no number any more; and what a spike
-is.
-"""
+"""What ends a run before it saves what is no number any more; and what a spike is."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def test_few_norms_judge_nothing() -> None:
     "spread", [*(pytest.param(one, marks=pytest.mark.slow) for one in (0.05, 0.3)), 1.0]
 )
 def test_training_as_it_is_raises_no_alarm(spread: float) -> None:
-    """Norms that fall, rise over an unlearnt plateau by a factor of thirty, and scatter widely,
-    over 60,000 steps.
-    """
+    """Norms that fall, rise thirtyfold over a plateau, and scatter, over 60,000 steps."""
     steps = np.arange(60_000)
     trend = np.exp(-steps / 3000) * 3 + 30 ** np.clip((steps - 20_000) / 2000, 0, 1) * 0.2
     assert fed("skip", trend * usual(len(steps), spread)).left_out == []
@@ -123,9 +119,7 @@ def test_what_is_no_number_is_a_spike_where_a_spike_ends_no_run() -> None:
 
 
 def test_spikes_that_do_not_cease_end_the_run() -> None:
-    """A run whose every gradient is no number would otherwise be complete, and have learnt nothing
-    more.
-    """
+    """A run whose every gradient is no number would be complete, and have learnt nothing."""
     rare = []
     for _ in range(MAX_SKIPPED + 5):
         rare.extend((*usual(WINDOW // 5), float("nan")))
@@ -136,9 +130,7 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
 
 
 def test_a_spike_does_not_hide_the_next_one() -> None:
-    """Among the usual norms a whole one would widen them: of several soon after each other only the
-    first was seen.
-    """
+    """Among the usual norms a whole spike would widen them, and hide the next ones."""
     norms = [*usual(30), 500.0, *usual(3), 500.0, *usual(3), 500.0, *usual(3), 500.0]
     assert fed("skip", norms).left_out == [31, 35, 39, 43]
 

@@ -1,6 +1,4 @@
-"""MLflow's logger against its own store: one folder is one MLflow run, and what is sent twice is
-kept once.
-"""
+"""MLflow's logger against its own store: what is sent twice is kept once."""
 
 from __future__ import annotations
 

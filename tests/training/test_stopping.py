@@ -1,6 +1,4 @@
-"""How a process ends: exit statuses of signals, the end of whoever started it, hangs. Real runs:
-tests/runs.
-"""
+"""How a process ends: signals, the end of whoever started it, hangs. Real runs: tests/runs."""
 
 from __future__ import annotations
 
@@ -237,9 +235,7 @@ def test_a_signal_that_nothing_follows_ends_the_process(tmp_path: Path, what: st
 
 
 def test_what_moves_is_left_alone(tmp_path: Path) -> None:
-    """Three seconds with a beat each quarter, though a signal has come: its save is still on its
-    way.
-    """
+    """A beat each quarter of a second, though a signal has come: its save is on its way."""
     process = watched(tmp_path, "beating", hang_seconds=1.0, grace_seconds=1.0)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0

@@ -121,9 +121,7 @@ def test_who_starts_the_ranks_under_slurm(
 
 
 def test_ranks_of_two_nodes_meet_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the third of four tasks reads: two nodes with two tasks each, in Slurm's short form of
-    names.
-    """
+    """What the third of four tasks reads: two nodes, in Slurm's short form of names."""
     place = {
         "SLURM_JOB_ID": "1234567",
         "SLURM_NTASKS_PER_NODE": "2",
