@@ -121,12 +121,7 @@ def old_run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("key", "was", "other"), KEYS)
 def test_an_old_run_is_one_of_the_value_before(
-    tmp_path: Path,
-    old_run: Path,
-    use_schema: Callable[[type], None],
-    key: str,
-    was: Any,
-    other: Any,
+    tmp_path: Path, old_run: Path, use_schema: Any, key: str, was: Any, other: Any
 ) -> None:
     use_schema(AddedConfig)
     config = make_config(tmp_path, **{key: was})

@@ -62,6 +62,12 @@ def report_of(root: Path) -> dict[str, bytes]:
     return contents(root / "report")
 
 
+def files_of(pack: Path) -> dict[str, str]:
+    """The names and checksums of its manifest."""
+    with zipfile.ZipFile(pack) as archive:
+        return dict(json.loads(archive.read(MANIFEST))["files"])
+
+
 def test_ten_seeds_cut_in_five_make_the_joint_report(
     packed: Any, pool: Any, make_runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,28 +110,23 @@ def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
     assert status == 0
     shows(said, "machines: machine-0 (9 runs), machine-1 (8 runs); left")
+    files = files_of(one)
     with zipfile.ZipFile(one) as archive:
-        manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
-    assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
+        names = archive.namelist()
+    assert len([name for name in files if name.endswith("/vocab.txt")]) == 2
     shared = [name for name in names if name.endswith(("/vocab.txt", "encoder/config.json"))]
     assert len(shared) == 1
     left_out = ("log.txt", "nbest_predictions.json", ".copy", ".safetensors")
-    assert not [name for name in manifest["files"] if name.endswith(left_out)]
+    assert not [name for name in files if name.endswith(left_out)]
     status, said = say(["verify", str(one)], capsys)
     assert status == 0
-    shows(said, f"checked: {len(manifest['files'])} checksums")
+    shows(said, f"checked: {len(files)} checksums")
     words += [f"out={tmp_path / 'heavy.zip'}", "encoders=true", "seeds=1", "name=mlm"]
     assert say(words, capsys)[0] == 0
-    with zipfile.ZipFile(tmp_path / "heavy.zip") as archive:
-        heavy = json.loads(archive.read(MANIFEST))
-    assert [name.rpartition("/")[2] for name in heavy["files"] if "encoder/" in name] == [
-        "config.json",
-        "model.safetensors",
-        "vocab.txt",
-    ]
-    assert [name for name in heavy["files"] if name.endswith("/run.json")] == [
-        f"runs/{NAME}/demo/pretrain/mlm/seed-1/run.json"
-    ]
+    heavy = files_of(tmp_path / "heavy.zip")
+    parts = [name.rpartition("/")[2] for name in heavy if "encoder/" in name]
+    assert parts == ["config.json", "model.safetensors", "vocab.txt"]
+    assert [name for name in heavy if name.endswith("/run.json")] == [f"{RUN}/run.json"]
 
 
 def planted(name: str, content: bytes = b"planted", times: int = 1) -> Callable[[Path], None]:
@@ -155,45 +156,35 @@ def going_on(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
     manifest["files"][name] = hashlib.sha256(entries[name]).hexdigest()
 
 
+def rewriting(change: Callable[..., Any]) -> Callable[[Path], None]:
+    return lambda path: rewritten(path, change)
+
+
 RUN = f"{RUNS}/{NAME}/demo/pretrain/mlm/seed-1"
-BAD = {
+VOCABULARY = f"{RUN}/encoder/vocab.txt"
+NO_NAME = "is no name that a pack has"
+NO_PACK = "is no pack, or it was damaged"
+TOO_LARGE = "unpacks to over 16,777,216 bytes"
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped": (flipped, "damaged"),
-    "cut": (
-        lambda path: path.write_bytes(path.read_bytes()[:-400]),
-        "is no pack, or it was damaged",
-    ),
-    "text": (lambda path: path.write_text("not a zip"), "is no pack, or it was damaged"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-400]), NO_PACK),
+    "text": (lambda path: path.write_text("not a zip"), NO_PACK),
     "another zip": (
         lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"),
         "is no pack: it has no manifest.json",
     ),
-    "changed": (
-        lambda path: rewritten(path, other_score),
-        "scores.json does not match the manifest",
-    ),
-    "going on": (
-        lambda path: rewritten(path, going_on),
-        "pretrain/mlm/seed-2 does not match the manifest",
-    ),
-    "upwards": (planted(f"{RUNS}/../../x/run.json"), "is no name that a pack has"),
-    "absolute": (planted("/tmp/run.json"), "is no name that a pack has"),
-    "hidden": (planted(f"{RUNS}/a/.lock"), "is no name that a pack has"),
-    "backslash": (planted(f"{RUNS}/..\\x/run.json"), "is no name that a pack has"),
-    "link": (planted(f"{RUN}/encoder/vocab.txt", b"/etc/passwd"), "is a link"),
-    "stranger": (planted(f"{RUN}/sitecustomize.py"), "is no name that a pack has"),
-    "not listed": (
-        lambda path: rewritten(path, lambda entries, _: entries.update({"a": b""})),
-        "do not agree",
-    ),
-    "missing": (
-        lambda path: rewritten(path, lambda entries, _: entries.pop("results.csv")),
-        "do not agree",
-    ),
-    "bomb": (planted(f"{RUN}/encoder/vocab.txt", bytes(2**25)), "unpacks to over 16,777,216 bytes"),
-    "many bombs": (
-        planted(f"{RUN}/encoder/vocab.txt", bytes(2**20), times=20),
-        "unpacks to over 16,777,216 bytes",
-    ),
+    "changed": (rewriting(other_score), "scores.json does not match the manifest"),
+    "going on": (rewriting(going_on), "pretrain/mlm/seed-2 does not match the manifest"),
+    "upwards": (planted(f"{RUNS}/../../x/run.json"), NO_NAME),
+    "absolute": (planted("/tmp/run.json"), NO_NAME),
+    "hidden": (planted(f"{RUNS}/a/.lock"), NO_NAME),
+    "backslash": (planted(f"{RUNS}/..\\x/run.json"), NO_NAME),
+    "link": (planted(VOCABULARY, b"/etc/passwd"), "is a link"),
+    "stranger": (planted(f"{RUN}/sitecustomize.py"), NO_NAME),
+    "not listed": (rewriting(lambda entries, _: entries.update({"a": b""})), "do not agree"),
+    "missing": (rewriting(lambda entries, _: entries.pop("results.csv")), "do not agree"),
+    "bomb": (planted(VOCABULARY, bytes(2**25)), TOO_LARGE),
+    "many bombs": (planted(VOCABULARY, bytes(2**20), times=20), TOO_LARGE),
 }
 
 
@@ -326,8 +317,7 @@ def test_a_pack_without_predictions_makes_the_same_report(
     reports: list[dict[str, bytes]] = []
     for name, words in (("whole", ()), ("lean", ("predictions=false",))):
         pack = packed(name, 1, 2, change=answer, words=words)
-        with zipfile.ZipFile(pack) as archive:
-            names.append(set(json.loads(archive.read(MANIFEST))["files"]))
+        names.append(set(files_of(pack)))
         assert pool(pack, to=f"pooled/{name}")[0] == 0
         reports.append(report_of(tmp_path / "pooled" / name / NAME / "demo"))
     left_out = {name.rpartition("/")[2] for name in names[0] - names[1]}
@@ -419,20 +409,12 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
 def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_path: Path) -> None:
     def noted(day: int) -> Callable[[Path], None]:
         def note(root: Path) -> None:
-            look = {
-                "time": f"2030-01-0{day}T00:00:00+00:00",
-                "seeds": {"a": str(day)},
-                "verdicts": {},
-                "rule": "",
-            }
+            look = {"time": f"2030-01-0{day}T00:00:00+00:00", "seeds": {"a": str(day)}}
+            look |= {"verdicts": {}, "rule": ""}
             (root / "looks.jsonl").write_text(json.dumps(look) + "\n")
             (root / "launcher").mkdir()
-            launch = {
-                "words": ["reproduce"],
-                "started_in": "/there",
-                "root": str(root),
-                "jobs": [["mlm", "", str(day)]] * 2,  # of two learning rates
-            }
+            launch = {"words": ["reproduce"], "started_in": "/there", "root": str(root)}
+            launch["jobs"] = [["mlm", "", str(day)]] * 2  # of two learning rates
             (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
 
         return note
@@ -441,10 +423,8 @@ def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_
     for _ in range(2):
         assert pool(*packs)[0] == 0
         root = tmp_path / "pooled" / NAME / "demo"
-        assert [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()] == [
-            "2030-01-01",
-            "2030-01-02",
-        ]
+        days = [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()]
+        assert days == ["2030-01-01", "2030-01-02"]
         launches = read_json(root, "launcher/launch.json")
         assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "1", "2", "2"]
 

@@ -142,10 +142,7 @@ def test_seeds_that_learnt_nothing_are_said_once(root: Path, writers: Any) -> No
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
 def test_a_sweep_ends_with_its_table(
-    root: Path,
-    verb: str,
-    capsys: pytest.CaptureFixture[str],
-    screen: Screens,
+    root: Path, verb: str, capsys: pytest.CaptureFixture[str], screen: Screens
 ) -> None:
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
     hydra = {"runtime": {"config_sources": []}, "job": {"config_name": verb}}

@@ -19,6 +19,7 @@ from tests import forked
 from tests.runs.records import predictions, record_of
 from tests.runs.records import read_json as read
 from tests.runs.sentiment import BAD, GOOD, TOKENIZER, write_sentiment
+from tests.runs.test_given_encoders import make_run
 from tests.runs.test_pretrain_run import stop_in
 from tests.screens import refuses
 from tests.training.test_checkpoint_io import flip
@@ -552,13 +553,6 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
         finetune("hub=true", "task.hub.revision=null", name="moving")
 
 
-def begun(folder: Path, scale: str) -> Path:
-    """A folder with the record of a pre-training at a scale."""
-    folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps({"stage": "pretrain", "scale": scale}))
-    return folder
-
-
 def test_the_log_says_the_recipe_and_why(
     finetune: Callable[..., Path], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -578,7 +572,7 @@ def test_the_log_says_the_recipe_and_why(
     assert scale_of_encoder(run / "model") == GIVEN
     # The same weights in the run that this scale has pre-trained: nothing to explain.
     caplog.clear()
-    own = begun(tmp_path / "own", "demo") / "encoder"
+    own = make_run(tmp_path / "own", "demo") / "encoder"
     own.symlink_to(world / "encoder")
     assert is_given(own, "demo")  # a link out of the run leads elsewhere
     own.unlink()
@@ -587,7 +581,7 @@ def test_the_log_says_the_recipe_and_why(
     assert "given encoder" not in caplog.text and "steps are few" not in caplog.text
     # Of another scale: which one is said.
     caplog.clear()
-    begun(tmp_path / "own", "laptop")
+    make_run(tmp_path / "own", "laptop")
     finetune(*words, f"encoder={own}", name="third")
     assert "was pre-trained at scale=laptop: say that" in caplog.text
 

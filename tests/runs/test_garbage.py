@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,21 +79,17 @@ def listed(
 
 
 DEMO = "runs/table5_pretraining_tasks/demo"
-EXPECTED = {
-    f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
-    f"{DEMO}/pretrain/mlm/seed-2/checkpoints",
-    f"{DEMO}/pretrain/mlm_nsp/seed-1/checkpoints",
-    f"{DEMO}/pretrain/mlm_nsp/seed-2/checkpoints",
-    f"{DEMO}/pretrain/ltr/seed-1/checkpoints",
-    f"{DEMO}/pretrain/ltr/seed-2/checkpoints",
+CHECKPOINTS = set()
+for arm, seed in product(("mlm", "mlm_nsp", "ltr"), (1, 2)):
+    CHECKPOINTS.add(f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints")
+LEFTOVERS = {
     f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
     f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
-    "cache/corpora/text-unused",
     "cache/corpora/.text-half.tmp",
-    "cache/tasks/mrpc-unused",
-    "cache/baselines/mrpc-unused",
     "cache/tasks/.mrpc-half-x1",
 }
+UNUSED = {"cache/corpora/text-unused", "cache/tasks/mrpc-unused", "cache/baselines/mrpc-unused"}
+EXPECTED = CHECKPOINTS | LEFTOVERS | UNUSED
 
 
 def test_deletes_what_it_has_listed_and_no_result(
@@ -125,12 +122,7 @@ def test_one_kind_alone_is_listed_where_it_is_asked_for(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, _ = listed(world, capsys, "what=leftovers")
-    assert found == {
-        f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
-        f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
-        "cache/corpora/.text-half.tmp",
-        "cache/tasks/.mrpc-half-x1",
-    }
+    assert found == LEFTOVERS
 
 
 def test_what_is_held_or_fresh_stays(
@@ -171,9 +163,7 @@ def test_what_a_preparation_fills_stays_with_its_lock(
 
 
 def test_a_lock_taken_after_listing_is_respected(
-    world: tuple[Path, Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between looking and deleting, a run begins."""
     monkeypatch.setattr("clozelab.runs.find.holders", dict)

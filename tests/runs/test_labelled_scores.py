@@ -128,10 +128,7 @@ def test_rows_in_both_files(
 
 
 def test_a_run_survives_its_validation_file(
-    train: Callable[..., Path],
-    world: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    train: Any, world: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(world / "data/brief.tsv", rows(12, "cat"))
     fit = Trainer.fit

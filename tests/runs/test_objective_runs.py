@@ -62,14 +62,6 @@ def test_both_halves_are_kept_and_reported(rtd_run: Path) -> None:
     assert last["train/loss"] == pytest.approx(total, rel=1e-6)
 
 
-def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
-    workplace: Path, rtd_run: Path, tmp_path: Path
-) -> None:
-    """Draws and dropout are functions of the step."""
-    stop_and_go_on(workplace, tmp_path / "run", 4, **RTD)
-    assert_same_bits(rtd_run, tmp_path / "run")
-
-
 def test_stopped_xlnet_goes_on_with_the_same_bits(workplace: Path, tmp_path: Path) -> None:
     """Dropout of the table of distances, too; texts of the folder end with [CLS]."""
     changes = {"objective": "permuted", "architecture": "xlnet"}

@@ -364,11 +364,7 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
 
 @pytest.mark.parametrize("what", ["flipped", "other vocabulary"])
 def test_a_damaged_corpus_is_named_before_the_first_step(
-    workplace: Path,
-    whole_run: Path,
-    tmp_path: Path,
-    what: str,
-    caplog: pytest.LogCaptureFixture,
+    workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A changed byte is refused; what the cache can see by sizes it prepares again, and says so."""
     cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
@@ -447,10 +443,10 @@ def test_a_complete_run_kept_no_encoder_at_words_that_it_was_not_told_of(
     workplace: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    for changes in ({"keep_encoders_at_words": "[30]"}, {"keep_encoders_at_words": "[30]"}, {}):
+    for changes in ({"keep_encoders_at_words": "[20]"}, {"keep_encoders_at_words": "[20]"}, {}):
         run_here(workplace, folder, phases=SHORT, **changes)
-    with refuses("is complete, but has no encoders at [60] words"):
-        run_here(workplace, folder, phases=SHORT, keep_encoders_at_words="[60]")
+    with refuses("is complete, but has no encoders at [50] words"):
+        run_here(workplace, folder, phases=SHORT, keep_encoders_at_words="[50]")
 
 
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
@@ -502,17 +498,22 @@ def test_a_longformers_global_tokens_begin_alike_also_after_a_second_training(
         assert not torch.equal(second[name], first[name])
 
 
+def edited_encoder(run: Path, to: Path, stored: dict[str, torch.Tensor]) -> Path:
+    """A copy of a run's encoder with other weights, as a folder from elsewhere."""
+    shutil.copytree(run / "encoder", to)
+    (to / "checksums.json").unlink()
+    save_file(stored, to / "model.safetensors")
+    return to
+
+
 def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(whole_run / "encoder", tmp_path / "untied")
-    (tmp_path / "untied" / "checksums.json").unlink()
-    stored = load_file(tmp_path / "untied" / "model.safetensors")
-    decoder = "cls.predictions.decoder.weight"
+    stored, decoder = tensors(whole_run), "cls.predictions.decoder.weight"
     stored[decoder] = stored["bert.embeddings.word_embeddings.weight"] + 1e-3
-    save_file(stored, tmp_path / "untied" / "model.safetensors")
+    untied = edited_encoder(whole_run, tmp_path / "untied", stored)
     with refuses("cls.predictions.decoder.weight is not the word embeddings: this"):
-        run_here(workplace, tmp_path / "run", encoder=tmp_path / "untied")
+        run_here(workplace, tmp_path / "run", encoder=untied)
     assert not (tmp_path / "run").exists()
 
 
@@ -686,11 +687,7 @@ def test_an_encoder_is_written_in_half_precision(
     ],
 )
 def test_releases_are_refused_whole(
-    whole_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    sentence: str,
+    whole_run: Path, tmp_path: Path, capsys: Any, words: list[str], sentence: str
 ) -> None:
     places = {"RUN": str(whole_run), "to=OUT": f"to={tmp_path / 'out'}"}
     words = [places.get(word, word) for word in words]
@@ -832,13 +829,10 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
 def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(whole_run / "encoder", bare)
-    (bare / "checksums.json").unlink()
-    stored = load_file(bare / "model.safetensors")
+    stored = tensors(whole_run)
     kept = {name: tensor for name, tensor in stored.items() if "predictions" not in name}
     assert len(kept) < len(stored)
-    save_file(kept, bare / "model.safetensors")
+    bare = edited_encoder(whole_run, tmp_path / "bare", kept)
     untrained = {
         "objective": "mlm",
         "optimizer.learning_rate": 1e-12,

@@ -96,12 +96,17 @@ def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -
 
 
 def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
-    first = configuration(tmp_path, "first")
+    first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
     with pytest.raises(RuntimeError), claim(first):
         raise RuntimeError
-    other = configuration(tmp_path, "second")
     assert find_equal_run(other, INPUTS) is None
-    (Path(first.run_dir) / "run.json").write_text("{")
+    source = train(first)
+    assert folder_of(find_equal_run(other, INPUTS)) == source  # the control
+    # Copied without its weights it counts for a report; nobody else can begin from it.
+    (source / "encoder" / "model.safetensors").unlink()
+    assert find_equal_run(other, INPUTS) is None
+    assert is_done(first.run_dir, stage="pretrain", config=first)
+    (source / "run.json").write_text("{")
     assert find_equal_run(other, INPUTS) is None
 
 
@@ -175,18 +180,6 @@ def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path:
     assert job_status(other, other.run_dir)[0] == "conflict"
     edit(folder / "run.json", results_version=0)
     assert job_status(config, config.run_dir)[0] == "conflict"
-
-
-def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path) -> None:
-    """It counts for a report; nobody else can begin from it."""
-    config = configuration(tmp_path, "first")
-    source = train(config)
-    other = configuration(tmp_path, "second")
-    assert folder_of(find_equal_run(other, INPUTS)) == source
-    (source / "encoder" / "model.safetensors").unlink()
-    assert find_equal_run(other, INPUTS) is None and is_done(
-        config.run_dir, stage="pretrain", config=config
-    )
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])

@@ -70,11 +70,7 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
 
 
 def test_a_broken_tracker_ends_nothing(
-    workplace: Path,
-    tmp_path: Path,
-    offline: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    workplace: Path, tmp_path: Path, offline: None, monkeypatch: Any, caplog: Any
 ) -> None:
     """Its service takes a second start under the same id for a conflict, so there is none."""
     import wandb

@@ -103,12 +103,7 @@ def test_on_another_machine_it_says_by_how_many_figures(
     [("cpu", False, False), ("gpu", True, False), ("gpu", False, True), ("auto", False, True)],
 )
 def test_of_a_gpu_it_says_that_it_can_drift(
-    place: Path,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    accelerator: str,
-    deterministic: bool,
-    drifts: bool,
+    place: Path, capsys: Any, monkeypatch: Any, accelerator: str, deterministic: bool, drifts: bool
 ) -> None:
     trainer = {"accelerator": accelerator, "deterministic": deterministic}
     record: Any = SimpleNamespace(config={"trainer": trainer})
@@ -176,25 +171,15 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
         shows("\n".join(run_differences(one, another)), reason)
 
 
-def test_a_score_of_zero_is_a_score(tmp_path: Path) -> None:
+def test_a_score_of_zero_is_a_score(place: Path) -> None:
     """On another kind of machine the headline score alone is compared."""
+    record, metric = open_run(str(place / "seed-1")), "validation/matthews"
 
-    def run_with(score: float) -> Record:
-        return Record(
-            status="complete",
-            stage="finetune",
-            scale="demo",
-            fingerprint="one",
-            results_version=1,
-            config={"trainer": {"accelerator": "cpu", "deterministic": False}},
-            inputs={},
-            watched={},
-            started="",
-            metric="validation/matthews",
-            scores={"validation/matthews": Score(unit="", higher_is_better=True, value=score)},
-            environment={"kernels": "another machine's"},
-            folder=tmp_path,
-        )
+    def run_with(value: float) -> Record:
+        scores = {metric: Score(unit="", higher_is_better=True, value=value)}
+        changes: dict[str, Any] = {"stage": "finetune", "metric": metric, "scores": scores}
+        changes["environment"] = {"kernels": "another machine's"}
+        return record.model_copy(update=changes)
 
     assert not [*run_differences(run_with(0.0), run_with(0.0))]
     (difference,) = run_differences(run_with(0.0), run_with(5.0))

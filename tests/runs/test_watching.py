@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -74,37 +75,55 @@ def test_more_files_than_can_be_watched_are_never_settled(
     assert not is_done(tmp_path / "other", stage="pretrain", config=cfg)
 
 
+def corpus(path: str) -> dict[str, Any]:
+    return {"corpus": {"sources": [{"name": "mine", "path": path}]}}
+
+
+BOOKS, MINE, WORD = "home/books/a.txt", "data/mine/a.txt", "data/word"
+DEEP = ("data/deep/x/y/a.txt", "data/deep/a.txt")
+
+
 @pytest.mark.parametrize(
-    ("path", "changed"),
+    ("changes", "watched"),
     [
-        ("mytext", "data/mytext/a.txt"),
-        ("~/books", "home/books/a.txt"),
-        ("deep/**/*.txt", "data/deep/x/y/a.txt"),
-        ("word", "data/word"),
-        ("{tmp}/home/*/a.txt", "home/books/a.txt"),
+        (corpus("mine"), [MINE]),
+        (corpus("~/books"), [BOOKS]),
+        (corpus("deep/**/*.txt"), DEEP),
+        (corpus("word"), [WORD]),
+        (corpus("TMP/home/*/a.txt"), [BOOKS]),
+        # A folder called by a plain word, where a folder may stand.
+        ({"measure": {"data": {"files": "mine"}}}, [MINE]),
+        ({"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}}, [MINE]),
+        ({"measure": {"data": {"folder": "mine"}}}, [MINE]),
+        ({"task": {"data": {"train_file": "mine"}}}, [MINE]),
+        ({"task": {"data": {"extra_validation_files": {"other": "mine"}}}}, [MINE]),
+        ({"task": {"data": {"train_extra": ["mine"]}}}, [MINE]),
+        ({"tokenizer": {"vocab_file": "mine"}}, [MINE]),
+        ({"encoder": "mine"}, [MINE]),
+        ({"models": ["mine"]}, [MINE]),
+        ({"models": "min*"}, [MINE]),
+        ({"objective": {"token": {"teacher": "mine"}}}, [MINE]),
     ],
+    ids=str,
 )
-def test_a_changed_corpus_is_seen_however_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, changed: str
+def test_a_changed_file_is_seen_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], watched: list[str]
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    data = tmp_path / "data"
-    for name in (
-        "data/mytext/a.txt",
-        "data/deep/a.txt",
-        "data/deep/x/y/a.txt",
-        "data/word",
-        "home/books/a.txt",
-    ):
+    for name in (BOOKS, MINE, WORD, *DEEP):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one.")
-    path = path.format(tmp=tmp_path)
-    cfg = config(data, corpus={"sources": [{"name": "mine", "path": path}]})
-    read = {str(file.path) for file in CorpusSource("mine", path).shards(0, data)}
-    assert watched_files(cfg).keys() == read
+    changes = json.loads(json.dumps(changes).replace("TMP", str(tmp_path)))
+    data = tmp_path / "data"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(data)
+    cfg = config(data, **changes)
+    files = {tmp_path / name for name in watched}
+    assert {Path(path).resolve() for path in watched_files(cfg)} == files
+    for source in changes.get("corpus", {"sources": []})["sources"]:
+        assert {file.path for file in CorpusSource(**source).shards(0, data)} == files
     finish(tmp_path / "run", cfg)
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    (tmp_path / changed).write_text("Another text.")
+    (tmp_path / watched[0]).write_text("Another text.")
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
@@ -164,38 +183,6 @@ def test_the_generator_beside_an_encoder_is_watched(
         (tmp_path / name).touch()
     watched = watched_files(config(tmp_path, encoder="mine"))
     assert str(tmp_path / "generator/config.json") in watched
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"measure": {"data": {"files": "mine"}}},
-        {"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}},
-        {"measure": {"data": {"folder": "mine"}}},
-        {"task": {"data": {"train_file": "mine"}}},
-        {"task": {"data": {"extra_validation_files": {"other": "mine"}}}},
-        {"task": {"data": {"train_extra": ["mine"]}}},
-        {"tokenizer": {"vocab_file": "mine"}},
-        {"encoder": "mine"},
-        {"models": ["mine"]},
-        {"models": "min*"},
-        {"objective": {"token": {"teacher": "mine"}}},
-    ],
-    ids=str,
-)
-def test_a_folder_called_by_a_plain_word_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    """Where a folder may stand; its changed file is not settled."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/one.jsonl").write_text("a")
-    cfg = config(tmp_path, **changes)
-    assert {Path(path).resolve() for path in watched_files(cfg)} == {tmp_path / "mine/one.jsonl"}
-    finish(tmp_path / "run", cfg)
-    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    (tmp_path / "mine/one.jsonl").write_text("b")
-    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:

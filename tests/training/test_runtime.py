@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from clozelab import processor
 from clozelab.training import runtime
 from clozelab.training.checkpoints import hash_combine, seed_forward
+from clozelab.training.host import import_torchmetrics_quickly
 from clozelab.training.runtime import largest_that_fits, try_step
 
 
@@ -47,11 +49,7 @@ def test_auto_precision_follows_the_processor(
     ],
 )
 def test_products_follow_what_the_libraries_may_use(
-    monkeypatch: pytest.MonkeyPatch,
-    no_limits: None,
-    variable: str,
-    value: str,
-    expected: torch.dtype,
+    monkeypatch: Any, no_limits: None, variable: str, value: str, expected: torch.dtype
 ) -> None:
     monkeypatch.setattr(processor, "cpuinfo", lambda *names: "avx2 avx512_bf16")
     monkeypatch.setenv(variable, value)
@@ -158,3 +156,39 @@ def test_where_nothing_fits_or_another_error_comes(monkeypatch, error, kind, rea
 
     with pytest.raises(kind, match=reason):
         largest_that_fits(attempt, 4)
+
+
+# What is imported in a process of its own, and what still works there
+
+QUICK_METRICS = """
+import sys
+from clozelab.training.host import import_torchmetrics_quickly
+assert import_torchmetrics_quickly() is True
+assert import_torchmetrics_quickly() is False, "once is enough"
+loaded = [name for name in ("transformers", "matplotlib", "scipy.signal") if name in sys.modules]
+assert not loaded, loaded
+import torch, torchmetrics
+from lightning.pytorch.core.module import Metric
+assert Metric is torchmetrics.Metric
+accuracy = torchmetrics.classification.BinaryAccuracy()
+accuracy.update(torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
+assert abs(float(accuracy.compute()) - 2 / 3) < 1e-6
+import scipy.signal
+assert scipy.signal.convolve([1.0], [2.0]) == [2.0], "the real one, afterwards"
+import matplotlib.pyplot
+print("fine")
+"""
+
+
+def test_metrics_work_and_nothing_optional_is_imported() -> None:
+    command = [sys.executable, "-c", QUICK_METRICS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-2000:]
+
+
+def test_who_imported_torchmetrics_first_keeps_all_of_it() -> None:
+    import torchmetrics
+
+    before = dict(sys.modules)
+    assert import_torchmetrics_quickly() is False
+    assert sys.modules == before and sys.modules["torchmetrics"] is torchmetrics

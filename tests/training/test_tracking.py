@@ -1,4 +1,4 @@
-"""W&B: named and grouped, offline without a key, finished, and never the end of a training."""
+"""Trackers: runs are named, grouped and finished, and what is sent twice is kept once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
+from clozelab.training.mlflow_tracker import accepted_name
 from clozelab.training.tracking import (
+    build_mlflow_logger,
     build_tensorboard_logger,
     build_wandb_logger,
     summarise,
@@ -163,8 +166,80 @@ def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
     assert {path.name.split(".")[0] for path in (tmp_path / "tensorboard").iterdir()} == {"events"}
 
 
-def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_tracker_that_is_an_extra_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    reason = r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"
-    with pytest.raises(ValueError, match=reason):
-        build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
+    build_it = {
+        "tensorboard": lambda: build_tensorboard_logger(flush_seconds=1, job=job(tmp_path)),
+        "mlflow": lambda: mlflow(tmp_path),
+    }
+    with pytest.raises(ValueError, match=rf"logger={name} needs.*pip install 'clozelab\[{name}\]'"):
+        build_it[name]()
+
+
+# MLflow's logger against its own store
+
+
+def mlflow(folder: Path, run_name: str | None = "runs/mlm", tags: tuple[str, ...] = ()) -> Any:
+    job = TrackedJob(folder, "id-1", "e", "mlm", "pretrain", "mlm/seed-1", tags, {"seed": 1})
+    uri = f"sqlite:///{folder}/mlflow.db"
+    names = {"experiment_name": "e", "run_name": run_name, "tracking_uri": uri}
+    return build_mlflow_logger(**names, lock=str(folder / ".lock"), job=job)
+
+
+def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    calls = [MetricCall({"train/loss": 1.0 / step}, step, float(step)) for step in range(1, 1501)]
+    first = mlflow(tmp_path)
+    first.log_hyperparams({"seed": 1, "long": "x" * 9000})
+    first.log_many(calls)
+    first.close(1)
+    second = mlflow(tmp_path)
+    second.log_hyperparams({"seed": 2, "new": 3})
+    second.log_many(calls[-10:])
+    assert second.run_id == first.run_id
+    history = second.client().get_metric_history(second.run_id, "train/loss")
+    assert sorted((one.step, one.timestamp, one.value) for one in history) == [
+        (call.step, 1000 * call.step, call.metrics["train/loss"]) for call in calls
+    ]
+    run = second.client().get_run(second.run_id)
+    assert (run.data.params["seed"], run.data.params["new"]) == ("1", "3")
+    assert run.info.status == "RUNNING"
+    second.close(0)
+    assert second.client().get_run(second.run_id).info.status == "FINISHED"
+
+
+def test_names_that_mlflow_refuses_stay_apart(tmp_path: Path) -> None:
+    """Also without MLflow here: each refused character is its number."""
+    names = ["loss/a,b", "loss/a(b", "loss/a_b", "train/a-b. c:d"]
+    assert list(map(accepted_name, names)) == ["loss/a_2c_b", "loss/a_28_b", *names[2:]]
+    pytest.importorskip("mlflow")
+    tracker = mlflow(tmp_path)
+    tracker.log_many([MetricCall(dict.fromkeys(names, 1.0), 1, 1.0)])
+    metrics = tracker.client().get_run(tracker.run_id).data.metrics
+    assert sorted(metrics) == sorted(map(accepted_name, names))
+
+
+def test_seeds_are_told_apart_by_tags_and_runs_have_our_names(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    tracker = mlflow(tmp_path, run_name=None, tags=("scale:demo", "task:mrpc", "seed:1"))
+    run = tracker.client().get_run(tracker.run_id)
+    assert run.info.run_name == "mlm/seed-1"
+    known = {"group": "e/mlm", "stage": "pretrain", "scale": "demo", "task": "mrpc", "seed": "1"}
+    assert known.items() <= run.data.tags.items()
+
+
+def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
+    exceptions = pytest.importorskip("mlflow.exceptions")
+    tracker = mlflow(tmp_path)
+    away = exceptions.MlflowException("API request failed")
+    of_store = exceptions.MlflowException.invalid_parameter_value("no")
+    refused = exceptions.RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
+    trouble = exceptions.RestException({"error_code": "INTERNAL_ERROR", "message": "busy"})
+    answers = [
+        tracker.is_outage(error)
+        for error in (away, of_store, refused, trouble, TimeoutError(), TypeError())
+    ]
+    assert answers == [True, False, False, True, True, False]
