@@ -290,9 +290,7 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(pretraining: dict[str, Any])
 
 @pytest.mark.parametrize("stop", [4, 8])
 def test_a_resumed_fine_tuning_forgets_no_evaluation(finetuning: dict[str, Any], stop: int) -> None:
-    """The second of four evaluations, of which none is better, ends it: after it, or after the one
-    before, it is stopped and goes on.
-    """
+    """The second of four evaluations ends it, also where it was stopped there or before."""
     task = finetuning | {"row": f"stop{stop}", "task": "sst2", "epochs": 4}
     task["callbacks"] = {"early_stopping": {"patience": 1, "min_delta": 100.0}}
     with pytest.raises(SystemExit):

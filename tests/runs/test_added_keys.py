@@ -81,10 +81,7 @@ def use_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], Non
 
 
 def make_config(runs: Path, experiment: str = "first", *, below: str = "", **added: Any) -> Given:
-    """A pre-training of two phases, with keys added by their dotted names.
-
-    It lies below another folder than its experiment's where `below` says so.
-    """
+    """A pre-training of two phases with added keys, below a folder that `below` may name."""
     config = OmegaConf.create(
         {
             "experiment": experiment,

@@ -180,7 +180,7 @@ def test_what_is_drawn_is_of_both_seeds_and_of_no_row(finetune: Any) -> None:
     """
 
     def drawn(*words: str) -> tuple[Any, Any]:
-        run = finetune("epochs=0.5", *words, name=" ".join(words))
+        run = finetune("epochs=0.5", *words, name="-".join(words).replace("=", "-"))
         return losses(run), predictions(run)
 
     first = drawn("row=one")
@@ -471,11 +471,7 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
 def test_two_processes_equal_one(
     finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None
 ) -> None:
-    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is
-    scored once.
-
-    Also where one process goes on, between two log points, with what two have begun.
-    """
+    """gloo, no dropout, uneven batches: the same losses, also where one process goes on."""
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
     overrides = ["row=x", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
     overrides.append(f"encoder={tmp_path / 'encoder'}")

@@ -1,6 +1,4 @@
-"""A real training is killed with -9 twice and goes on: each tracker then holds what metrics.csv
-holds. W&B's files, TensorBoard's and Lightning's table are read back, per key and step.
-"""
+"""A training is killed twice and goes on: each tracker holds what metrics.csv holds."""
 
 from __future__ import annotations
 

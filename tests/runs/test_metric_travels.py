@@ -1,7 +1,4 @@
-"""A score in points of which less is better, from where it is computed to the verdict on a claim.
-
-Nothing on the way may take it for a percentage, or for one of which more is better.
-"""
+"""A score in points of which less is better, from where it is computed to a verdict."""
 
 from __future__ import annotations
 
@@ -99,10 +96,7 @@ def test_the_smallest_error_selects_the_checkpoint_and_is_recorded_as_it_is(trai
 
 
 def table_of(trained: Path, root: Path, claims: list[dict[str, Any]]) -> ResultTable:
-    """The table of two rows whose runs are copies of one, of which `close` has the smaller errors.
-
-    Three seeds each: 0.50, 0.51 and 0.52 against 0.80, 0.82 and 0.81.
-    """
+    """Two rows of copies of one run, three seeds each; `close` has the smaller errors."""
     record = record_of(trained)
     for row, errors in (("close", (0.50, 0.51, 0.52)), ("far", (0.80, 0.82, 0.81))):
         for seed, error in enumerate(errors, start=1):

@@ -183,10 +183,10 @@ SLOW_MEMBERS = (
 def test_members_go_on_with_the_same_bits(
     workplace: Path, tmp_path: Path, objective: str, architecture: str
 ) -> None:
-    """Stopped after step 3 of 4; layers that ALBERT shares are two.
+    """Stopped after step 3 of 4.
 
-    The fast two have what no other run here has: units of text, and a generator beside disentangled
-    attention. The slow ones are other encoders below the same loop.
+    The fast two have what no other run here has: units of text, and a generator. The slow ones are
+    other encoders below the same loop.
     """
     changes = {"objective": objective, "architecture": architecture, "phases": f"[{ONE}}}]"}
     changes |= {"model.num_hidden_layers": 2}
@@ -235,9 +235,7 @@ def test_units_of_every_phase_count(workplace: Path, tmp_path: Path) -> None:
 def test_going_on_from_given_weights(
     workplace: Path, rtd_run: Path, teacher: Path, tmp_path: Path
 ) -> None:
-    """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
-    recorded; positions that they have trained are not tiled where rows grow.
-    """
+    """A run of no rate leaves encoder, heads, generator and trained positions as they were."""
     phases = f"[{ONE}}}, {ONE.replace('16', '32')}}}]"
     still = {"optimizer.learning_rate": 0.0, "optimizer.weight_decay": 0.0, "phases": phases}
     still["position_growth"] = "tile"

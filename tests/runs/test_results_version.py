@@ -156,9 +156,7 @@ def write_tasks(data: Path, words: list[str]) -> None:
     ids=str,
 )
 def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
-    """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings on
-    pairs from weighted sources.
-    """
+    """Contrastive tasks, and pre-trainings on pairs from weighted sources."""
     assert results_version_of(stage, composed(stage, words).recorded) == version
 
 
@@ -166,18 +164,10 @@ def test_an_older_contrastive_run_is_of_another_version() -> None:
     """It is not taken for done, nor made again; one of another task of the same version is."""
     for task, is_current in (("stsb_simcse", False), ("stsb_siamese", True)):
         config = composed("finetune", [f"task={task}", "encoder=there"])
-        record = Record(
-            status="complete",
-            stage="finetune",
-            scale="demo",
-            fingerprint="",
-            results_version=5,
-            config=config.recorded,
-            inputs={},
-            watched={},
-            started="",
-            folder=Path("there"),
-        )
+        made: dict[str, Any] = {"scale": "demo", "inputs": {}, "watched": {}, "started": ""}
+        made |= {"status": "complete", "stage": "finetune", "results_version": 5}
+        made |= {"config": config.recorded, "fingerprint": "", "folder": Path("there")}
+        record = Record(**made)
         assert is_record_of(record, stage="finetune", recorded=config.recorded) == is_current
         if is_current:
             refuse_other_version(record)

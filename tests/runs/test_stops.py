@@ -1,8 +1,6 @@
-"""Real runs that are killed, hang, or run out of time: how they end, what they leave, and that they
-go on.
+"""Real runs that are killed, hang, or run out of time.
 
-The long form (`pytest -m slow`) sends signals at many moments of a start, and stops a data worker
-and a rank.
+The slow tests send signals at many moments of a start, and stop a data worker and a rank.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ def test_training_as_it_is_raises_no_alarm(spread: float) -> None:
 
 
 def test_another_phase_begins_with_norms_of_its_own() -> None:
-    """Left to right, rows of 64 and then of 256: one norm of 7 where 0.5 was usual, in each of five
-    seeds, and training went on well.
-    """
+    """Rows of 64, then of 256: one norm of 7 where 0.5 was usual, and training went on well."""
 
     def watch_phases(phases: list[int]) -> SpikeWatch:
         watch = SpikeWatch("skip")

@@ -56,16 +56,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]
 
 
 def job(folder: Path) -> TrackedJob:
-    return TrackedJob(
-        folder=folder,
-        run_id=f"id-{folder.name}",
-        experiment="e",
-        arm="mlm",
-        stage="pretrain",
-        name="mlm/seed-1",
-        tags=("scale:demo", "x" * 80),
-        config={"seed": 1},
-    )
+    tags, names = ("scale:demo", "x" * 80), ("e", "mlm", "pretrain", "mlm/seed-1")
+    return TrackedJob(folder, f"id-{folder.name}", *names, tags, {"seed": 1})
 
 
 def test_it_is_told_the_command_line_it_may_see(
