@@ -12,7 +12,6 @@ from tests.composing import composed, run_stage
 from tests.runs.archives import MEANS, NAME, on_machines, say
 from tests.runs.test_pretrain_run import write_text
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.stages import evaluate as evaluation
@@ -24,15 +23,12 @@ def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
     """save_encoder(folder, tokenizer, **changes of its shape): fresh weights, hidden size 16."""
 
     def save(
-        folder: Path,
-        tokenizer: WordPieceTokenizer,
-        trained_seq_lengths: list[int] | None = None,
-        seed: int = 0,
-        **changes: Any,
+        folder: Path, tokenizer: Any, trained_seq_lengths: Any = None, seed: int = 0, **changes: Any
     ) -> None:
         shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-        facts: dict[str, Any] = {"tokenizer_fingerprint": tokenizer.fingerprint}
-        facts |= {"trained_seq_lengths": trained_seq_lengths} if trained_seq_lengths else {}
+        facts = {"tokenizer_fingerprint": tokenizer.fingerprint}
+        if trained_seq_lengths:
+            facts["trained_seq_lengths"] = trained_seq_lengths
         torch.manual_seed(seed)
         encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size, **(shape | changes)))
         files, extra = tokenizer.files(), {"clozelab": facts}
@@ -98,10 +94,7 @@ def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
     """packed(name, *seeds) -> a pack of the runs of these pre-training seeds."""
 
     def make(
-        name: str,
-        *seeds: int,
-        change: Callable[[Path], None] = lambda _: None,
-        words: tuple[str, ...] = (),
+        name: str, *seeds: int, change: Any = lambda _: None, words: tuple[str, ...] = ()
     ) -> Path:
         root = make_runs(MEANS, pretrain_seeds=seeds, finetune_seeds=(1,), below=name)
         on_machines(root)

@@ -230,26 +230,17 @@ def test_a_run_that_is_to_go_is_trained_anew(
 
 
 def test_a_reproduction_that_finds_everything_complete_says_it_too(
-    tmp_path: Path,
-    other_mlm: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, other_mlm: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     train(configuration(tmp_path))
-    step = SimpleNamespace(
-        is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name=""
-    )
-    nothing = {
-        "open_experiment": lambda name: SimpleNamespace(folder=Path(name)),
-        "load_experiment": Path,
-        "make_steps": lambda *_: [step],
-        "all_complete": lambda _: True,
-        "judge": lambda *_: None,
-    }
-    for name in ("open_experiment", "make_steps"):
-        monkeypatch.setattr(reproduce, name, nothing[name])
-    for name in ("load_experiment", "all_complete", "judge"):
-        monkeypatch.setattr(reproduction, name, nothing[name])
+    root = (tmp_path / "first" / "tiny", "")
+    step = SimpleNamespace(is_sweep=False, root=root, overrides=(), config_name="")
+    experiment = SimpleNamespace(folder=Path("first"))
+    monkeypatch.setattr(reproduce, "open_experiment", lambda _: experiment)
+    monkeypatch.setattr(reproduce, "make_steps", lambda *_: [step])
+    monkeypatch.setattr(reproduction, "load_experiment", Path)
+    monkeypatch.setattr(reproduction, "all_complete", lambda _: True)
+    monkeypatch.setattr(reproduction, "judge", lambda *_: None)
     assert reproduce.main(["first"]) == 0
     assert "made by other code" not in caplog.text  # the control
     other_mlm()

@@ -50,17 +50,12 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
     cache = tmp_path / "cache"
     for name, fingerprint in (("used", CORPUS), ("unused", "d" * 64)):
         (cache / "corpora" / f"text-{name}").mkdir(parents=True)
-        (cache / "corpora" / f"text-{name}/manifest.json").write_text(
-            json.dumps({"fingerprint": fingerprint})
-        )
+        manifest = cache / "corpora" / f"text-{name}/manifest.json"
+        manifest.write_text(json.dumps({"fingerprint": fingerprint}))
         (cache / "corpora" / f".text-{name}.lock").touch()
-    entries = (
-        "tasks/mrpc-used",
-        "tasks/mrpc-unused",
-        "tasks/.mrpc-half-x1",
-        "corpora/.text-half.tmp",
-    )
-    for name in (*entries, "baselines/mrpc-used", "baselines/mrpc-unused"):
+    entries = ["tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1"]
+    entries += ["corpora/.text-half.tmp", "baselines/mrpc-used", "baselines/mrpc-unused"]
+    for name in entries:
         (cache / name).mkdir(parents=True)
         (cache / name / "meta.json").write_text("{}")
     age(tmp_path)

@@ -88,7 +88,7 @@ def commands(workplace: Path, runs: Path) -> list[list[str]]:
 
 def start(words: list[str]) -> subprocess.Popen[bytes]:
     told = environment() | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(words, env=told, **quiet)
 
 
@@ -157,13 +157,11 @@ def results(runs: Path) -> list[dict[str, Any]]:
 def contents(runs: Path) -> dict[str, str]:
     """Checksum of everything that a run is for."""
     names = ("model.safetensors", "predictions.jsonl", "scores.json")
-    found = set()
+    found = {}
     for name in names:
-        found.update(runs.rglob(name))
-    return {
-        str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(found)
-    }
+        for path in runs.rglob(name):
+            found[str(path.relative_to(runs))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def run_killed(

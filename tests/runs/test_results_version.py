@@ -95,10 +95,8 @@ def write_tasks(data: Path, words: list[str]) -> None:
         for i, one in enumerate(passages):
             asked.append([question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)])
         pairs = zip(passages, asked, strict=True)
-        return {
-            "title": "t",
-            "paragraphs": [{"context": " ".join(one), "qas": qas} for one, qas in pairs],
-        }
+        paragraphs = [{"context": " ".join(one), "qas": qas} for one, qas in pairs]
+        return {"title": "t", "paragraphs": paragraphs}
 
     for split, count in (("train", 16), ("dev", 12)):
         pairs = [f"{text(2, 5)}\t{text(2, 5)}" for _ in range(2 * count)]
@@ -129,12 +127,11 @@ def write_tasks(data: Path, words: list[str]) -> None:
         marked = {"O": "", "B-PER": "x", "I-PER": "y", "B-LOC": "z"}
         sentences = []
         for one in tags:
-            sentences.append(
-                "\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n"
-            )
-        documents = [
-            ["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]] for i in range(0, len(sentences), 4)
-        ]
+            marks = [f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()]
+            sentences.append("\n".join(marks) + "\n")
+        documents = []
+        for i in range(0, len(sentences), 4):
+            documents.append(["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]])
         save(f"ner/conll2003/{split}.txt", *chain.from_iterable(documents))
 
 

@@ -19,7 +19,7 @@ LOSS = "train/loss"
 
 
 def summary_of(told: list[Any]) -> dict[str, str]:
-    summary = {}
+    summary: dict[str, str] = {}
     for one in told:
         summary |= {item.key: item.value_json for item in one.summary.update}
     return summary

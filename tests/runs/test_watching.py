@@ -146,10 +146,8 @@ def test_of_sources_the_files_here_are_watched(tmp_path: Path) -> None:
 def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> None:
     """Nothing was seen of it when the run was made, so nothing can be said now."""
     (tmp_path / "there.txt").write_text("one.")
-    cfg = config(
-        tmp_path,
-        corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]},
-    )
+    sources = [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]
+    cfg = config(tmp_path, corpus={"sources": sources})
     assert watched_files(cfg).keys() == {UNWATCHED}
     finish(tmp_path / "run", cfg)
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
@@ -161,12 +159,8 @@ def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(
     (tmp_path / "train").write_text("a")
     (tmp_path / "label").mkdir()
     (tmp_path / "label/other.txt").write_text("a")
-    data = {
-        "train_file": "train",
-        "label_column": "label",
-        "text": "x" * 300,
-        "train_extra": ["more/extra"],
-    }
+    data = {"train_file": "train", "label_column": "label", "text": "x" * 300}
+    data |= {"train_extra": ["more/extra"]}
     (tmp_path / "more").mkdir()
     (tmp_path / "more/extra").write_text("a")
     found = watched_files(config(tmp_path, task={"data": data}))
@@ -188,12 +182,11 @@ def test_the_generator_beside_an_encoder_is_watched(
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     """Copied files have new times: the first look finds them equal, the next need not look."""
     (tmp_path / "text.txt").write_text("one.")
-    sources = {"sources": [{"name": "mine", "path": "text.txt"}]}
-    cfg = config(tmp_path, corpus=sources)
+    cfg = config(tmp_path, **corpus("text.txt"))
     finish(tmp_path / "run", cfg)
     os.utime(tmp_path / "text.txt", (1, 1))
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    cfg = config(tmp_path, corpus=sources)  # as of the next command
+    cfg = config(tmp_path, **corpus("text.txt"))  # as of the next command
     with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
         assert run.is_complete
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
@@ -203,7 +196,7 @@ def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
 def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path, how: str) -> None:
     path = tmp_path / "text.txt"
     path.write_text("one.")
-    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
+    cfg = config(tmp_path, **corpus("text.txt"))
     finish(tmp_path / "run", cfg)
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)  # the control
     before = path.stat()

@@ -25,10 +25,8 @@ from clozelab.training.tracking import (
 
 class FakeRun:
     def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-        self.summary: dict[str, Any] = {}
-        self.finished: list[int] = []
-        self.command: list[str] = []
+        self.logged, self.finished, self.command = [], [], []
+        self.summary = {}
 
     def define_metric(self, *args: Any, **kwargs: Any) -> None: ...
 
