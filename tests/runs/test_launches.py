@@ -136,10 +136,9 @@ def test_runs_of_no_launch_are_not_left_open(
     assert not standing(root).trouble and not standing(root).is_done
     edit(path, status="failed")
     assert not standing(root).is_done
-    said = (
-        "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
-    )
-    assert standing(root).commands == [f"cd /there && clozelab pretrain {said}"]
+    (command,) = standing(root).commands
+    assert command.startswith("cd /there && clozelab pretrain --config-dir 'an experiment' ")
+    assert command.endswith(" scale=demo seed=1 hydra.mode=RUN")
 
 
 def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any) -> None:

@@ -828,11 +828,7 @@ def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     kept = {name: tensor for name, tensor in stored.items() if "predictions" not in name}
     assert len(kept) < len(stored)
     bare = edited_encoder(whole_run, tmp_path / "bare", kept)
-    untrained = {
-        "objective": "mlm",
-        "optimizer.learning_rate": 1e-12,
-        "phases": SHORT,
-    }
+    untrained = {"objective": "mlm", "optimizer.learning_rate": 1e-12, "phases": SHORT}
     run_here(workplace, tmp_path / "fresh", encoder=bare, **untrained)
     record, begun = state(tmp_path / "fresh"), tensors(tmp_path / "fresh")
     assert record["facts"]["fresh_heads"] == ["lm"]

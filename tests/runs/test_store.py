@@ -285,9 +285,7 @@ def test_links_to_a_shared_run_are_not_written_through(tmp_path: Path) -> None:
 
 def test_second_process_is_kept_out(tmp_path: Path) -> None:
     with claim(tmp_path) as run:
-        with refuses(
-            "is in use by another process; wait, or give run_dir another name", RunBusyError
-        ):
+        with refuses("is in use by another process; wait", RunBusyError):
             claim(tmp_path)
         run.complete()
 
@@ -298,9 +296,7 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with claim(tmp_path) as follower:
             assert not follower.is_leader and not follower.is_complete
             follower.record(x=1)
-        with refuses(
-            "rank 1 has another configuration than rank 0: seed: there 1", RunConflictError
-        ):
+        with refuses("rank 1 has another configuration than rank 0: seed", RunConflictError):
             claim(tmp_path, config(seed=2))
         monkeypatch.delenv("LOCAL_RANK")
         assert record_of(tmp_path).facts == {}

@@ -143,9 +143,7 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     assert [word.label for word in answer.words] == row["prediction"]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
-    with pytest.raises(
-        ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"
-    ):
+    with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1, "):
         finetune(*common, "task.metric=validation/matthews", name="linear")
     assert not (folder.parent / "linear").exists()
 

@@ -35,9 +35,8 @@ def start(code: str, folder: Path, *paths: str, **options: object) -> subprocess
 def wait_for(path: Path, *processes: subprocess.Popen[bytes]) -> Path:
     deadline = time.monotonic() + 60
     while not path.exists():
-        assert (
-            all(process.poll() is None for process in processes) and time.monotonic() < deadline
-        ), path
+        assert all(process.poll() is None for process in processes), path
+        assert time.monotonic() < deadline, path
         time.sleep(0.01)
     return path
 
