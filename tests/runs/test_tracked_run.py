@@ -10,9 +10,7 @@ import pytest
 from tests.report.test_tracked import offline, records
 from tests.runs.test_finetune_run import finetune, world
 from tests.runs.test_killed_trackers import in_wandb
-from tests.runs.test_pretrain_run import run_here, state, stop_in
-
-from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from tests.runs.test_pretrain_run import run_here, state, stop_and_go_on
 
 __all__ = ["finetune", "offline", "world"]
 
@@ -34,11 +32,7 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
         "experiment": "${oc.env:SECRET_PLACE}",
     }
     run_dir = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, run_dir, **changes)
-    run_here(workplace, run_dir, **changes)
+    stop_and_go_on(workplace, run_dir, 5, **changes)
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
     told = records(run_dir)
     runs = [one.run for one in told if one.HasField("run")]
