@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +25,7 @@ from clozelab.runs.reuse import is_done
 from clozelab.runs.store import Run, RunBusyError, RunConflictError
 from clozelab.training import host
 from clozelab.training.host import process_rank
+from clozelab.training.stopping import Interrupted
 
 
 def config(**changes: Any) -> Given:
@@ -143,6 +146,16 @@ def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
         assert record.sessions == len(commits) + 1
         earlier = [one["git"]["commit"] for one in record.earlier_sessions]
         assert earlier == (["first", "second"] if commits[0] else [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_marks_and_restores(tmp_path: Path, number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as caught, claim(tmp_path):
+        os.kill(os.getpid(), number)
+        signal.pause()
+    assert signal.getsignal(number) is before and caught.value.code == 128 + number
+    assert record_of(tmp_path).status == "interrupted"
 
 
 def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
