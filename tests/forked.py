@@ -44,9 +44,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start_server() -> Callable[[], None]:
-    """Start it for this process and all that it starts; what it returns ends it. It imports nothing
-    unless asked.
-    """
+    """Start it for this process and all that it starts; what it returns ends it."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     os.environ[ADDRESS] = f"{folder.name}/socket"
     environment = os.environ | {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
@@ -66,10 +64,7 @@ def start_server() -> Callable[[], None]:
 
 
 def fork_workers(tests: Sequence[str]) -> Callable[[], None]:
-    """Let all processes that this one starts be forked from one that has collected these tests.
-
-    Each then needs a second to collect them, not 14. What it returns ends them.
-    """
+    """Let all processes that this one starts be forks of one that has collected these tests."""
     address = f"{os.environ[ADDRESS]}-of-workers"
     environment = {key: value for key, value in os.environ.items() if key != ADDRESS}
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -115,13 +110,8 @@ class Popen(subprocess.Popen[Any]):
             (self.pid, server), Popen.spare = self.spare, None
         else:
             self._server = server = connected(self.address or os.environ[ADDRESS])
-        ask(
-            server,
-            words,
-            place,
-            environment,
-            {**dict(enumerate(given)), **{number: number for number in pass_fds}},
-        )
+        files = dict(enumerate(given)) | {number: number for number in pass_fds}
+        ask(server, words, place, environment, files)
         if self._server is not None:
             self._answers = server.makefile("r")
             self.pid = int(self._answers.readline())
@@ -150,9 +140,7 @@ def ask(
     environment: dict[str, str],
     files: dict[int, int],
 ) -> None:
-    """For a process of these words; `files` are its descriptors, each with the one here that it is
-    to be.
-    """
+    """For a process of these words; `files`: its descriptors, each with the one here to be it."""
     text = json.dumps(
         {"words": words, "cwd": cwd, "environment": environment, "numbers": [*files]}
     ).encode()
@@ -336,9 +324,8 @@ def become(
     signal.set_wakeup_fd(-1)
     os.setsid()
     for number in (*IGNORED, signal.SIGCHLD):
-        signal.signal(
-            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        )
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     high = [fcntl.fcntl(given, fcntl.F_DUPFD, 1000) for given in files]
     os.closerange(3, 1000)
     for own, given in zip(numbers, high, strict=True):
@@ -358,17 +345,12 @@ def become(
     if words[0] == "-u":  # nothing that it writes waits anyway
         words = words[1:]
     kind, *rest = words
-    first = (
-        []
-        if environment.get("PYTHONSAFEPATH")
-        else [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
-    )
+    first = [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
+    if environment.get("PYTHONSAFEPATH"):
+        first = []
     said = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:] = [
-        *first,
-        *said,
-        *(place for place in sys.path if place != str(Path(__file__).parent)),
-    ]
+    inherited = [place for place in sys.path if place != str(Path(__file__).parent)]
+    sys.path[:] = [*first, *said, *inherited]
     status = 0
     try:
         if kind == "-m":
@@ -412,22 +394,15 @@ def spare_child() -> tuple[int, socket.socket]:
 
 
 def own_fork_server(spare: tuple[int, socket.socket]) -> None:
-    """Let a launcher's fork server be this child, whose imports are done: a new interpreter takes
-    seven seconds.
-    """
+    """Let a launcher's fork server be this child: a new interpreter imports for seven seconds."""
     start = multiprocessing.util.spawnv_passfds
 
     def spawnv_passfds(path: bytes, args: list[str], passfds: Sequence[int]) -> int:
         if "multiprocessing.forkserver" not in args[-1]:
             return start(path, args, passfds)
         multiprocessing.util.spawnv_passfds = start  # there is one child
-        ask(
-            spare[1],
-            ["-c", args[-1]],
-            str(Path.cwd()),
-            {**os.environ},
-            {number: number for number in (0, 1, 2, *passfds)},
-        )
+        files = {number: number for number in (0, 1, 2, *passfds)}
+        ask(spare[1], ["-c", args[-1]], str(Path.cwd()), {**os.environ}, files)
         return spare[0]
 
     multiprocessing.util.spawnv_passfds = spawnv_passfds

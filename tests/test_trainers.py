@@ -1,12 +1,10 @@
-"""Our modules and data modules under a plain Trainer: its epochs, defaults, callbacks, limits,
-tuner and strategies.
-"""
+"""Our modules and data modules under a plain Trainer of somebody else's."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,37 +37,46 @@ QUIET: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
 }
+BARE: dict[str, Any] = QUIET | {"logger": False}
+
+
+def names(*quick: str) -> list[Any]:
+    """Every objective and kind of task, of which all but some are slow."""
+    every = ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
+    return [pytest.param(one, marks=[pytest.mark.slow] * (one not in quick)) for one in every]
 
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("trainers")
-    places: dict[str, Any] = {
-        name: str(root / name) for name in ("data_dir", "cache_dir", "runs_dir")
-    }
-    encoder = (
-        clozelab.pretrain(scale="demo", objective="mlm_nsp", **places, **TINY, **PRETRAIN).folder
-        / "encoder"
-    )
-    return {"scale": "demo", **places, **TINY, "encoder": encoder}
+    places: dict[str, Any] = {"scale": "demo", **TINY}
+    places |= {name: str(root / name) for name in ("data_dir", "cache_dir", "runs_dir")}
+    run = clozelab.pretrain(objective="mlm_nsp", **places, **PRETRAIN)
+    return places | {"encoder": run.folder / "encoder"}
 
 
 @pytest.fixture
-def compose(places: dict[str, Any]) -> Callable[..., Any]:
-    """compose(objective or task, *words) -> module and data module: 4 steps, or 2 epochs of 4
-    steps.
-    """
+def pretraining(places: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a pre-training of 4 steps."""
+    return {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
+
+
+@pytest.fixture
+def finetuning(places: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a fine-tuning of 4 steps an epoch."""
+    return places | FINETUNE | {"row": "mine"}
+
+
+@pytest.fixture
+def compose(pretraining: dict[str, Any], finetuning: dict[str, Any]) -> Callable[..., Any]:
+    """compose(objective or task, *words) -> module and data module, of 4 or 8 steps."""
 
     def make(name: str, *words: str) -> Any:
-        common = {key: value for key, value in places.items() if key != "encoder"}
         if name not in TASKS:
-            return clozelab.compose(
-                "pretrain", [f"objective={name}", *words], **common, **PRETRAIN
-            )[:2]
+            return clozelab.compose("pretrain", [f"objective={name}", *words], **pretraining)[:2]
         words += ("task.data.features=second_to_last",) * ("features" in name)
-        return clozelab.compose(
-            "finetune", [f"task={name}", *words], row="mine", **places, **FINETUNE | {"epochs": 2}
-        )[:2]
+        task = finetuning | {"epochs": 2}
+        return clozelab.compose("finetune", [f"task={name}", *words], **task)[:2]
 
     return make
 
@@ -88,18 +95,15 @@ class Counts(Callback):
         self.validations += not trainer.sanity_checking
 
 
-def bits(module: torch.nn.Module) -> list[torch.Tensor]:
-    return [value.clone() for value in module.state_dict().values()]
+def bits(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in module.state_dict().items()}
 
 
-LONGER = ("mlm", "ltr", "rtd", "stsb", "swag", "ner_microworld", "ner_features_microworld")
-NAMES = [
-    pytest.param(one, marks=[pytest.mark.slow] * (one in LONGER))
-    for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
-]
+def are_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names("mlm_nsp", "sst2", "stsb_siamese", "squad_v2"))
 def test_a_plain_trainer_trains_the_plan(
     name: str, compose: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -107,41 +111,33 @@ def test_a_plain_trainer_trains_the_plan(
     is_task = name in TASKS
     monitor = f"validation/{TASKS.get(name, 'loss')}"
     counts = Counts()
-    saved = ModelCheckpoint(tmp_path, monitor=monitor, mode="max" if is_task else "min")
+    mode = "max" if is_task else "min"
+    saved = ModelCheckpoint(tmp_path, monitor=monitor, mode=mode)
+    stopping = EarlyStopping(monitor, mode=mode, patience=9)
     speed = ThroughputMonitor(batch_size_fn=lambda batch: len(batch), window_size=2)
     trainer = Trainer(
         **QUIET,
         max_epochs=3,
         log_every_n_steps=1,
         logger=[CSVLogger(tmp_path, "one"), CSVLogger(tmp_path, "two")],
-        callbacks=[
-            counts,
-            saved,
-            EarlyStopping(monitor, mode="max" if is_task else "min", patience=9),
-            speed,
-        ],
+        callbacks=[counts, saved, stopping, speed],
     )
     trainer.fit(module, datamodule=data)
-    assert counts.steps == list(range(module.total_steps)), (
-        "each step of the plan once, under max_epochs=3"
-    )
+    # Each step of the plan once, under max_epochs=3.
+    assert counts.steps == list(range(module.total_steps))
     assert counts.validations == len(data.epoch_ends)
     assert {"train/loss", monitor} <= trainer.callback_metrics.keys()
     assert (tmp_path / "two/version_0/metrics.csv").is_file()
-    last = dict(trainer.callback_metrics)
-    assert trainer.validate(module, datamodule=data, verbose=False)[0][monitor] == float(
-        last[monitor]
-    )
-    assert float(saved.best_model_score) == float(last[monitor]) or is_task
-    held = torch.load(saved.best_model_path, weights_only=True)
-    assert held["state_dict"].keys() == module.state_dict().keys()
+    last = float(trainer.callback_metrics[monitor])
+    (validated,) = trainer.validate(module, datamodule=data, verbose=False)
+    assert validated[monitor] == last
+    assert float(saved.best_model_score) == last or is_task
+    held = torch.load(saved.best_model_path, weights_only=True)["state_dict"]
+    assert held.keys() == module.state_dict().keys()
     again, _ = compose(name)
-    loaded = type(again).load_from_checkpoint(
-        saved.best_model_path, weights_only=True, **again.arguments
-    )
-    assert all(
-        torch.equal(value, held["state_dict"][key]) for key, value in loaded.state_dict().items()
-    )
+    options = again.arguments | {"weights_only": True}
+    loaded = type(again).load_from_checkpoint(saved.best_model_path, **options)
+    assert are_same(loaded.state_dict(), held)
     again, _ = compose(name)
     trainer.validate(again, datamodule=data, ckpt_path=saved.best_model_path, verbose=False)
     assert trainer.callback_metrics[monitor] == saved.best_model_score
@@ -174,15 +170,13 @@ def test_limits(
     limits: dict[str, Any],
     steps: list[int] | None,
     warning: str,
-    compose: Callable[..., Any],
+    compose: Any,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     module, data = compose(name, *["task.data.evaluation_tokens=200"] * (name == "sst2"))
     counts = Counts()
-    trainer = Trainer(
-        **QUIET, logger=False, default_root_dir=tmp_path, callbacks=[counts], **limits
-    )
+    trainer = Trainer(**BARE, default_root_dir=tmp_path, callbacks=[counts], **limits)
     with caplog.at_level(logging.WARNING, "clozelab"):
         trainer.fit(module, datamodule=data)
     assert counts.steps == (steps or list(range(module.total_steps)))
@@ -196,13 +190,8 @@ def test_a_stopped_training_goes_on_to_the_same_bits(
 ) -> None:
     def fit(folder: str, checkpoint: Path | None = None, **options: Any) -> Any:
         module, data = compose(name)
-        trainer = Trainer(
-            **QUIET,
-            logger=False,
-            default_root_dir=tmp_path / folder,
-            enable_checkpointing=False,
-            **options,
-        )
+        options |= {"default_root_dir": tmp_path / folder, "enable_checkpointing": False}
+        trainer = Trainer(**BARE, **options)
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
         return module, trainer
 
@@ -213,9 +202,7 @@ def test_a_stopped_training_goes_on_to_the_same_bits(
         trainer.save_checkpoint(tmp_path / "part.ckpt")
         module, trainer = fit("part", tmp_path / "part.ckpt", max_epochs=2)
         assert trainer.global_step == whole.total_steps
-        assert all(
-            torch.equal(one, other) for one, other in zip(bits(whole), bits(module), strict=True)
-        )
+        assert are_same(bits(whole), bits(module))
 
 
 @pytest.mark.parametrize("option", [{"accumulate_grad_batches": 2}, {"gradient_clip_val": 1.0}])
@@ -224,10 +211,9 @@ def test_what_would_change_a_step_is_refused(
 ) -> None:
     for name in ("mlm", "sst2"):
         module, data = compose(name)
-        trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path, **option)
-        with pytest.raises(
-            Exception, match=r"a batch is a whole optimizer step|not supported for manual"
-        ):
+        trainer = Trainer(**BARE, default_root_dir=tmp_path, **option)
+        reason = "a batch is a whole optimizer step|not supported for manual"
+        with pytest.raises(Exception, match=reason):
             trainer.fit(module, datamodule=data)
 
 
@@ -237,42 +223,30 @@ def test_the_tuner_finds_a_learning_rate(
 ) -> None:
     module, data = compose(name)
     before = bits(module)
-    trainer = Trainer(**QUIET, logger=False, default_root_dir=tmp_path, enable_checkpointing=False)
+    trainer = Trainer(**BARE, default_root_dir=tmp_path, enable_checkpointing=False)
     finder = Tuner(trainer).lr_find(module, datamodule=data, num_training=4, update_attr=False)
     assert len(finder.results["loss"]) == 4 and finder.results["lr"][0] < finder.results["lr"][-1]
-    assert all(torch.equal(one, other) for one, other in zip(before, bits(module), strict=True))
+    assert are_same(before, bits(module))
     module.learning_rate = 0.25
     rates: list[float] = []
     watch = Counts()
     watch.on_train_batch_end = lambda trainer, *_: rates.append(
         trainer.optimizers[0].param_groups[0]["lr"]
     )  # type: ignore[method-assign]
-    Trainer(**QUIET, logger=False, default_root_dir=tmp_path, callbacks=[watch]).fit(
-        module, datamodule=data
-    )
+    trainer_of_it = Trainer(**BARE, default_root_dir=tmp_path, callbacks=[watch])
+    trainer_of_it.fit(module, datamodule=data)
     assert len(rates) == module.total_steps and 0.1 < max(rates) <= 0.25
     with pytest.raises(Exception, match="batch_size"):
         Tuner(trainer).scale_batch_size(module, datamodule=data)
 
 
-QUICK = ("mlm_nsp", "sst2")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK))
-        for one in ("mlm", "mlm_nsp", "ltr", "rtd", *TASKS)
-    ],
-)
+@pytest.mark.parametrize("name", names("mlm_nsp", "sst2"))
 def test_two_processes_train_as_one(name: str, compose: Callable[..., Any], tmp_path: Path) -> None:
     found: list[dict[str, float]] = []
     off = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
     for folder, options in (("one", {}), ("two", {"strategy": "ddp_fork", "devices": 2})):
         module, data = compose(name, *off * (name not in TASKS))
-        trainer = Trainer(
-            **QUIET, logger=False, default_root_dir=tmp_path / folder, max_epochs=2, **options
-        )
+        trainer = Trainer(**BARE, default_root_dir=tmp_path / folder, max_epochs=2, **options)
         trainer.fit(module, datamodule=data)
         found.append({key: float(value) for key, value in trainer.callback_metrics.items()})
         (path,) = (tmp_path / folder).rglob("*.ckpt")
@@ -283,9 +257,9 @@ def test_two_processes_train_as_one(name: str, compose: Callable[..., Any], tmp_
         assert one["validation/loss"] == pytest.approx(two["validation/loss"], rel=1e-4)
 
 
-def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> None:
-    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common |= {"objective": "mlm", "validation": PRETRAIN["validation"] | {"interval_steps": 1}}
+def test_chosen_callbacks_and_loggers_work_in_a_run(pretraining: dict[str, Any]) -> None:
+    common = pretraining | {"objective": "mlm"}
+    common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
     common["trainer"] = TINY["trainer"] | {"log_interval_steps": 1}
     plain = clozelab.pretrain("+trainer.lightning.detect_anomaly=true", **common, arm="plain")
     names = "callbacks=[early_stopping,ema,lr_monitor,gradient_statistics,throughput]"
@@ -293,11 +267,8 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
     run = clozelab.pretrain(
         names, "logger=[csv,tensorboard]", **common, arm="watched", callbacks=loose
     )
-    assert (plain.facts["steps"], run.facts["steps"], run.status) == (
-        4,
-        2,
-        "complete",
-    ), "stopped early"
+    assert (plain.facts["steps"], run.facts["steps"]) == (4, 2), "stopped early"
+    assert run.status == "complete"
     assert run.fingerprint != plain.fingerprint
     said = (run.folder / "metrics.csv").read_text()
     for key in ("lr-AdamW/pg1", "gradient/grad_2.0_norm_total", "train/samples", "validation/loss"):
@@ -309,9 +280,8 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
             clocks.setdefault(step, set()).add(tokens)
     assert [len(tokens) for tokens in clocks.values()] == [1, 1], "one step has one clock"
     assert "final/validation/loss" in (run.folder / "csv/metrics.csv").read_text()
-    assert (
-        yaml.safe_load((run.folder / "csv/hparams.yaml").read_text())["position_growth"] == "tile"
-    )
+    shown = yaml.safe_load((run.folder / "csv/hparams.yaml").read_text())
+    assert shown["position_growth"] == "tile"
     assert any((run.folder / "tensorboard").iterdir())
     first = [line.split(",")[-1] for line in said.splitlines() if ",validation/loss," in line]
     usual = (plain.folder / "metrics.csv").read_text()
@@ -319,11 +289,9 @@ def test_chosen_callbacks_and_loggers_work_in_a_run(places: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("stop", [4, 8])
-def test_a_resumed_fine_tuning_forgets_no_evaluation(places: dict[str, Any], stop: int) -> None:
-    """The second of four evaluations, of which none is better, ends it: after it, or after the one
-    before, it is stopped and goes on.
-    """
-    task: dict[str, Any] = places | FINETUNE | {"row": f"stop{stop}", "task": "sst2", "epochs": 4}
+def test_a_resumed_fine_tuning_forgets_no_evaluation(finetuning: dict[str, Any], stop: int) -> None:
+    """The second of four evaluations ends it, also where it was stopped there or before."""
+    task = finetuning | {"row": f"stop{stop}", "task": "sst2", "epochs": 4}
     task["callbacks"] = {"early_stopping": {"patience": 1, "min_delta": 100.0}}
     with pytest.raises(SystemExit):
         clozelab.finetune("callbacks=early_stopping_score", **task, stop_after_step=stop)
@@ -331,29 +299,25 @@ def test_a_resumed_fine_tuning_forgets_no_evaluation(places: dict[str, Any], sto
     assert (run.status, run.facts["steps"]) == ("complete", 8)
 
 
-def test_groups_and_their_refusals(places: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_and_their_refusals(
+    finetuning: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)  # as where it is not installed
-    task: dict[str, Any] = places | FINETUNE | {"row": "mine", "task": "sst2", "seed": 5}
+    task, score = finetuning | {"task": "sst2", "seed": 5}, "validation/accuracy"
     module, data, trainer = clozelab.compose("finetune", ["callbacks=early_stopping_score"], **task)
-    assert [one.monitor for one in trainer.callbacks if isinstance(one, EarlyStopping)] == [
-        "validation/accuracy"
-    ]
+    (stopping,) = (one for one in trainer.callbacks if isinstance(one, EarlyStopping))
+    assert stopping.monitor == score
     trainer.fit(module, datamodule=data)
-    assert (
-        trainer.callback_metrics["validation/accuracy"] == module.best.scores["validation/accuracy"]
-    )
+    assert trainer.callback_metrics[score] == module.best.scores[score]
     with pytest.raises(SystemExit) as stopped:
         clozelab.finetune("debug=overfit", **task | {"stop_after_step": 3})
     assert stopped.value.code == 143
-    lines = next(Path(places["runs_dir"]).glob("debug/**/metrics.csv")).read_text().splitlines()
+    lines = next(Path(task["runs_dir"]).glob("debug/**/metrics.csv")).read_text().splitlines()
     tokens = [int(line.split(",")[1]) for line in lines if ",train/loss," in line]
     assert tokens == [tokens[0], 2 * tokens[0], 3 * tokens[0]], "the same batch at each step"
     for words, message in (
         (["logger=mlflow"], "mlflow"),
-        (
-            ["+trainer.lightning.max_epochs=3"],
-            "trainer.lightning.max_epochs: no such argument is open here",
-        ),
+        (["+trainer.lightning.max_epochs=3"], "max_epochs: no such argument is open here"),
         (["trainer=mps"], "trainer=mps needs Apple's GPU"),
         (["callbacks=ema", "callbacks.ema.decy=1"], "decy"),
         (["+callbacks.mine._target_=os.system"], "is not allowed"),
@@ -363,126 +327,96 @@ def test_groups_and_their_refusals(places: dict[str, Any], monkeypatch: pytest.M
 
 
 def test_positions_grow_under_a_trainer_of_ones_own(
-    places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    pretraining: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown: list[tuple[int, int]] = []
     monkeypatch.setattr(Embeddings, "tile_positions", lambda _, *how: grown.append(how))
-    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common["phases"] = [
-        PRETRAIN["phases"][0] | {"steps": 1, "seq_length": length} for length in (32, 64)
-    ]
-    module, data, own = clozelab.compose(
-        "pretrain", ["objective=mlm", "position_growth=tile"], **common
-    )
-    Trainer(**QUIET, logger=False, enable_checkpointing=False, max_epochs=1).fit(
-        module, datamodule=data
-    )
+    phase = PRETRAIN["phases"][0] | {"steps": 1}
+    phases = [phase | {"seq_length": length} for length in (32, 64)]
+    words = ["objective=mlm", "position_growth=tile"]
+    module, data, own = clozelab.compose("pretrain", words, **pretraining | {"phases": phases})
+    trainer = Trainer(**BARE, enable_checkpointing=False, max_epochs=1)
+    trainer.fit(module, datamodule=data)
     assert grown == [(32, 64)]
     own.fit(module, datamodule=data)
     assert grown == [(32, 64)] * 2
 
 
 def test_compiling_and_recomputing_are_the_modules_own(
-    places: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Any] = []
     for module_name in ("modules.pretraining", "assembly.finetuning"):
         noted = lambda encoder, dynamic, **_: compiled.append((encoder, dynamic))  # noqa: E731
         monkeypatch.setattr(f"clozelab.{module_name}.compile_encoder", noted)
-    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    words = ["trainer.compile=true", "trainer.gradient_checkpointing=true"]
-    module, _, _ = clozelab.compose("pretrain", ["objective=mlm", *words], **common)
-    tuned, _, _ = clozelab.compose(
-        "finetune", ["task=sst2", words[0]], row="mine", **places, **FINETUNE
-    )
+    module, _ = compose("mlm", "trainer.compile=true", "trainer.gradient_checkpointing=true")
+    tuned, _ = compose("sst2", "trainer.compile=true")
     assert [*module.model.encoders] == [encoder for encoder, dynamic in compiled if not dynamic]
     assert [tuned.encoder] == [encoder for encoder, dynamic in compiled if dynamic]
-    assert (
-        module.model.encoders[0].gradient_checkpointing and not tuned.encoder.gradient_checkpointing
-    )
+    assert module.model.encoders[0].gradient_checkpointing
+    assert not tuned.encoder.gradient_checkpointing
 
 
-def test_averaged_weights_are_kept_with_the_answers_that_they_gave(places: dict[str, Any]) -> None:
-    words = [
-        "callbacks=ema",
-        "callbacks.ema.decay=0.9",
-        "task=sst2",
-        "keep_model=true",
-        "learning_rate=0.01",
-    ]
-    module, data, trainer = clozelab.compose("finetune", words, row="mine", **places, **FINETUNE)
+def test_averaged_weights_are_kept_with_the_answers_that_they_gave(
+    finetuning: dict[str, Any],
+) -> None:
+    words = ["task=sst2", "callbacks=ema", "callbacks.ema.decay=0.9"]
+    settings = finetuning | {"keep_model": True, "learning_rate": 0.01}
+    module, data, trainer = clozelab.compose("finetune", words, **settings)
     trainer.fit(module, datamodule=data)
     kept, module.best = module.best, None
     module.load_state_dict(kept.weights)
-    Trainer(**QUIET, logger=False).validate(module, datamodule=data, verbose=False)
-    assert [one["logits"] for one in kept.predictions] == [
-        one["logits"] for one in module.best.predictions
-    ]
+    Trainer(**BARE).validate(module, datamodule=data, verbose=False)
+    first, second = ([one["logits"] for one in best.predictions] for best in (kept, module.best))
+    assert first == second
 
 
 @pytest.mark.parametrize("decay", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_run_with_averages_goes_on_to_the_same_bits_and_keeps_averages(
-    places: dict[str, Any], decay: float, monkeypatch: pytest.MonkeyPatch
+    pretraining: dict[str, Any], decay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With decay 1 the average is that of the first step for ever: in a kept encoder as in the last
-    one.
-    """
-    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common |= {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
+    """With decay 1 the average is that of the first step for ever, in every kept encoder."""
+    common = pretraining | {"objective": "mlm", "keep_encoders": [0.75], "seed": 7}
     common["validation"] = PRETRAIN["validation"] | {"interval_steps": 1}
-    loose = {"early_stopping": {"patience": 4}, "ema": {"decay": decay}}
+    common["callbacks"] = {"early_stopping": {"patience": 4}, "ema": {"decay": decay}}
+
+    def train(arm: str, **more: Any) -> Any:
+        words = "callbacks=[early_stopping,ema]"
+        return clozelab.pretrain(words, **common, arm=f"{arm}{decay}", **more)
 
     def killed(_module: object) -> None:
         raise OSError("killed")
 
-    of_arm: dict[str, Any] = common | {"callbacks": loose}
-    words = ["callbacks=[early_stopping,ema]"]
-    whole = clozelab.pretrain(*words, **of_arm, arm=f"whole{decay}")
+    whole = train("whole")
     with pytest.raises(SystemExit):
-        clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}", stop_after_step=2)
+        train("parts", stop_after_step=2)
     # Killed behind its last checkpoint, it has nothing left to train.
     with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
         patch.setattr(PretrainingModule, "on_train_end", killed)
-        clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
-    parts = clozelab.pretrain(*words, **of_arm, arm=f"parts{decay}")
+        train("parts")
+    parts = train("parts")
     assert (whole.status, parts.status, parts.facts["steps"]) == ("complete", "complete", 4)
+    weights = {}
     for place in ("encoder", "encoders/step-3"):
         one, other = (load_file(run.folder / place / "model.safetensors") for run in (whole, parts))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
-    last, kept = (
-        load_file(whole.folder / place / "model.safetensors")
-        for place in ("encoder", "encoders/step-3")
-    )
-    assert all(torch.equal(last[key], kept[key]) for key in last) == (decay == 1.0)
+        assert are_same(one, other)
+        weights[place] = one
+    assert are_same(weights["encoder"], weights["encoders/step-3"]) == (decay == 1.0)
 
 
-def test_a_run_that_reuses_nothing_begins_anew(places: dict[str, Any]) -> None:
-    common = {key: value for key, value in places.items() if key != "encoder"} | PRETRAIN
-    common |= {
-        "objective": "mlm",
-        "arm": "again",
-        "trainer": TINY["trainer"] | {"log_interval_steps": 1},
-    }
+def test_a_run_that_reuses_nothing_begins_anew(pretraining: dict[str, Any]) -> None:
+    common = pretraining | {"objective": "mlm", "arm": "again"}
+    common["trainer"] = TINY["trainer"] | {"log_interval_steps": 1}
     whole = clozelab.pretrain(**common)
     (whole.folder / "of_before").touch()
-    assert (clozelab.pretrain(**common).folder / "of_before").is_file(), (
-        "the control: it is complete already"
-    )
+    assert (clozelab.pretrain(**common).folder / "of_before").is_file()  # the control
     again = clozelab.pretrain(**common, reuse="never")
     assert (again.status, again.fingerprint) == ("complete", whole.fingerprint)
     assert not (again.folder / "of_before").exists()
-    for mode, reason in (
-        ("fast", "stopped after step 3, by stop_after_step"),
-        ("profiler", "stopped after step 3, by stop_after_step"),
-    ):  # of other settings, in one folder
-        with refuses(reason, SystemExit):
+    for mode in ("fast", "profiler"):  # of other settings, in one folder
+        with refuses("stopped after step 3, by stop_after_step", SystemExit):
             clozelab.pretrain(f"debug={mode}", **common, stop_after_step=3)
-        (folder,) = Path(places["runs_dir"]).glob("debug/*/pretrain/again/*")
-        steps = [
-            line.split(",")[0]
-            for line in (folder / "metrics.csv").read_text().splitlines()
-            if ",train/loss" in line
-        ]
-        assert steps == ["1", "2", "3"]
+        (folder,) = Path(common["runs_dir"]).glob("debug/*/pretrain/again/*")
+        lines = (folder / "metrics.csv").read_text().splitlines()
+        assert [line[:2] for line in lines if ",train/loss" in line] == ["1,", "2,", "3,"]
     assert (folder / "fit-profile.txt").is_file()

@@ -36,14 +36,10 @@ data:
 
 
 def clozelab(place: Path, *words: str, python: str = sys.executable, path: Path = SRC) -> str:
-    told = os.environ | {
-        "PYTHONPATH": str(path),
-        "CLOZELAB_CACHE": str(place / "cache"),
-        "COLUMNS": "100",
-    }
-    done = subprocess.run(
-        [python, "-m", "clozelab", *words], cwd=place, env=told, capture_output=True, text=True
-    )
+    told = os.environ | {"PYTHONPATH": str(path), "COLUMNS": "100"}
+    told["CLOZELAB_CACHE"] = str(place / "cache")
+    command = [python, "-m", "clozelab", *words]
+    done = subprocess.run(command, cwd=place, env=told, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -64,48 +60,41 @@ def write_task(place: Path, name: str, sentences: list[str], words: tuple[str, s
         (place / "data" / name / f"{split}.tsv").write_text(f"text\tlabel\n{text}")
 
 
-@pytest.mark.slow
-def test_own_text_becomes_an_encoder_two_tasks_and_a_prediction(tmp_path: Path) -> None:
-    """Above the word-frequency baseline within two minutes of a core, by a vocabulary that suits so
-    little text.
-    """
-    made = write_world(tmp_path / "world", 1, 4000, 10, 10, 2)
+def write_text(place: Path, documents: int) -> list[str]:
+    """A text of the microworld in texts/, and its lines."""
+    made = write_world(place / "world", 1, documents, 10, 10, 2)
     assert made is not None
     text = next(made.rglob("microworld.txt")).read_text()
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/mine.txt").write_text(text)
-    usual = [
-        word
-        for word in ("and", "the", "is", "was", "in", "with", "to", "has")
-        if text.split().count(word) > 800
-    ]
-    lines = [line for line in text.splitlines() if line]
+    (place / "texts").mkdir()
+    (place / "texts/mine.txt").write_text(text)
+    return [line for line in text.splitlines() if line]
+
+
+OWN_TEXT = ("corpus=text", "corpus.sources.0.path=texts", "tokenizer.vocab_size=800")
+
+
+@pytest.mark.slow
+def test_own_text_becomes_an_encoder_two_tasks_and_a_prediction(tmp_path: Path) -> None:
+    """Above word frequencies within two minutes, by a vocabulary that suits so little text."""
+    lines = write_text(tmp_path, 4000)
+    counts = Counter(" ".join(lines).split())
+    words = ("and", "the", "is", "was", "in", "with", "to", "has")
+    usual = [word for word in words if counts[word] > 800]
     write_task(tmp_path, "first", lines, (usual[0], usual[1]))
     write_task(tmp_path, "second", lines, (usual[2], usual[3]))
-    small = ["scale=own", "corpus=text", "corpus.sources.0.path=texts", "tokenizer.vocab_size=800"]
-    said = clozelab(tmp_path, "pretrain", *small, "objective=mlm", "steps_factor=0.3")
+    small = ["scale=own", *OWN_TEXT, "objective=mlm", "steps_factor=0.3"]
+    said = clozelab(tmp_path, "pretrain", *small)
     assert "next: clozelab finetune" in said and "learnt nothing" not in said
     (run,) = find(tmp_path / "runs").pretrain
     assert skill_score(run) > 0.03 and "word frequencies give" in score_in_context(run)
-    encoder = f"encoder={run.folder / 'encoder'}"
-    words = [
-        "--config-dir",
-        "my",
-        "scale=own",
-        "task=first,second",
-        "row=mine",
-        "data_dir=data",
-        encoder,
-        "epochs=1",
-    ]
-    clozelab(tmp_path, "finetune", "-m", *words)
+    settings = ["scale=own", "task=first,second", "row=mine", "data_dir=data", "epochs=1"]
+    settings.append(f"encoder={run.folder / 'encoder'}")
+    clozelab(tmp_path, "finetune", "-m", "--config-dir", "my", *settings)
     tuned = find(tmp_path / "runs").finetune
-    assert {one.task for one in tuned} == {"first", "second"} and all(
-        one.is_complete for one in tuned
-    )
-    answer = clozelab(
-        tmp_path, "predict", str(tuned[0].folder), f"text={lines[-1]}", "--json"
-    ).splitlines()[0]
+    assert {one.task for one in tuned} == {"first", "second"}
+    assert all(one.is_complete for one in tuned)
+    words = [str(tuned[0].folder), f"text={lines[-1]}", "--json"]
+    answer = clozelab(tmp_path, "predict", *words).splitlines()[0]
     assert json.loads(answer)["prediction"]["label"] in usual
 
 
@@ -134,30 +123,17 @@ def plain(named_parameters, *, learning_rate):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The Python of an environment of its own, where pip installs the wheel; its dependencies are
-    those of here.
-    """
+    """The Python of an environment with the wheel and the dependencies of here."""
     pytest.importorskip("build")
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        str(SRC.parent),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    build = ["build", "--wheel", "--no-isolation", "--outdir", str(folder), str(SRC.parent)]
+    subprocess.run([sys.executable, "-m", *build], check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     python = folder / "venv/bin/python"
     (wheel,) = folder.glob("clozelab-*.whl")
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
-        check=True,
-    )
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([python, "-m", *install], check=True)
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
     # Their folder, not its .pth files: an editable clozelab of here is not seen there.
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
@@ -166,12 +142,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_a_hydra_users_own_files_run_from_a_wheel(installed: str, tmp_path: Path) -> None:
-    made = write_world(tmp_path / "world", 1, 2000, 10, 10, 2)
-    assert made is not None
-    text = next(made.rglob("microworld.txt")).read_text()
-    lines = [line for line in text.splitlines() if line]
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/mine.txt").write_text(text)
+    lines = write_text(tmp_path, 2000)
     words = " ".join(lines).split()
     (first, _), (second, _) = Counter(one for one in words if len(one) < 5).most_common(2)
     write_task(tmp_path, "own", lines, (first, second))
@@ -179,38 +150,27 @@ def test_a_hydra_users_own_files_run_from_a_wheel(installed: str, tmp_path: Path
     shutil.copytree(tmp_path / "my", folder)  # its task
     files = {"paper.yaml": PAPER, "optimizer/mine.yaml": OPTIMIZER, "../packages/mypkg.py": PACKAGE}
     scale = yaml.safe_load((SRC.parent / "conf/scale/own.yaml").read_text()) | {"name": "short"}
-    scale["pretrain"] |= {
-        "phases": [{"seq_length": 64, "steps": 60, "global_batch_size": 32, "micro_batch_size": 32}]
-    }
-    scale["pretrain"] |= {"seeds": "1,2", "position_growth": "none"}
+    phase = {"seq_length": 64, "steps": 60, "global_batch_size": 32, "micro_batch_size": 32}
+    scale["pretrain"] |= {"phases": [phase], "seeds": "1,2", "position_growth": "none"}
     scale["finetune"] |= {"epochs": 1, "seeds": "1", "tasks": "own"}
     files["scale/short.yaml"] = yaml.safe_dump(scale)
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    words = [
-        "scale=short",
-        "corpus=text",
-        "corpus.sources.0.path=texts",
-        "tokenizer.vocab_size=800",
-        "data_dir=data",
-    ]
+    words = ["scale=short", "data_dir=data", *OWN_TEXT]
     how: Any = {"python": installed, "path": tmp_path / "packages"}
     told = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
-    where = subprocess.check_output(
-        [installed, "-c", "import clozelab; print(clozelab.__file__)"], text=True, env=told
-    )
+    code = "import clozelab; print(clozelab.__file__)"
+    where = subprocess.check_output([installed, "-c", code], text=True, env=told)
     assert where.startswith(str(Path(installed).parents[1])), "the wheel is what runs"
     with pytest.raises(AssertionError, match=r"mypkg\.plain' is not allowed"):
         clozelab(tmp_path, "reproduce", "question", *words, **how)
     clozelab(tmp_path, "reproduce", "question", *words, "allow_targets=[mypkg]", **how)
     report = (tmp_path / "runs/question/short/report/report.md").read_text()
     assert "mine is worse" in report and "(one seed)" not in report
-    runs = find(tmp_path / "runs")
-    losses = {
-        (one.config["arm"], one.config["seed"]): one.scores["validation/loss"].value
-        for one in runs.pretrain
-    }
+    losses = {}
+    for run in find(tmp_path / "runs").pretrain:
+        losses[run.config["arm"], run.config["seed"]] = run.scores["validation/loss"].value
     assert set(losses) == set(product(("usual", "mine"), (1, 2)))
     assert all(losses["mine", seed] != losses["usual", seed] for seed in (1, 2))
     assert "question" in clozelab(tmp_path, "list", **how)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.runs.records import edit
+
 from clozelab.cli import main
 from clozelab.runs.archive import MANIFEST
 
@@ -28,10 +30,6 @@ def say(words: list[str], capsys: Any) -> tuple[int, str]:
     status = main(words)
     out = capsys.readouterr()
     return status, " ".join((out.out + out.err).split())
-
-
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def on_machines(root: Path) -> None:

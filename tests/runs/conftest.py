@@ -12,28 +12,23 @@ from tests.composing import composed, run_stage
 from tests.runs.archives import MEANS, NAME, on_machines, say
 from tests.runs.test_pretrain_run import write_text
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.stages import evaluate as evaluation
 from clozelab.stages.finetune import main
 
 
 @pytest.fixture(scope="session")
 def save_encoder(tiny_config: Callable[..., Any]) -> Callable[..., None]:
-    """save_encoder(folder, tokenizer, trained_seq_lengths=None, seed=0, **changes): hidden size 16,
-    fresh weights.
-    """
+    """save_encoder(folder, tokenizer, **changes of its shape): fresh weights, hidden size 16."""
 
     def save(
-        folder: Path,
-        tokenizer: WordPieceTokenizer,
-        trained_seq_lengths: list[int] | None = None,
-        seed: int = 0,
-        **changes: Any,
+        folder: Path, tokenizer: Any, trained_seq_lengths: Any = None, seed: int = 0, **changes: Any
     ) -> None:
         shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-        facts: dict[str, Any] = {"tokenizer_fingerprint": tokenizer.fingerprint}
-        facts |= {"trained_seq_lengths": trained_seq_lengths} if trained_seq_lengths else {}
+        facts = {"tokenizer_fingerprint": tokenizer.fingerprint}
+        if trained_seq_lengths:
+            facts["trained_seq_lengths"] = trained_seq_lengths
         torch.manual_seed(seed)
         encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size, **(shape | changes)))
         files, extra = tokenizer.files(), {"clozelab": facts}
@@ -52,9 +47,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage on the file's `world` and returns its run
-    folder.
-    """
+    """finetune(*overrides, name="run") -> the folder of a run on the file's `world`."""
 
     def run(*overrides: str, name: str = "run") -> Path:
         settings = {
@@ -78,28 +71,37 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
+def evaluate(world: Path, tmp_path: Path) -> Callable[..., Path]:
+    """evaluate(*overrides, name="scored") measures a folder of the file's `world`."""
+
+    def run(*overrides: str, name: str = "scored") -> Path:
+        settings = {
+            "data_dir": world / "data",
+            "cache_dir": world / "cache",
+            "run_dir": tmp_path / name,
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": "false",
+        }
+        words = [f"{key}={value}" for key, value in settings.items()]
+        run_stage(evaluation.main, composed("evaluate", [*words, *overrides]))
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
 def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
-    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of
-    their own.
-    """
+    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds."""
 
     def make(
-        name: str,
-        *seeds: int,
-        change: Callable[[Path], None] = lambda _: None,
-        words: tuple[str, ...] = (),
+        name: str, *seeds: int, change: Any = lambda _: None, words: tuple[str, ...] = ()
     ) -> Path:
         root = make_runs(MEANS, pretrain_seeds=seeds, finetune_seeds=(1,), below=name)
         on_machines(root)
         change(root)
         out = tmp_path / f"{name}.zip"
-        assert (
-            say(
-                ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / name}", f"out={out}", *words],
-                capsys,
-            )[0]
-            == 0
-        )
+        places = [f"runs_dir={tmp_path / name}", f"out={out}"]
+        assert say(["pack", NAME, "scale=demo", *places, *words], capsys)[0] == 0
         return out
 
     return make

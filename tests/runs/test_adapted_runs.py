@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -14,14 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.composing import composed, run_stage
-from tests.runs.sentiment import TOKENIZER, write_sentiment
+from tests.runs.records import edit, read_json, record_of
+from tests.runs.sentiment import BAD, GOOD, TOKENIZER, write_sentiment
+from tests.runs.test_pretrain_run import overrides
 
 from clozelab.assembly import prediction
 from clozelab.cli import main
 from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.modules.model import read_model
-from clozelab.stages import evaluate, pretrain
+from clozelab.stages import pretrain
 from clozelab.training.callbacks import TrainingInterruptedError
 
 # Of a run -> (the parts of the encoder that are trained, those that are not).
@@ -93,7 +94,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def fact(folder: Path, name: str) -> Any:
-    return json.loads((folder / "run.json").read_text())["facts"][name]
+    return record_of(folder).facts[name]
 
 
 def logits(folder: Path) -> torch.Tensor:
@@ -115,7 +116,8 @@ def test_what_is_trained_and_what_stays(
     before = tensors(world / "encoder")
     after = tensors(folder / "model")
     trained, kept = (parts.split() for parts in KINDS[kind])
-    changed = {name for name, value in after.items() if not is_same(value, before.get(name))}
+    stays = {name for name in before.keys() & after if torch.equal(before[name], after[name])}
+    changed = after.keys() - stays
     for part in trained:
         assert any(part in name for name in changed), part
     for part in kept:
@@ -126,10 +128,6 @@ def test_what_is_trained_and_what_stays(
     assert is_kept == ("bert.pooler.dense.weight" not in changed)
     assert fact(folder, "parameters") < sum(value.numel() for value in after.values())
     assert caplog.text.count("parameters are trained") == 1
-
-
-def is_same(value: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and torch.equal(value, other)
 
 
 @pytest.mark.parametrize("kind", kinds_of(LORA))
@@ -157,13 +155,12 @@ def test_an_adapter_is_written_and_merged_again(adapted: Any, tmp_path: Path, ca
     assert (merged.task, merged.labels) == (ours.task, ours.labels) != (None, ())
     assert merged.provenance == ours.provenance
     # Another model of its base's name is none; whoever names one may take it.
-    path = tmp_path / "peft/adapter_config.json"
-    settings = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "model")}
-    path.write_text(json.dumps(settings))
+    base = str(folder / "model")
+    edit(tmp_path / "peft/adapter_config.json", base_model_name_or_path=base)
     capsys.readouterr()
     assert main([*words, f"to={tmp_path / 'other'}"]) == 1
     assert "is not the model that" in capsys.readouterr().err
-    assert main([*words, f"base={folder / 'model'}", f"to={tmp_path / 'other'}"]) == 0
+    assert main([*words, f"base={base}", f"to={tmp_path / 'other'}"]) == 0
 
 
 @pytest.mark.slow  # the libraries take long to import
@@ -205,18 +202,12 @@ def test_a_run_goes_on_from_an_adapter(adapted: Any, finetune: Any, tmp_path: Pa
     save_file(others, adapter / "adapter_model.safetensors")
     with pytest.raises(ValueError, match="holds a run"):
         finetune(*words)
-    inputs = [json.loads((run / "run.json").read_text())["inputs"] for run in (first, folder)]
-    assert "adapter" not in inputs[0] and inputs[1]["adapter"]
+    assert "adapter" not in record_of(first).inputs and record_of(folder).inputs["adapter"]
 
 
 @pytest.mark.parametrize("kind", [*kinds_of(ADAPTERS), "a given adapter"])
 def test_a_run_predicts_files_by_the_model_that_it_kept(
-    kind: str,
-    adapted: Any,
-    finetune: Any,
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, adapted: Any, finetune: Any, world: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Nothing adapts the encoder again, whose folder has the adapters or merged updates."""
     lines = ["index\tsentence", *(f"{i}\tthe film {'good ' * i}bad" for i in range(8))]
@@ -248,31 +239,19 @@ def test_updates_of_random_weights_are_no_adapter_of_the_folder(finetune: Any) -
 
 
 def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
-    finetune: Any, world: Path, tmp_path: Path
+    finetune: Any, evaluate: Any
 ) -> None:
-    folds = {"validation_file": "null", "validation_folds": 2}
-    words = [f"task.data.{key}={value}" for key, value in folds.items()]
-    folder = finetune("task=sst2", "epochs=1", "seed=2", *words)
-    settings = {
-        "measure": "labelled",
-        "task@measure.task": "sst2",
-        "encoder": folder / "model",
-        "row": "model",
-        "data_dir": world / "data",
-        "cache_dir": world / "cache",
-        "run_dir": tmp_path / "scored",
-        "trainer.precision": "32-true",
-        "trainer.progress_bar": "false",
-        "measure.task.data.train_file": "glue/SST-2/train.tsv",
-    } | {f"measure.task.data.{key}": value for key, value in folds.items()}
-    words = [f"{key}={value}" for key, value in settings.items()]
-    run_stage(evaluate.main, composed("evaluate", words))
-    held_out = [fact(run, "data")["held_out"] for run in (folder, tmp_path / "scored")]
+    folds = ["task.data.validation_file=null", "task.data.validation_folds=2"]
+    folder = finetune("task=sst2", "epochs=1", "seed=2", *folds)
+    words = ["measure=labelled", "task@measure.task=sst2", "row=model"]
+    words += [f"encoder={folder / 'model'}", "measure.task.data.train_file=glue/SST-2/train.tsv"]
+    scored = evaluate(*words, *(f"measure.{word}" for word in folds))
+    held_out = [fact(run, "data")["held_out"] for run in (folder, scored)]
     assert held_out == [{"folds": 2, "seed": 1, "number": 0}] * 2, "the evaluation's seed is 1"
     # Fine-tuned further without folds, a model has no fold of its own.
     further = finetune("task=sst2", "epochs=1", f"encoder={folder / 'model'}", name="further")
-    configs = [json.loads((run / "model/config.json").read_text()) for run in (folder, further)]
-    assert [config["clozelab"].get("validation_fold") for config in configs] == [0, None]
+    for run, fold in ((folder, 0), (further, None)):
+        assert read_json(run, "model/config.json")["clozelab"].get("validation_fold") == fold
 
 
 def test_adapters_are_refused_where_nobody_could_read_them(
@@ -316,35 +295,24 @@ def test_what_cannot_be_is_a_sentence(
 @pytest.fixture
 def pretrained(world: Path, tmp_path: Path) -> Callable[..., Path]:
     """pretrained(name, **changes) -> the folder of a run with low-rank updates."""
-    text = world / "data/text.txt"
-    words = ("good", "bad", "fine", "dull", "great", "awful")
-    pairs = itertools.permutations(words, 3)
-    text.write_text("\n\n".join(f"the film {a} {b}.\nthe film {c}." for a, b, c in pairs))
-    vocabulary = world / "encoder/vocab.txt"
+    triples = itertools.permutations((*GOOD, *BAD), 3)
+    text = "\n\n".join(f"the film {a} {b}.\nthe film {c}." for a, b, c in triples)
+    (world / "data/text.txt").write_text(text)
 
     def run(name: str, **changes: Any) -> Path:
-        settings: dict[str, Any] = {
-            "corpus": "text",
-            "corpus.sources.0.path": "text.txt",
-            "tokenizer.vocab_file": vocabulary,
-            "corpus.validation_fraction": 0.2,
+        settings = {
             "data_dir": world / "data",
             "cache_dir": world / "cache",
             "encoder": world / "encoder",
-            "run_dir": tmp_path / name,
-            "arm": "lora",
+            "tokenizer.vocab_file": world / "encoder/vocab.txt",
             "objective": "mlm",
             "adaptation": "lora",
             "phases": "[{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 4}]",
-            "validation.interval_steps": 4,
-            "validation.instances": 4,
-            "validation.seq_length": 16,
-            "checkpoint_interval_steps": 2,
             "optimizer.learning_rate": 1e-2,
-            "trainer.precision": "32-true",
-            "trainer.progress_bar": False,
         }
-        words = [f"{key}={value}" for key, value in (settings | changes).items()]
+        words = overrides(world, tmp_path / name, **settings | changes)
+        # The encoder has its own shape.
+        words = [word for word in words if not word.startswith(("model.", "tokenizer.vocab_size"))]
         run_stage(pretrain.main, composed("pretrain", words))
         return tmp_path / name
 
@@ -363,7 +331,7 @@ def test_pretraining_goes_on_with_low_rank_updates(
     assert (whole / "adapter/adapter_model.safetensors").is_file()
     assert fact(whole, "trained_parameters") < fact(whole, "parameters")
     again = pretrained("again", **{"adaptation.adapter": whole / "adapter"})
-    assert json.loads((again / "run.json").read_text())["inputs"]["adapter"]
+    assert record_of(again).inputs["adapter"]
     with pytest.raises(ValueError, match="so it needs a trained one: say encoder=FOLDER"):
         pretrained("fresh", encoder="null")
     with pytest.raises(ValueError, match="encoder=FOLDER, without fresh_weights=true"):

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import pytest
 from omegaconf import MISSING, OmegaConf
 from tests.composing import Given, given
+from tests.runs.records import record_of
 from tests.screens import refuses
 
 from clozelab.results.evidence import settings
-from clozelab.runs.record import read_record
 from clozelab.runs.reuse import find_equal_run, is_done
 from clozelab.runs.store import Run, RunConflictError
 from clozelab.schema import (
@@ -81,10 +81,7 @@ def use_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], Non
 
 
 def make_config(runs: Path, experiment: str = "first", *, below: str = "", **added: Any) -> Given:
-    """A pre-training of two phases, with keys added by their dotted names.
-
-    It lies below another folder than its experiment's where `below` says so.
-    """
+    """A pre-training of two phases with added keys, below a folder that `below` may name."""
     config = OmegaConf.create(
         {
             "experiment": experiment,
@@ -120,13 +117,8 @@ def old_run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("key", "was", "other"), KEYS)
-def test_at_the_value_before_an_old_run_is_the_same_run(
-    tmp_path: Path,
-    old_run: Path,
-    use_schema: Callable[[type], None],
-    key: str,
-    was: Any,
-    other: Any,
+def test_an_old_run_is_one_of_the_value_before(
+    tmp_path: Path, old_run: Path, use_schema: Any, key: str, was: Any, other: Any
 ) -> None:
     use_schema(AddedConfig)
     config = make_config(tmp_path, **{key: was})
@@ -137,52 +129,25 @@ def test_at_the_value_before_an_old_run_is_the_same_run(
     with claim(config) as run:
         assert run.is_complete
 
-
-@pytest.mark.parametrize(("key", "was", "other"), KEYS)
-def test_a_new_run_has_the_old_fingerprint_and_counts_beside_the_old_one(
-    tmp_path: Path,
-    old_run: Path,
-    use_schema: Callable[[type], None],
-    key: str,
-    was: Any,
-    other: Any,
-) -> None:
-    old = read_record(old_run)
-    assert old is not None
-    use_schema(AddedConfig)
+    # A new run has the old fingerprint, and counts beside the old one.
     with claim(make_config(tmp_path, below="second", **{key: was})) as run:
         run.complete()
-    new = run.content
+    new, old = run.content, record_of(old_run)
     assert OmegaConf.select(OmegaConf.create(new.config), key) == was
     assert new.fingerprint == old.fingerprint
     assert settings(new) == settings(old)
 
-
-@pytest.mark.parametrize(("key", "was", "other"), KEYS)
-def test_at_another_value_it_is_another_run(
-    tmp_path: Path,
-    old_run: Path,
-    use_schema: Callable[[type], None],
-    key: str,
-    was: Any,
-    other: Any,
-) -> None:
-    use_schema(AddedConfig)
+    # At another value it is another run.
     config = make_config(tmp_path, **{key: other})
     assert not is_done(old_run, stage="pretrain", config=config)
-    assert find_equal_run(make_config(tmp_path, "second", **{key: other})) is None
+    assert find_equal_run(make_config(tmp_path, "third", **{key: other})) is None
     with refuses(f"{key}: there '(none)', now {other!r}", RunConflictError):
         claim(config)
 
 
-@pytest.mark.parametrize(("key", "was", "other"), KEYS)
+@pytest.mark.parametrize(("key", "was"), [(key, was) for key, was, _ in KEYS])
 def test_without_the_annotation_every_old_run_is_another(
-    tmp_path: Path,
-    old_run: Path,
-    use_schema: Callable[[type], None],
-    key: str,
-    was: Any,
-    other: Any,
+    tmp_path: Path, old_run: Path, use_schema: Callable[[type], None], key: str, was: Any
 ) -> None:
     """The control."""
     use_schema(PlainConfig)

@@ -1,6 +1,4 @@
-"""`clozelab pack` and `pool`: what travels is whole, the same table comes of it, and what does not
-fit is refused.
-"""
+"""`clozelab pack` and `pool`: what travels is whole, gives the same table, or is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.runs.archives import MEANS, NAME, contents, edit, on_machines, rewritten, say
+from tests.runs.archives import MEANS, NAME, contents, on_machines, rewritten, say
+from tests.runs.records import edit, read_json
 from tests.screens import refuses, shows
 
 from clozelab.files.digests import digest
@@ -43,45 +42,49 @@ def pair(packed: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return PAIR
 
 
+@pytest.fixture
+def pool(tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str]]:
+    """pool(*packs, to="pooled") -> the exit status, and what is said."""
+    return lambda *packs, to="pooled": say(
+        ["pool", *map(str, packs), f"runs_dir={tmp_path / to}"], capsys
+    )
+
+
 class Noon(datetime):
     @classmethod
     def now(cls, _tz: Any = None) -> Any:
         return datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
+def report_of(root: Path) -> dict[str, bytes]:
+    experiment = load_experiment(EXPERIMENTS_DIR / NAME)
+    render.write_report(experiment, root, root / "report", scale="demo")
+    return contents(root / "report")
+
+
+def files_of(pack: Path) -> dict[str, str]:
+    """The names and checksums of its manifest."""
+    with zipfile.ZipFile(pack) as archive:
+        return dict(json.loads(archive.read(MANIFEST))["files"])
+
+
 def test_ten_seeds_cut_in_five_make_the_joint_report(
-    packed: Any,
-    make_runs: Any,
-    tmp_path: Path,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    packed: Any, pool: Any, make_runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte for byte; each machine is named in it. The same packs again change nothing, nor does
-    their order.
-    """
-    packs = [str(packed(f"part{first}", first, first + 1)) for first in range(1, 11, 2)]
-    status, said = say(["pool", *packs[::-1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    """Byte for byte, with each machine named. Packs again, in any order, change nothing."""
+    packs = [packed(f"part{first}", first, first + 1) for first in range(1, 11, 2)]
+    status, said = pool(*packs[::-1])
     assert status == 0
     shows(said, "90 runs added, 0 were there; machines: machine-0 (45 runs), machine-1")
     joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
     on_machines(joint)
     before = contents(tmp_path / "pooled")
-    shows(
-        say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1],
-        "0 runs added, 90 were there; machines: machine-0 (45 runs), machine-1",
-    )
+    shows(pool(*packs)[1], "0 runs added, 90 were there; machines: machine-0 (45 runs), machine-1")
     assert contents(tmp_path / "pooled") == before
     monkeypatch.setattr("clozelab.report.provenance.datetime", Noon)
-    reports = []
-    for root in (joint, tmp_path / "pooled" / NAME / "demo"):
-        render.write_report(
-            load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo"
-        )
-        reports.append(contents(root / "report"))
-    assert (
-        reports[0].keys() >= {"report.md", "report.html", "results.csv"}
-        and reports[0] == reports[1]
-    )
+    reports = [report_of(root) for root in (joint, tmp_path / "pooled" / NAME / "demo")]
+    assert reports[0].keys() >= {"report.md", "report.html", "results.csv"}
+    assert reports[0] == reports[1]
     assert b"machine-0 (45 runs) and machine-1 (45 runs)" in reports[0]["report.md"]
     assert reports[0]["results.csv"].count(b",machine-0,") == 45
 
@@ -89,9 +92,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
 def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     packed: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    """Of equal vocabularies one; weights on request; runs that go on are left out, and said to
-    be.
-    """
+    """Of equal vocabularies one; weights on request; runs that go on are left out."""
 
     def change(root: Path) -> None:
         for seed in (1, 2):
@@ -109,35 +110,23 @@ def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(
     assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
     assert status == 0
     shows(said, "machines: machine-0 (9 runs), machine-1 (8 runs); left")
+    files = files_of(one)
     with zipfile.ZipFile(one) as archive:
-        manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
-    assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
-    assert (
-        len([name for name in names if name.endswith(("/vocab.txt", "encoder/config.json"))]) == 1
-    )
-    assert not [
-        name
-        for name in manifest["files"]
-        if "stays" in name
-        or (name.endswith((".txt", ".copy", ".safetensors")) and "vocab" not in name)
-    ]
-    assert (
-        say(
-            [*words, f"out={tmp_path / 'heavy.zip'}", "encoders=true", "seeds=1", "name=mlm"],
-            capsys,
-        )[0]
-        == 0
-    )
-    with zipfile.ZipFile(tmp_path / "heavy.zip") as archive:
-        heavy = json.loads(archive.read(MANIFEST))
-    assert [name.rpartition("/")[2] for name in heavy["files"] if "encoder/" in name] == [
-        "config.json",
-        "model.safetensors",
-        "vocab.txt",
-    ]
-    assert [name for name in heavy["files"] if name.endswith("/run.json")] == [
-        f"runs/{NAME}/demo/pretrain/mlm/seed-1/run.json"
-    ]
+        names = archive.namelist()
+    assert len([name for name in files if name.endswith("/vocab.txt")]) == 2
+    shared = [name for name in names if name.endswith(("/vocab.txt", "encoder/config.json"))]
+    assert len(shared) == 1
+    left_out = ("log.txt", "nbest_predictions.json", ".copy", ".safetensors")
+    assert not [name for name in files if name.endswith(left_out)]
+    status, said = say(["verify", str(one)], capsys)
+    assert status == 0
+    shows(said, f"checked: {len(files)} checksums")
+    words += [f"out={tmp_path / 'heavy.zip'}", "encoders=true", "seeds=1", "name=mlm"]
+    assert say(words, capsys)[0] == 0
+    heavy = files_of(tmp_path / "heavy.zip")
+    parts = [name.rpartition("/")[2] for name in heavy if "encoder/" in name]
+    assert parts == ["config.json", "model.safetensors", "vocab.txt"]
+    assert [name for name in heavy if name.endswith("/run.json")] == [f"{RUN}/run.json"]
 
 
 def planted(name: str, content: bytes = b"planted", times: int = 1) -> Callable[[Path], None]:
@@ -160,64 +149,63 @@ def other_score(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
     entries[name] = entries[name].replace(b"0.", b"0.9", 1)
 
 
+def going_on(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    """A record of a run that has not ended, with the checksum that fits."""
+    name = f"{RUN}/run.json".replace("seed-1", "seed-2")
+    entries[name] = entries[name].replace(b'"complete"', b'"running"', 1)
+    manifest["files"][name] = hashlib.sha256(entries[name]).hexdigest()
+
+
+def rewriting(change: Callable[..., Any]) -> Callable[[Path], None]:
+    return lambda path: rewritten(path, change)
+
+
 RUN = f"{RUNS}/{NAME}/demo/pretrain/mlm/seed-1"
-BAD = {
+VOCABULARY = f"{RUN}/encoder/vocab.txt"
+NO_NAME = "is no name that a pack has"
+NO_PACK = "is no pack, or it was damaged"
+TOO_LARGE = "unpacks to over 16,777,216 bytes"
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped": (flipped, "damaged"),
-    "cut": (
-        lambda path: path.write_bytes(path.read_bytes()[:-400]),
-        "is no pack, or it was damaged",
-    ),
-    "text": (lambda path: path.write_text("not a zip"), "is no pack, or it was damaged"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-400]), NO_PACK),
+    "text": (lambda path: path.write_text("not a zip"), NO_PACK),
     "another zip": (
         lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"),
         "is no pack: it has no manifest.json",
     ),
-    "changed": (
-        lambda path: rewritten(path, other_score),
-        "scores.json does not match the manifest",
-    ),
-    "upwards": (planted(f"{RUNS}/../../x/run.json"), "is no name that a pack has"),
-    "absolute": (planted("/tmp/run.json"), "is no name that a pack has"),
-    "hidden": (planted(f"{RUNS}/a/.lock"), "is no name that a pack has"),
-    "backslash": (planted(f"{RUNS}/..\\x/run.json"), "is no name that a pack has"),
-    "link": (planted(f"{RUN}/encoder/vocab.txt", b"/etc/passwd"), "is a link"),
-    "stranger": (planted(f"{RUN}/sitecustomize.py"), "is no name that a pack has"),
-    "not listed": (
-        lambda path: rewritten(path, lambda entries, _: entries.update({"a": b""})),
-        "do not agree",
-    ),
-    "missing": (
-        lambda path: rewritten(path, lambda entries, _: entries.pop("results.csv")),
-        "do not agree",
-    ),
-    "bomb": (planted(f"{RUN}/encoder/vocab.txt", bytes(2**25)), "unpacks to over 16,777,216 bytes"),
-    "many bombs": (
-        planted(f"{RUN}/encoder/vocab.txt", bytes(2**20), times=20),
-        "unpacks to over 16,777,216 bytes",
-    ),
+    "changed": (rewriting(other_score), "scores.json does not match the manifest"),
+    "going on": (rewriting(going_on), "pretrain/mlm/seed-2 does not match the manifest"),
+    "upwards": (planted(f"{RUNS}/../../x/run.json"), NO_NAME),
+    "absolute": (planted("/tmp/run.json"), NO_NAME),
+    "hidden": (planted(f"{RUNS}/a/.lock"), NO_NAME),
+    "backslash": (planted(f"{RUNS}/..\\x/run.json"), NO_NAME),
+    "link": (planted(VOCABULARY, b"/etc/passwd"), "is a link"),
+    "stranger": (planted(f"{RUN}/sitecustomize.py"), NO_NAME),
+    "not listed": (rewriting(lambda entries, _: entries.update({"a": b""})), "do not agree"),
+    "missing": (rewriting(lambda entries, _: entries.pop("results.csv")), "do not agree"),
+    "bomb": (planted(VOCABULARY, bytes(2**25)), TOO_LARGE),
+    "many bombs": (planted(VOCABULARY, bytes(2**20), times=20), TOO_LARGE),
 }
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_damaged_or_hostile_pack_is_refused_before_anything_is_written(
-    kind: str, pair: list[Path], tmp_path: Path, capsys: Any
+    kind: str, pair: list[Path], pool: Any, tmp_path: Path, capsys: Any
 ) -> None:
     harm, message = BAD[kind]
     packs = [Path(shutil.copy(pack, tmp_path)) for pack in pair]
     harm(packs[1])
     before = set(tmp_path.rglob("*"))
-    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
-    assert status == 1 and message in said and packs[1].name in said
+    for status, said in (pool(*packs), say(["verify", str(packs[1])], capsys)):
+        assert status == 1 and message in said and packs[1].name in said
     assert set(tmp_path.rglob("*")) == before
 
 
 def of_version(change: int) -> Callable[[Path], None]:
     def edit_all(root: Path) -> None:
         for path in root.rglob("run.json"):
-            edit(
-                path,
-                results_version=RESULTS_VERSIONS[json.loads(path.read_text())["stage"]] + change,
-            )
+            stage = read_json(path.parent, path.name)["stage"]
+            edit(path, results_version=RESULTS_VERSIONS[stage] + change)
 
     return edit_all
 
@@ -239,38 +227,33 @@ MISFITS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("kind", MISFITS)
 def test_packs_that_do_not_match_are_refused_before_anything_is_written(
-    kind: str, packed: Any, tmp_path: Path, capsys: Any
+    kind: str, packed: Any, pool: Any, tmp_path: Path
 ) -> None:
     seed, change, message = MISFITS[kind]
-    packs = [str(packed("one", 1)), str(packed("two", seed, change=change))]
-    status, said = say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    packs = [packed("one", 1), packed("two", seed, change=change)]
+    status, said = pool(*packs)
     assert status == 1 and message in said and not (tmp_path / "pooled").exists()
     # The same where the first one has been pooled already.
-    assert say(["pool", packs[0], f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert pool(packs[0])[0] == 0
     before = contents(tmp_path / "pooled")
-    status, said = say(["pool", packs[1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    status, said = pool(packs[1])
     assert status == 1 and message in said and contents(tmp_path / "pooled") == before
 
 
 def test_a_pack_of_an_older_results_version_opens_by_itself(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, pool: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    """A version forbids mixing, not reading: packs of one experiment do not mix, each by itself is
-    read.
-    """
-    old = [str(packed(f"old{seed}", seed, change=of_version(-1))) for seed in (1, 2)]
-    assert say(["pool", *old, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    """A version forbids mixing, not reading."""
+    old = [packed(f"old{seed}", seed, change=of_version(-1)) for seed in (1, 2)]
+    assert pool(*old)[0] == 0
     assert len(find(tmp_path / "pooled").records) == 18
-    new = str(packed("new", 3))
-    status, said = say(["pool", new, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    status, said = pool(packed("new", 3))
     assert status == 1
     shows(said, "table5_pretraining_tasks/demo/pretrain/ltr/seed-3 has results version 6")
-    assert say(["verify", old[0]], capsys)[0] == 0
+    assert say(["verify", str(old[0])], capsys)[0] == 0
 
 
-def test_other_claims_of_one_experiment_are_refused(
-    packed: Any, tmp_path: Path, capsys: Any
-) -> None:
+def test_other_claims_of_one_experiment_are_refused(packed: Any, pool: Any, tmp_path: Path) -> None:
     def change(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
         name = f"experiment/{NAME}/paper.yaml"
         said = yaml.safe_load(entries[name])
@@ -280,17 +263,15 @@ def test_other_claims_of_one_experiment_are_refused(
 
     packs = [packed("one", 1), packed("two", 2)]
     rewritten(packs[1], change)
-    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    status, said = pool(*packs)
     assert status == 1 and not (tmp_path / "pooled").exists()
     shows(said, "its table5_pretraining_tasks has other claims than that of")
 
 
 def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
-    packed: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    packed: Any, pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At whichever file: every run either counts and is whole, or is named as damaged. The same
-    command mends it.
-    """
+    """Every run either counts and is whole, or is named as damaged. The same command mends it."""
     pack = packed("one", 1)
     replace, left = Path.replace, 0
 
@@ -307,7 +288,7 @@ def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
         with monkeypatch.context() as patch:
             left = files
             patch.setattr(Path, "replace", cut)
-            assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 1
+            assert pool(pack, to=target.name)[0] == 1
         found = find(target)
         whole = {one.place for one in found.runs if one.is_complete}
         assert len(found.records) == 9 and len(found.damaged) == 9 - len(whole) > 0
@@ -316,13 +297,13 @@ def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
             theirs = contents(tmp_path / "one" / one)
             theirs["run.json"] = theirs["run.json"].replace(b'"/there"', b'"."')
             assert contents(target / one).items() >= theirs.items()
-        assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 0
+        assert pool(pack, to=target.name)[0] == 0
         assert len([one for one in find(target).runs if one.is_complete]) == 9
     assert len(seen) > 2
 
 
 def test_a_pack_without_predictions_makes_the_same_report(
-    packed: Any, tmp_path: Path, capsys: Any, no_pictures: None, monkeypatch: pytest.MonkeyPatch
+    packed: Any, pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lacks the answers to single examples, and nothing else."""
 
@@ -336,13 +317,9 @@ def test_a_pack_without_predictions_makes_the_same_report(
     reports: list[dict[str, bytes]] = []
     for name, words in (("whole", ()), ("lean", ("predictions=false",))):
         pack = packed(name, 1, 2, change=answer, words=words)
-        with zipfile.ZipFile(pack) as archive:
-            names.append(set(json.loads(archive.read(MANIFEST))["files"]))
-        assert say(["pool", str(pack), f"runs_dir={tmp_path / 'pooled' / name}"], capsys)[0] == 0
-        root = tmp_path / "pooled" / name / NAME / "demo"
-        experiment = load_experiment(EXPERIMENTS_DIR / NAME)
-        render.write_report(experiment, root, tmp_path / "report" / name, scale="demo")
-        reports.append(contents(tmp_path / "report" / name))
+        names.append(set(files_of(pack)))
+        assert pool(pack, to=f"pooled/{name}")[0] == 0
+        reports.append(report_of(tmp_path / "pooled" / name / NAME / "demo"))
     left_out = {name.rpartition("/")[2] for name in names[0] - names[1]}
     assert left_out == {"predictions.jsonl", "null_odds.json"}
     assert names[1] < names[0]
@@ -350,10 +327,8 @@ def test_a_pack_without_predictions_makes_the_same_report(
     assert reports[0]["results.csv"] == reports[1]["results.csv"]
 
 
-def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys: Any) -> None:
-    """Paths below where a command was started are written from there; others stay as they were
-    said.
-    """
+def test_a_pack_names_no_folder_of_its_maker(packed: Any, pool: Any, tmp_path: Path) -> None:
+    """Paths below where a command was started are written from there; others stay."""
 
     def change(root: Path) -> None:
         for path in root.rglob("run.json"):
@@ -367,7 +342,7 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys
             path.with_name("config.yaml").write_text("data_dir: /home/alice/data\n")
 
     pack = packed("one", 1, change=change)
-    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    assert pool(pack, to="there")[0] == 0
     for record in find(tmp_path / "there").records:
         assert (record.started_in, record.config_dir) == (".", "mine/exp")
         assert record.overrides == ["data_dir=data", "cache_dir=/home/alice2/c", "runs_dir=runs"]
@@ -375,31 +350,25 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, tmp_path: Path, capsys
         assert (record.folder / "config.yaml").read_text() == "data_dir: data\n"
     with zipfile.ZipFile(pack) as archive:
         assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
-    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    status, said = pool(pack, to="one")
     assert status == 0
     shows(said, "0 runs added, 9 were there pool: reading")
 
 
 def test_a_pack_changes_nothing_but_where_a_path_begins(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, pool: Any, tmp_path: Path
 ) -> None:
-    """What a fingerprint knows stays as it was; of folders in one another a run's own counts; no
-    path becomes empty.
-    """
+    """Fingerprints stay; of folders in one another a run's own counts; no path becomes empty."""
     whole = {"mlm": "/home/alice/texts/a.txt", "ltr": "texts/a.txt", "mlm_nsp": "texts/a.txt"}
 
     def change(root: Path) -> None:
         for path in root.rglob("run.json"):
-            state = json.loads(path.read_text())
-            name = state["config"].get("arm", "")
-            config = state["config"] | (
-                {"corpus": {"sources": [{"path": whole[name]}]}} if name else {}
-            )
-            said = {
-                "config": identity_of(config),
-                "inputs": state["inputs"],
-                "results_version": state["results_version"],
-            }
+            state = read_json(path.parent, path.name)
+            config, name = state["config"], state["config"].get("arm", "")
+            if name:
+                config["corpus"] = {"sources": [{"path": whole[name]}]}
+            said = {key: state[key] for key in ("inputs", "results_version")}
+            said["config"] = identity_of(config)
             words = [
                 "data_dir=/home/alice/proj/data",
                 "cache_dir=/home/alice/",
@@ -414,7 +383,7 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
                 edit(path, status="failed", error="FileNotFoundError: /home/alice/data/x")
 
     pack = packed("one", 1, change=change)
-    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'there'}"], capsys)[0] == 0
+    assert pool(pack, to="there")[0] == 0
     for record in find(tmp_path / "there").records:
         said = {"config": identity_of(record.config), "inputs": record.inputs}
         assert digest(said | {"results_version": record.results_version}) == record.fingerprint
@@ -426,87 +395,64 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
         corpus = whole.get(record.name) if not record.task else None
         assert record.overrides == [f"data_dir={data}", f"cache_dir={cache}", f"corpus={corpus}"]
         assert str(corpus) in (record.folder / "config.yaml").read_text()
-    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    status, said = pool(pack, to="one")
     assert status == 0
     shows(said, "0 runs added, 9 were there pool: reading")
     for path in (tmp_path / "one").rglob("run.json"):
         path.with_name("config.yaml").write_text("of: another\n")
         path.unlink()
-    status, said = say(["pool", str(pack), f"runs_dir={tmp_path / 'one'}"], capsys)
+    status, said = pool(pack, to="one")
     assert status == 1
     shows(said, "table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/mnli/seed-1/c")
 
 
-def test_looks_and_launches_of_all_packs_come_along(
-    packed: Any, tmp_path: Path, capsys: Any
-) -> None:
+def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_path: Path) -> None:
     def noted(day: int) -> Callable[[Path], None]:
         def note(root: Path) -> None:
-            look = {
-                "time": f"2030-01-0{day}T00:00:00+00:00",
-                "seeds": {"a": str(day)},
-                "verdicts": {},
-                "rule": "",
-            }
+            look = {"time": f"2030-01-0{day}T00:00:00+00:00", "seeds": {"a": str(day)}}
+            look |= {"verdicts": {}, "rule": ""}
             (root / "looks.jsonl").write_text(json.dumps(look) + "\n")
             (root / "launcher").mkdir()
-            launch = {
-                "words": ["reproduce"],
-                "started_in": "/there",
-                "root": str(root),
-                "jobs": [["mlm", "", str(day)]] * 2,  # of two learning rates
-            }
+            launch = {"words": ["reproduce"], "started_in": "/there", "root": str(root)}
+            launch["jobs"] = [["mlm", "", str(day)]] * 2  # of two learning rates
             (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
 
         return note
 
-    packs = [str(packed(f"day{day}", day, change=noted(day))) for day in (2, 1)]
+    packs = [packed(f"day{day}", day, change=noted(day)) for day in (2, 1)]
     for _ in range(2):
-        assert say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+        assert pool(*packs)[0] == 0
         root = tmp_path / "pooled" / NAME / "demo"
-        assert [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()] == [
-            "2030-01-01",
-            "2030-01-02",
-        ]
-        launches = json.loads((root / "launcher" / "launch.json").read_text())
+        days = [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()]
+        assert days == ["2030-01-01", "2030-01-02"]
+        launches = read_json(root, "launcher/launch.json")
         assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "1", "2", "2"]
 
 
-def test_what_a_shared_run_speaks_for_comes_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
+def test_what_a_shared_run_speaks_for_comes_along(packed: Any, pool: Any, tmp_path: Path) -> None:
     def share(root: Path) -> None:
         other = root.parents[1] / "other" / "demo" / "pretrain" / "mlm" / "seed-1"
         shutil.copytree(root / "pretrain/mlm/seed-1", other)
-        edit(
-            other / "run.json",
-            config=json.loads((other / "run.json").read_text())["config"] | {"experiment": "other"},
-        )
-        edit(
-            root / "pretrain/mlm/seed-1/run.json",
-            shared={
-                "run": "../../../../../other/demo/pretrain/mlm/seed-1",
-                "fingerprint": "f",
-                "weights": "w",
-            },
-        )
+        config = read_json(other, "run.json")["config"] | {"experiment": "other"}
+        edit(other / "run.json", config=config)
+        place = "../../../../../other/demo/pretrain/mlm/seed-1"
+        shared = {"run": place, "fingerprint": "f", "weights": "w"}
+        edit(root / "pretrain/mlm/seed-1/run.json", shared=shared)
 
-    pack = packed("one", 1, change=share)
-    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert pool(packed("one", 1, change=share))[0] == 0
     assert (tmp_path / "pooled/other/demo/pretrain/mlm/seed-1/run.json").is_file()
 
 
 def test_runs_without_an_experiment_keep_their_places_below_runs_dir(
-    make_runs: Any, tmp_path: Path, capsys: Any
+    make_runs: Any, pool: Any, tmp_path: Path, capsys: Any
 ) -> None:
     root = make_runs(MEANS, pretrain_seeds=(1,), finetune_seeds=(1,), below="one")
     for path in root.rglob("run.json"):
         edit(path, home=path.parent.relative_to(tmp_path / "one").as_posix())
     assert say(["pack", str(root), f"out={tmp_path / 'one.zip'}"], capsys)[0] == 0
-    assert (
-        say(["pool", str(tmp_path / "one.zip"), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
-    )
-    assert {one.place for one in find(tmp_path / "pooled").runs} == {
-        one.place for one in find(tmp_path / "one").runs
-    }
+    assert pool(tmp_path / "one.zip")[0] == 0
+    places = [{run.place for run in find(tmp_path / name).runs} for name in ("pooled", "one")]
+    assert places[0] == places[1]
 
 
 def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
@@ -523,7 +469,7 @@ def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> N
 
 
 def test_another_run_of_a_cell_is_refused_wherever_it_lies(
-    packed: Any, tmp_path: Path, capsys: Any
+    packed: Any, pool: Any, tmp_path: Path
 ) -> None:
     """A copy of the same run is none; the report names either by what it is."""
 
@@ -534,23 +480,19 @@ def test_another_run_of_a_cell_is_refused_wherever_it_lies(
         moved(root)
         edit(root / "pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
 
-    first, copy, other = (
-        packed("one", 1),
-        packed("copy", 1, change=moved),
-        packed("other", 1, change=another),
-    )
-    target = f"runs_dir={tmp_path / 'pooled'}"
-    status, said = say(["pool", str(first), str(other), target], capsys)
+    first, copy = packed("one", 1), packed("copy", 1, change=moved)
+    other = packed("other", 1, change=another)
+    status, said = pool(first, other)
     assert status == 1
     shows(said, "table5_pretraining_tasks/demo/pretrain/mlm/again/seed-1 is another run")
     assert not (tmp_path / "pooled").exists()
-    assert say(["pool", str(first), str(copy), target], capsys)[0] == 0
+    assert pool(first, copy)[0] == 0
     (said,) = find(tmp_path / "pooled").damaged
     shows(said, "a copy by its place; not counted")
     edit(tmp_path / f"pooled/{NAME}/demo/pretrain/mlm/again/seed-1/run.json", fingerprint="e" * 64)
     (said,) = find(tmp_path / "pooled").damaged
     shows(said, "another run of the cell of")
-    assert say(["pool", str(first), target], capsys)[0] == 1
+    assert pool(first)[0] == 1
 
 
 def test_hidden_files_of_tools_are_not_packed(tmp_path: Path) -> None:

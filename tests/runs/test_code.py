@@ -1,6 +1,4 @@
-"""The code that made a run is part of its record, and is asked about before the run is used
-again.
-"""
+"""The code that made a run is in its record, and is asked about before the run is used again."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.composing import Given, given
+from tests.composing import Given
+from tests.runs import claimed
+from tests.runs.claimed import INPUTS, claim, train
+from tests.runs.records import record_of
 from tests.screens import shows
 
 from clozelab.launch.jobs import job_status
 from clozelab.planning import reproduction
 from clozelab.runs import code as code_module
 from clozelab.runs.code import code_hash, code_of, code_of_results
-from clozelab.runs.record import read_record
 from clozelab.runs.reuse import find_equal_run, is_done
-from clozelab.runs.store import Run, share_equal_run
+from clozelab.runs.store import share_equal_run
 from clozelab.stages import reproduce
 
 PACKAGE = Path(code_module.__file__).resolve().parents[1]
@@ -37,19 +37,28 @@ TARGETS: dict[str, Any] = {
 }
 PRETRAINING = {key: value for key, value in TARGETS.items() if key != "task"}
 FINETUNING = {key: value for key, value in TARGETS.items() if key != "objective"}
-COMMENTS = (
-    ("a comment", lambda text: "# something new\n" + text),
-    ("a docstring", lambda text: text.replace('"""', '"""Said otherwise. ', 1)),
-    ("Windows' line endings", lambda text: text.replace("\n", "\r\n")),
-    ("empty lines", lambda text: text.replace("\n\n\n", "\n\n\n\n\n")),
-)
+COMMENTS: dict[str, Callable[[str], str]] = {
+    "a comment": lambda text: "# something new\n" + text,
+    "a docstring": lambda text: text.replace('"""', '"""Said otherwise. ', 1),
+    "Windows' line endings": lambda text: text.replace("\n", "\r\n"),
+    "empty lines": lambda text: text.replace("\n\n\n", "\n\n\n\n\n"),
+}
+
+
+LOADED = """
+import importlib, sys
+from clozelab.training.host import import_torchmetrics_quickly
+import_torchmetrics_quickly()
+for name in ("modules.pretraining", "datamodules.corpus", "objectives.mlm", "optim.adamw"):
+    importlib.import_module(f"clozelab.{name}")
+import clozelab.training.trainer
+print(*sorted(name for name in sys.modules if name.startswith("clozelab.")))
+"""
 
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
-    """edit(module, change) -> whether that changes the code of a pre-training, and of a
-    fine-tuning.
-    """
+    """edit(module, change) -> whether the code of a pre-training, and a fine-tuning, is another."""
 
     def run(
         module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n"
@@ -94,31 +103,18 @@ def test_what_a_run_imports_when_it_trains_counts(
     assert edit(module) == (of_pretraining, of_finetuning)
 
 
-@pytest.mark.parametrize("what", [name for name, _ in COMMENTS])
+@pytest.mark.parametrize("what", COMMENTS)
 def test_what_only_reads_otherwise_does_not_count(
     edit: Callable[..., tuple[bool, bool]], what: str
 ) -> None:
-    assert edit("objectives.mlm", dict(COMMENTS)[what]) == (False, False)
+    assert edit("objectives.mlm", COMMENTS[what]) == (False, False)
     assert edit("objectives.mlm") == (True, False)  # the control
 
 
 def test_every_module_that_the_trainings_classes_load_counts() -> None:
     """By what Python itself has loaded, in a process of its own."""
-    wanted = [
-        "modules.pretraining",
-        "datamodules.corpus",
-        "objectives.mlm",
-        "optim.adamw",
-        "training.trainer",
-    ]
-    script = (
-        f"import sys, importlib\nfor name in {wanted}: importlib.import_module('clozelab.' +"
-        " name)\n"
-    )
-    script += "print(*sorted(name for name in sys.modules if name.startswith('clozelab.')))"
-    said = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout
+    command = [sys.executable, "-c", LOADED]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     loaded = {name.removeprefix("clozelab.") for name in said.split()} & code_of_results().keys()
     assert {"models.encoder", "corpus.instances", "objectives.objective"} < loaded
     packages = {"corpus", "models", "modules", "objectives", "optim", "training", "datamodules"}
@@ -139,44 +135,11 @@ def test_an_installed_copy_is_the_same_code(
     assert code_hash("pretrain", PRETRAINING) != here
 
 
-COMMITS = {r" \(commit [^)]*\)": ""}
-"""Only a checkout has one."""
-
-
 # Runs of other code
 
 
-def configuration(runs: Path, experiment: str = "first", reuse: str = "any") -> Given:
-    settings = {
-        "experiment": experiment,
-        "arm": "mlm",
-        "seed": 1,
-        "scale": {"name": "tiny"},
-        "reuse": reuse,
-    }
-    place = runs / experiment / "tiny" / "pretrain" / "mlm" / "seed-1"
-    places = {
-        "runs_dir": str(runs),
-        "run_dir": str(place),
-        "data_dir": str(runs),
-        "share_runs": True,
-    }
-    return given(
-        "pretrain",
-        settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING,
-    )
-
-
-def claim(config: Given) -> Run:
-    return Run.claim(config.run_dir, stage="pretrain", config=config, inputs={"corpus": "c"})
-
-
-def train(config: Given) -> None:
-    with claim(config) as run:
-        (run.dir / "encoder").mkdir()
-        for name in ("config.json", "model.safetensors"):
-            (run.dir / "encoder" / name).write_text("{}")
-        run.complete()
+def configuration(runs: Path, experiment: str = "first", **changes: Any) -> Given:
+    return claimed.configuration(runs, experiment, **PRETRAINING, **changes)
 
 
 @pytest.fixture
@@ -185,9 +148,7 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def change() -> None:
         known = code_of_results()
-        changed = known | {
-            "objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])
-        }
+        changed = known | {"objectives.mlm": ("masks half of it", known["objectives.mlm"][1])}
         monkeypatch.setattr(code_module, "code_of_results", lambda: changed)
 
     return change
@@ -195,12 +156,8 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def test_a_record_says_by_which_code_and_in_which_environment_it_was_made(tmp_path: Path) -> None:
     train(configuration(tmp_path))
-    record = read_record(Path(configuration(tmp_path).run_dir))
-    assert (
-        record is not None
-        and record.code == code_hash("pretrain", record.config)
-        and len(record.code) == 64
-    )
+    record = record_of(configuration(tmp_path).run_dir)
+    assert record.code == code_hash("pretrain", record.config) and len(record.code) == 64
     assert record.home == "first/tiny/pretrain/mlm/seed-1"
     assert record.environment["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert {"torch", "numpy", "tokenizers", "kernels"} < record.environment.keys()
@@ -215,7 +172,7 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     caplog.clear()
     with claim(config) as run:
         assert run.is_complete and not caplog.messages  # the control
-    made = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    made = record_of(config.run_dir).code
     other_mlm()
     assert is_done(config.run_dir, stage="pretrain", config=config)
     with claim(config) as run:
@@ -224,7 +181,7 @@ def test_a_complete_run_of_other_code_is_said_once_and_taken(
     now = code_hash("pretrain", run.content.config)
     assert config.run_dir in said and made[:10] in said and now[:10] in said
     shows(said, "it is taken as it is (reuse=never trains anew)")
-    assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
+    assert record_of(config.run_dir).code == made
 
 
 def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
@@ -233,20 +190,18 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config):
         raise KeyboardInterrupt
-    first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    first = record_of(config.run_dir).code
     other_mlm()
     train(config)
     shows(caplog.text, "it is taken as it is (reuse=never trains anew)")  # once
-    record = read_record(Path(config.run_dir))
-    assert record is not None and record.code != first
+    record = record_of(config.run_dir)
+    assert record.code != first
     (earlier,) = record.earlier_sessions
-    assert (earlier["code"], earlier["modules"]["objectives.mlm"]) == (
-        first,
-        code_of_results()["objectives.mlm"][0][:8],
-    )
+    assert earlier["code"] == first
+    assert earlier["modules"]["objectives.mlm"] == code_of_results()["objectives.mlm"][0][:8]
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
-    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None
+    assert find_equal_run(configuration(tmp_path, "second"), INPUTS) is None
 
 
 def test_another_experiment_does_not_share_it(
@@ -254,10 +209,10 @@ def test_another_experiment_does_not_share_it(
 ) -> None:
     train(configuration(tmp_path))
     other = configuration(tmp_path, "second")
-    assert find_equal_run(other, {"corpus": "c"})  # the control
+    assert find_equal_run(other, INPUTS)  # the control
     other_mlm()
     assert job_status(other, other.run_dir) == ("new", "")
-    share_equal_run(other, {"corpus": "c"})
+    share_equal_run(other, INPUTS)
     assert not Path(other.run_dir).exists()
 
 
@@ -275,26 +230,17 @@ def test_a_run_that_is_to_go_is_trained_anew(
 
 
 def test_a_reproduction_that_finds_everything_complete_says_it_too(
-    tmp_path: Path,
-    other_mlm: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, other_mlm: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     train(configuration(tmp_path))
-    step = SimpleNamespace(
-        is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name=""
-    )
-    nothing = {
-        "open_experiment": lambda name: SimpleNamespace(folder=Path(name)),
-        "load_experiment": Path,
-        "make_steps": lambda *_: [step],
-        "all_complete": lambda _: True,
-        "judge": lambda *_: None,
-    }
-    for name in ("open_experiment", "make_steps"):
-        monkeypatch.setattr(reproduce, name, nothing[name])
-    for name in ("load_experiment", "all_complete", "judge"):
-        monkeypatch.setattr(reproduction, name, nothing[name])
+    root = (tmp_path / "first" / "tiny", "")
+    step = SimpleNamespace(is_sweep=False, root=root, overrides=(), config_name="")
+    experiment = SimpleNamespace(folder=Path("first"))
+    monkeypatch.setattr(reproduce, "open_experiment", lambda _: experiment)
+    monkeypatch.setattr(reproduce, "make_steps", lambda *_: [step])
+    monkeypatch.setattr(reproduction, "load_experiment", Path)
+    monkeypatch.setattr(reproduction, "all_complete", lambda _: True)
+    monkeypatch.setattr(reproduction, "judge", lambda *_: None)
     assert reproduce.main(["first"]) == 0
     assert "made by other code" not in caplog.text  # the control
     other_mlm()

@@ -1,19 +1,17 @@
-"""Copies of run folders, damaged records, lost curves: named, passed over or read from a copy,
-nothing in silence.
-"""
+"""Copies of run folders, damaged records, lost curves: named, and nothing in silence."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.composing import Given, given
+from tests.composing import Given
+from tests.runs.claimed import claim, configuration
+from tests.runs.records import edit, read_json
 from tests.screens import refuses, shows
 
 from clozelab.files.origin import RUN_FILE
@@ -25,36 +23,20 @@ from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Score
-from clozelab.runs.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def configuration(runs: Path, seed: int = 1, **changes: Any) -> Given:
-    place = runs / "exp" / "tiny" / "pretrain" / "mlm" / f"seed-{seed}"
-    settings = {
-        "experiment": "exp",
-        "arm": "mlm",
-        "seed": seed,
-        "scale": {"name": "tiny"},
-        "phases": [{"steps": 8}],
-    }
-    places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs)}
-    return given("pretrain", settings | places | changes)
-
-
-def claim(config: Given) -> Run:
-    scores = {"validation/loss": Score(unit="nats", higher_is_better=False)}
-    return Run.claim(
-        config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss"
-    )
+SCORED = {
+    "scores": {"validation/loss": Score(unit="nats", higher_is_better=False)},
+    "metric": "validation/loss",
+}
 
 
 def train(config: Given, loss: float = 4.0) -> Path:
-    with claim(config) as run:
-        (run.dir / "metrics.csv").write_text(
-            f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n"
-        )
+    with claim(config, **SCORED) as run:
+        curve = f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n"
+        (run.dir / "metrics.csv").write_text(curve)
         run.complete({"scores": {"validation/loss": loss}})
     return Path(config.run_dir)
 
@@ -70,16 +52,16 @@ def test_a_stray_copy_does_not_take_the_place_of_the_run(tmp_path: Path, name: s
     folder = train(configuration(tmp_path))
     copy = Path(os.path.normpath(folder.parent / name))
     shutil.copytree(folder, copy)
-    state = json.loads((copy / RUN_FILE).read_text())
-    state["scores"]["validation/loss"]["value"] = 1.0
-    (copy / RUN_FILE).write_text(json.dumps(state))
-    runs = find(tmp_path / "exp" / "tiny")
+    scores = read_json(copy, RUN_FILE)["scores"]
+    scores["validation/loss"]["value"] = 1.0
+    edit(copy / RUN_FILE, scores=scores)
+    runs = find(tmp_path / "first" / "tiny")
     (counted,) = runs.pretrain
     assert counted.folder == folder and counted.score == 4.0
     (said,) = runs.damaged
     assert said == f"{copy}: another run of the cell of {folder}; not counted"
     (copy / RUN_FILE).write_bytes((folder / RUN_FILE).read_bytes())
-    assert find(tmp_path / "exp" / "tiny").damaged == [
+    assert find(tmp_path / "first" / "tiny").damaged == [
         f"{copy}: the same run as {folder}, a copy by its place; not counted"
     ]
 
@@ -90,27 +72,29 @@ def test_a_copy_alone_counts(tmp_path: Path) -> None:
     folder.rename(folder.with_name("elsewhere"))
     runs = find(tmp_path)
     assert [one.folder.name for one in runs.pretrain] == ["elsewhere"] and not runs.damaged
-    shutil.move(tmp_path / "exp", tmp_path / "deep" / "er")
+    shutil.move(tmp_path / "first", tmp_path / "deep" / "er")
     assert [one.score for one in find(tmp_path).pretrain] == [4.0]
 
 
 # Damaged records
 
 
-def damage(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    path.write_bytes(
-        {"cut": content[: len(content) // 2], "emptied": b"", "zeros": bytes(len(content))}[how]
-    )
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "emptied": lambda _: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "no record": lambda _: b"[]",
+}
 
 
-@pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_record_fails_its_own_job_alone(tmp_path: Path, how: str) -> None:
     """A sweep is planned, and the job of that folder says what to remove."""
-    configs = [configuration(tmp_path, seed) for seed in (1, 2, 3)]
+    configs = [configuration(tmp_path, seed=seed) for seed in (1, 2, 3)]
     for config in configs[:2]:
         train(config)
-    damage(Path(configs[0].run_dir) / RUN_FILE, how)
+    record = Path(configs[0].run_dir) / RUN_FILE
+    record.write_bytes(DAMAGES[how](record.read_bytes()))
     states = [job_status(config, config.run_dir)[0] for config in configs]
     assert states == ["damaged", "complete", "new"]
     planned = [

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 from tests.runs.sentiment import TOKENIZER, write_sentiment
+from tests.test_trainers import BARE
 
 import clozelab
 from clozelab.optim.layers import levels_of
@@ -26,14 +27,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     """An encoder of two layers with dropout, and a sentiment task in SST-2's place."""
     root = tmp_path_factory.mktemp("recipes")
     write_sentiment(root / "data", train=8 * EPOCH, dev=16)
-    save_encoder(
-        root / "encoder",
-        TOKENIZER,
-        num_hidden_layers=2,
-        max_position_embeddings=32,
-        hidden_dropout_prob=0.1,
-        initializer_range=0.1,
-    )
+    shape = {"max_position_embeddings": 32, "hidden_dropout_prob": 0.1, "initializer_range": 0.1}
+    save_encoder(root / "encoder", TOKENIZER, **shape)
     return root
 
 
@@ -114,24 +109,15 @@ def test_fresh_layers_that_are_frozen_are_refused(finetune: Callable[..., Path])
 @pytest.mark.slow
 def test_what_waits_is_left_alone_by_two_processes(world: Path, tmp_path: Path) -> None:
     """The embeddings would be trained from step 18 of 16 on."""
-    module, data, _ = clozelab.compose(
-        "finetune",
-        ["task=sst2", "optimizer.layer_decay=0.8", "optimizer.weight_decay=0.1"],
-        data_dir=str(world / "data"),
-        cache_dir=str(world / "cache"),
-        runs_dir=str(tmp_path),
-        encoder=str(world / "encoder"),
-        row="mine",
-        global_batch_size=8,
-        epochs=2,
-        allow_validation_in_training=True,
-    )
+    words = ["task=sst2", "optimizer.layer_decay=0.8", "optimizer.weight_decay=0.1"]
+    places = {f"{name}_dir": str(world / name) for name in ("data", "cache")}
+    places |= {"runs_dir": str(tmp_path), "encoder": str(world / "encoder")}
+    settings: dict[str, Any] = {"row": "mine", "global_batch_size": 8, "epochs": 2}
+    settings |= {"allow_validation_in_training": True}
+    module, data, _ = clozelab.compose("finetune", words, **places, **settings)
     before = {key: value.clone() for key, value in module.state_dict().items()}
     trainer = Trainer(
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        logger=False,
+        **BARE,
         max_epochs=2,
         default_root_dir=tmp_path,
         callbacks=[GradualUnfreezing(interval_steps=6)],

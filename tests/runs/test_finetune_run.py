@@ -1,13 +1,10 @@
-"""Stage finetune from configuration to run folder: what it leaves, when it refuses, and that it
-repeats itself.
-"""
+"""Stage finetune, from configuration to run folder."""
 
 from __future__ import annotations
 
 import csv
 import json
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -18,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from tests import forked
+from tests.runs.records import predictions, record_of
+from tests.runs.records import read_json as read
 from tests.runs.sentiment import BAD, GOOD, TOKENIZER, write_sentiment
+from tests.runs.test_given_encoders import make_run
 from tests.runs.test_pretrain_run import stop_in
 from tests.screens import refuses
+from tests.training.test_checkpoint_io import flip
 
 from clozelab.corpus.generated import MANIFEST
 from clozelab.files.digests import file_sha256
@@ -56,40 +56,36 @@ RUN_FILES = {
     "errors.csv",
     "log.txt",
     "metrics.csv",
+    "model",
     "predictions.jsonl",
     "run.json",
     "scores.json",
 }
-RUN_FILES |= {"model"}
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """A folder with an encoder, a sentiment task in SST-2's place, and a question task in
-    SQuAD's.
-    """
+    """An encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
     root = tmp_path_factory.mktemp("world")
     write_sentiment(root / "data", train=160, dev=40)
     rng = np.random.default_rng(0)
     for name, count in (("train", 40), ("dev", 10)):
-        questions = []
-        for i in range(count):
-            word = str(rng.choice(GOOD))
-            answers = [{"text": word, "answer_start": 9}]
-            context = f"The film {word} the film"
-            questions.append(
-                {
-                    "context": context,
-                    "qas": [{"id": str(i), "question": "film", "answers": answers}],
-                }
-            )
-        squad = root / f"data/squad/{name}-v1.1.json"
-        squad.parent.mkdir(parents=True, exist_ok=True)
-        squad.write_text(
-            json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]})
-        )
+        words = [(str(rng.choice(GOOD)), True) for _ in range(count)]
+        write_questions(root / f"data/squad/{name}-v1.1.json", words)
     save_encoder(root / "encoder", TOKENIZER, **SHAPE)
     return root
+
+
+def write_questions(path: Path, words: list[tuple[str, bool]]) -> None:
+    """A question a word, which is its answer where it has one."""
+    paragraphs = []
+    for number, (word, has_answer) in enumerate(words):
+        answers = [{"text": word, "answer_start": 9}] * has_answer
+        asked = {"id": str(number), "question": "film", "answers": answers}
+        asked["is_impossible"] = not has_answer
+        paragraphs.append({"context": f"The film {word} the film", "qas": [asked]})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
 
 
 @pytest.fixture
@@ -109,9 +105,7 @@ def trained() -> dict[tuple[str, ...], Path]:
 def whole(
     finetune: Callable[..., Path], trained: dict[tuple[str, ...], Path]
 ) -> Callable[..., Path]:
-    """whole(*words) -> the folder of an undisturbed run: trained once for all tests here, which
-    only read it.
-    """
+    """whole(*words) -> the folder of an undisturbed run, trained once; tests only read it."""
 
     def run(*words: str) -> Path:
         if words not in trained:
@@ -121,20 +115,10 @@ def whole(
     return run
 
 
-def read(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text())
-
-
-def predictions(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-
-
 def losses(folder: Path) -> list[tuple[str, str, str]]:
     with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [
-        (row["step"], row["key"], row["value"]) for row in rows if "per_second" not in row["key"]
-    ]
+        rows = [row for row in csv.DictReader(file) if "per_second" not in row["key"]]
+    return [(row["step"], row["key"], row["value"]) for row in rows]
 
 
 def test_run_folder(whole: Any) -> None:
@@ -142,20 +126,13 @@ def test_run_folder(whole: Any) -> None:
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == RUN_FILES
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
-    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (
-        0.5,
-        False,
-        40,
-    )
+    assert (scores["majority_baseline"], scores["collapsed"]) == (0.5, False)
+    assert scores["num_examples"] == 40
     assert scores["baselines"]["bag of words"]["accuracy"] == 1.0  # a single word decides
     assert any(name.startswith("baselines/sst2-") for name in state["facts"]["cache"])
-    assert [entry["step"] for entry in scores["evaluations"]] == [10, 20, 30, 40]
-    assert (
-        scores["best_step"]
-        == max(
-            scores["evaluations"], key=lambda entry: (entry["validation/accuracy"], -entry["step"])
-        )["step"]
-    )
+    accuracies = {one["step"]: one["validation/accuracy"] for one in scores["evaluations"]}
+    assert list(accuracies) == [10, 20, 30, 40]
+    assert scores["best_step"] == max(accuracies, key=accuracies.__getitem__)  # the first of equals
     rows = predictions(folder)
     accuracy = np.mean([row["prediction"] == row["label"] for row in rows])
     assert accuracy == scores["scores"]["validation/accuracy"]
@@ -163,11 +140,8 @@ def test_run_folder(whole: Any) -> None:
     assert set(state["inputs"]) == {"encoder", "task_data", "task_files"}
     # what the encoder was trained on, not the task's 128
     assert state["facts"]["data"]["max_seq_length"] == 72
-    assert {key for _, key, _ in losses(folder)} == {
-        "train/loss",
-        "train/learning_rate",
-        "validation/accuracy",
-    }
+    keys = {key for _, key, _ in losses(folder)}
+    assert keys == {"train/loss", "train/learning_rate", "validation/accuracy"}
 
 
 def test_complete_run_is_skipped(
@@ -186,41 +160,33 @@ def test_complete_run_is_skipped(
 def test_what_other_code_has_put_into_the_cache_is_not_taken(
     finetune: Any, monkeypatch: pytest.MonkeyPatch, module: str, is_taken: bool
 ) -> None:
-    """A run says by which code it was made; sequences that other code has made would make that
-    untrue.
-    """
+    """A run says which code made it; sequences of other code would make that untrue."""
 
     def used(name: str) -> set[str]:
         monkeypatch.setattr(cache, "_used", set())  # of this process, which is one run otherwise
         return set(read(finetune("epochs=0.2", name=name), "run.json")["facts"]["cache"])
 
-    before, changed = (
-        used("a"),
-        code_of_results() | {module: ("other", code_of_results()[module][1])},
-    )
+    before, known = used("a"), code_of_results()
+    changed = known | {module: ("other", known[module][1])}
     monkeypatch.setattr(code, "code_of_results", lambda: changed)
     after = used("b")
     assert after
     assert after == before if is_taken else not after & before
 
 
-def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any, whole: Any) -> None:
-    first, again, other = whole(), finetune(name="b"), finetune("seed=2", name="c")
-    assert losses(first) == losses(again)
-    assert predictions(first) == predictions(again)
-    assert losses(first) != losses(other)
-
-
-def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(
-    finetune: Any,
-) -> None:
-    """One encoder throughout: what differs is what is drawn. A seed drawn alike for all would hide
-    in every mean.
+def test_what_is_drawn_is_of_both_seeds_and_of_no_row(finetune: Any) -> None:
+    """One encoder throughout. Fine-tuning seeds are nested in pre-training seeds, and rows are
+    paired: a seed drawn alike for all would hide in every mean.
     """
-    first = finetune("pretrain_seed=1", "epochs=0.5", name="a")
-    other_row = finetune("pretrain_seed=1", "row=another", "epochs=0.5", name="b")
-    assert losses(first) == losses(other_row)
-    assert losses(first) != losses(finetune("pretrain_seed=2", "epochs=0.5", name="c"))
+
+    def drawn(*words: str) -> tuple[Any, Any]:
+        run = finetune("epochs=0.5", *words, name="-".join(words).replace("=", "-"))
+        return losses(run), predictions(run)
+
+    first = drawn("row=one")
+    assert drawn("row=another") == first, "to the bit"
+    for other in ("seed=2", "pretrain_seed=2"):
+        assert drawn("row=one", other)[0] != first[0]
 
 
 def counted(patch: pytest.MonkeyPatch) -> list[int]:
@@ -237,14 +203,9 @@ def counted(patch: pytest.MonkeyPatch) -> list[int]:
 
 def everything(folder: Path) -> list[Any]:
     """All that a run leaves and that may not depend on how often it was stopped."""
-    answers = sorted(path for path in folder.glob("*predictions*.json*"))
+    answers = [path.read_bytes() for path in sorted(folder.glob("*predictions*.json*"))]
     tokens = read(folder, "run.json")["facts"]["tokens"]
-    return [
-        losses(folder),
-        read(folder, "scores.json"),
-        tokens,
-        *(path.read_bytes() for path in answers),
-    ]
+    return [losses(folder), read(folder, "scores.json"), tokens, answers]
 
 
 @pytest.mark.parametrize(
@@ -261,9 +222,7 @@ def everything(folder: Path) -> list[Any]:
 def test_stopped_run_goes_on_where_it_was(
     finetune: Any, whole: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made
-    twice.
-    """
+    """Evaluations lie behind steps 10, 20, 30 and 40: none may be lost or made twice."""
     undisturbed = whole(*words)
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
@@ -317,9 +276,8 @@ def test_random_initialisation_ignores_the_weights(
 ) -> None:
     save_encoder(tmp_path / "other", TOKENIZER, seed=5, **SHAPE)
     first = finetune("initialisation=random", "epochs=0.2", name="a")
-    second = finetune(
-        "initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b"
-    )
+    other = f"encoder={tmp_path / 'other'}"
+    second = finetune("initialisation=random", "epochs=0.2", other, name="b")
     loaded = finetune("epochs=0.2", name="c")
     assert predictions(first) == predictions(second)
     assert predictions(first) != predictions(loaded)
@@ -328,9 +286,8 @@ def test_random_initialisation_ignores_the_weights(
 def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
     transformers = pytest.importorskip("transformers")
     folder = whole()
-    assert read(folder, "run.json")["facts"]["model"] == inputs.encoder_fingerprint(
-        folder / "model"
-    )
+    model = folder / "model"
+    assert read(folder, "run.json")["facts"]["model"] == inputs.encoder_fingerprint(model)
     # what a pack takes
     assert not [path for path in run_files(folder, left_out=()) if "model" in path.parts]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
@@ -347,9 +304,7 @@ def test_saved_model_predicts_the_same_in_transformers(whole: Any) -> None:
 def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
     finetune: Any, save_encoder: Any, tmp_path: Path
 ) -> None:
-    """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without
-    a warning.
-    """
+    """Theirs would pool [CLS], which sees only itself: 50.5 % there, 88.4 % here, no warning."""
     transformers = pytest.importorskip("transformers")
     save_encoder(tmp_path / "ltr", TOKENIZER, is_causal=True, **SHAPE)
     folder = finetune(f"encoder={tmp_path / 'ltr'}")
@@ -391,19 +346,13 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
         (["+task.data.max_length=3"], r"task\.data\.max_length"),
         (["task.metric=validation/f1"], r"is not a score of this task; it has validation/accuracy"),
         (["+schedule.total_steps=3"], r"schedule\.total_steps: the stage sets this itself"),
-        (
-            ["+task.module.bilstm_layers=3"],
-            r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'",
-        ),
+        (["+task.module.bilstm_layers=3"], r"bilstm_layers.*did you mean 'bilstm_num_layers'"),
         (["task=squad_v1", "predict_test=true"], "'squad_v1' has no test files to predict"),
         (["head=crf"], "choose one of linear, bilstm"),
         (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
         (["trainer.precision=bf16-true"], "bf16-true is for pre-training.*choose bf16-mixed"),
-        (
-            ["+trainer.lightning.limit_val_batches=1"],
-            "gives no score: .* with stop_after_step= below its",
-        ),
-        (["debug=overfit"], "gives no score: .* with stop_after_step= below its"),
+        (["+trainer.lightning.limit_val_batches=1"], "gives no score: .* with stop_after_step="),
+        (["debug=overfit"], "gives no score: .* with stop_after_step="),
     ],
 )
 def test_bad_input_is_a_clear_error(
@@ -416,23 +365,15 @@ def test_bad_input_is_a_clear_error(
 
 
 def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
-    words = [*GOOD, *BAD]
     path = world / "data/glue/SST-2/test.tsv"
-    path.write_text(
-        "index\tsentence\n" + "".join(f"{i}\tthe film {word}\n" for i, word in enumerate(words))
-    )
+    texts = [f"{i}\tthe film {word}\n" for i, word in enumerate([*GOOD, *BAD])]
+    path.write_text("index\tsentence\n" + "".join(texts))
     folder = finetune("predict_test=true")
-    lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
-    assert lines == [
-        "index\tprediction",
-        *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words)),
-    ]
-    assert set(read(folder, "run.json")["inputs"]) == {
-        "encoder",
-        "task_data",
-        "task_files",
-        "test_data",
-    }
+    lines = (folder / "test_predictions/SST-2.tsv").read_text().split()
+    assert lines[::2] == ["index", *"012345"]
+    assert lines[1::2] == ["prediction", *"111000"]
+    inputs_read = {"encoder", "task_data", "task_files", "test_data"}
+    assert set(read(folder, "run.json")["inputs"]) == inputs_read
     path.write_text("index\tsentence\n0\tthe film\n")
     with refuses("holds a run (complete) of another configuration: input", RunConflictError):
         finetune("predict_test=true")
@@ -457,16 +398,13 @@ def test_a_run_begun_without_best_weights_keeps_no_model_later(
 
 
 def test_questions(finetune: Any, world: Path) -> None:
-    """Also those of a test file without answers; the validation file gives the very answers that
-    were scored.
-    """
+    """Also of a file without answers; the validation file gives the answers that were scored."""
     qas = [{"id": f"q{i}", "question": "film"} for i in range(3)]
     content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
     (world / "data/squad/test.json").write_text(json.dumps(content))
     words = ["task=squad_v1", "epochs=16", "evaluations_per_epoch=1", "predict_test=true"]
-    folder = finetune(
-        *words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}"
-    )
+    files = "{test: squad/test.json, again: squad/dev-v1.1.json}"
+    folder = finetune(*words, f"+task.data.test_files={files}")
     scores = read(folder, "scores.json")
     assert scores["metric"] == "validation/f1"
     assert scores["scores"]["validation/f1"] > 90
@@ -475,39 +413,25 @@ def test_questions(finetune: Any, world: Path) -> None:
     assert set(read(folder, "nbest_predictions.json")) == numbers
     assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
-    assert {path.name for path in (folder / "test_predictions").iterdir()} == {
-        "test.json",
-        "again.json",
-    }
+    written = sorted(path.name for path in (folder / "test_predictions").iterdir())
+    assert written == ["again.json", "test.json"]
 
 
 def test_questions_without_answer(finetune: Any, world: Path) -> None:
     """A question about a dull film has no answer; the run says so, and keeps the odds."""
     for name, count in (("train", 96), ("dev", 24)):
-        paragraphs = []
-        for i in range(count):
-            word, answers = (GOOD if i % 3 else BAD)[i % 2], []
-            if i % 3:
-                answers = [{"text": word, "answer_start": 9}]
-            qas = [
-                {"id": str(i), "question": "film", "answers": answers, "is_impossible": not answers}
-            ]
-            paragraphs.append({"context": f"The film {word} the film", "qas": qas})
-        content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
-        (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
+        words = [((GOOD if i % 3 else BAD)[i % 2], i % 3 > 0) for i in range(count)]
+        write_questions(world / f"data/squad/{name}-v2.0.json", words)
     overrides = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
-    folder = finetune(
-        *overrides, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}"
-    )
-    assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
-    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(
-        read(folder, "null_odds.json")
-    )
+    files = "+task.data.test_files={again: squad/dev-v2.0.json}"
+    folder = finetune(*overrides, "predict_test=true", files)
+    texts, odds = read(folder, "predictions.json"), read(folder, "null_odds.json")
+    assert read(folder, "test_predictions/again.json") == texts
+    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(odds)
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/f1"] > 90
     assert scores["scores"]["validation/NoAns_f1"] > 90
     assert scores["majority_baseline"] == pytest.approx(100 / 3)
-    texts, odds = read(folder, "predictions.json"), read(folder, "null_odds.json")
     threshold = scores["scores"]["validation/threshold"]
     assert all((texts[key] == "") == (odds[key] > threshold) for key in texts)
     assert len(texts) == 24 == len(read(folder, "nbest_predictions.json"))
@@ -518,10 +442,7 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
 
 def test_damaged_encoder_claims_no_folder(finetune: Any, world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "encoder", tmp_path / "flipped")
-    path = tmp_path / "flipped/model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
+    flip(tmp_path / "flipped/model.safetensors", -5)
     with refuses("is damaged: its sha256 is not the one in checksums.json; copy"):
         finetune(f"encoder={tmp_path / 'flipped'}")
     assert not (tmp_path / "run").exists()
@@ -532,11 +453,9 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
     checksum = file_sha256(world / "data/glue/SST-2/dev.tsv")
     manifest = world / "data" / MANIFEST
     try:
-        manifest.write_text(
-            json.dumps(
-                {"generator": "microworld", "sha256": {"dev.tsv": checksum}, "known_loss": []}
-            )
-        )
+        sha256 = {"dev.tsv": checksum}
+        generated = {"generator": "microworld", "sha256": sha256, "known_loss": []}
+        manifest.write_text(json.dumps(generated))
         assert read(finetune("epochs=0.2", name="b"), "scores.json")["synthetic"] == "microworld"
     finally:
         manifest.unlink()
@@ -546,51 +465,16 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
 def test_two_processes_equal_one(
     finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None
 ) -> None:
-    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is
-    scored once.
-
-    Also where one process goes on, between two log points, with what two have begun.
-    """
+    """gloo, no dropout, uneven batches: the same losses, also where one process goes on."""
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
-    overrides = [
-        f"encoder={tmp_path / 'encoder'}",
-        "row=x",
-        "global_batch_size=9",
-        "epochs=1",
-        "trainer.threads=1",
-    ]
+    overrides = ["row=x", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
+    overrides.append(f"encoder={tmp_path / 'encoder'}")
     single = finetune(*overrides, name="one")
-    settings = yaml.safe_load((single / "config.yaml").read_text())
-    paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]
-    hardware = [
-        "trainer=ddp",
-        "trainer.accelerator=cpu",
-        "trainer.precision=32-true",
-        "trainer.log_interval_steps=4",
-        "allow_validation_in_training=true",
-    ]
-    done = forked.run(
-        [
-            sys.executable,
-            "-m",
-            "clozelab",
-            "finetune",
-            "task=sst2",
-            *overrides,
-            *paths,
-            *hardware,
-            "evaluations_per_epoch=2",
-            "learning_rate=1e-2",
-            "trainer.progress_bar=false",
-            f"run_dir={tmp_path / 'two'}",
-            f"stop_after_step={stop or 'null'}",
-        ],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    # The same command, of two processes.
+    words = [word for word in record_of(single).words if not word.startswith("run_dir=")]
+    words += ["trainer=ddp", "trainer.accelerator=cpu", f"run_dir={tmp_path / 'two'}"]
+    command = [sys.executable, "-m", "clozelab", *words, f"stop_after_step={stop or 'null'}"]
+    done = forked.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == (143 if stop else 0), done.stderr
     if stop:
         finetune(*overrides, name="two")
@@ -603,29 +487,18 @@ def test_two_processes_equal_one(
 
 
 def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
-    """The word that decides stands behind the first row: a model of whole texts learns it, one of
-    beginnings cannot.
-    """
+    """The word that decides stands behind the first row, where truncation never looks."""
     rng = np.random.default_rng(1)
     for name, count in (("long-train", 160), ("long-dev", 40)):
         rows = []
         for i in range(count):
             beginning = "the film " * int(rng.integers(12, 20))
             rows.append(f"{beginning}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}")
-        (world / f"data/glue/SST-2/{name}.tsv").write_text(
-            "sentence\tlabel\n" + "\n".join(rows) + "\n"
-        )
-    files = [
-        "task.data.train_file=glue/SST-2/long-train.tsv",
-        "task.data.validation_file=glue/SST-2/long-dev.tsv",
-    ]
-    overrides = [
-        *files,
-        "task.data.max_seq_length=16",
-        "evaluations_per_epoch=1",
-        "epochs=4",
-        "learning_rate=1e-2",
-    ]
+        text = "sentence\tlabel\n" + "\n".join(rows) + "\n"
+        (world / f"data/glue/SST-2/{name}.tsv").write_text(text)
+    overrides = ["evaluations_per_epoch=1", "epochs=4", "task.data.max_seq_length=16"]
+    overrides.append("task.data.train_file=glue/SST-2/long-train.tsv")
+    overrides.append("task.data.validation_file=glue/SST-2/long-dev.tsv")
     overlapping = ["long_documents=windows", "window_stride=10", "window_pooling=max"]
     words = [f"task.data.{setting}" for setting in overlapping]
     windows = finetune(*overrides, *words, name="windows")
@@ -636,27 +509,20 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
     truncated = finetune(*overrides, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
-    assert (
-        read(truncated, "run.json")["facts"]["data"]["validation_counts"]["truncated_sequences"]
-        == 40
-    )
+    facts = read(truncated, "run.json")["facts"]["data"]
+    assert facts["validation_counts"]["truncated_sequences"] == 40
 
 
 def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task's files come from the hub and not from data_dir; the revision is part of what the
-    run is.
-    """
+    """Its files come from the hub, not from data_dir; the revision is part of what a run is."""
 
     import datasets  # seconds that no other test here needs
 
     def as_dataset(split: str) -> Any:
-        count = {"train": 32, "validation": 12, "test": 3}[split]
-        label = -1 if split == "test" else 1
-        rows = [
-            {"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i}
-            for i in range(count)
-        ]
-        return datasets.Dataset.from_list(rows)
+        count, label = {"train": (32, 1), "validation": (12, 1), "test": (3, -1)}[split]
+        columns = {"sentence": [f"the film {GOOD[i % 3]}" for i in range(count)]}
+        columns |= {"label": [label * (i % 2) for i in range(count)], "idx": list(range(count))}
+        return datasets.Dataset.from_dict(columns)
 
     def load(name: str, config: str, *, revision: str) -> Any:
         assert (name, config) == ("nyu-mll/glue", "sst2")
@@ -677,13 +543,6 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
         finetune("hub=true", "task.hub.revision=null", name="moving")
 
 
-def begun(folder: Path, scale: str) -> Path:
-    """A folder with the record of a pre-training at a scale."""
-    folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps({"stage": "pretrain", "scale": scale}))
-    return folder
-
-
 def test_the_log_says_the_recipe_and_why(
     finetune: Callable[..., Path], world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -694,8 +553,7 @@ def test_the_log_says_the_recipe_and_why(
     assert "learning rate 5e-05, " in log and "epochs=1 of batches of 8" in log
     assert "is a given encoder: learning_rate=0.001 epochs=2 global_batch_size=16 of" in log
     assert "steps are few at learning rate 5e-05: epochs=" in log
-    encoder = json.loads((run / "run.json").read_text())["facts"]["encoder"]
-    config = json.loads((world / "encoder/config.json").read_text())
+    encoder, config = record_of(run).facts["encoder"], read(world / "encoder", "config.json")
     assert encoder["scale"] == GIVEN
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         assert encoder[key] == config[key]
@@ -704,18 +562,16 @@ def test_the_log_says_the_recipe_and_why(
     assert scale_of_encoder(run / "model") == GIVEN
     # The same weights in the run that this scale has pre-trained: nothing to explain.
     caplog.clear()
-    own = begun(tmp_path / "own", "demo") / "encoder"
+    own = make_run(tmp_path / "own", "demo") / "encoder"
     own.symlink_to(world / "encoder")
     assert is_given(own, "demo")  # a link out of the run leads elsewhere
     own.unlink()
-    own.mkdir()
-    for path in (world / "encoder").iterdir():
-        (own / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(world / "encoder", own)
     finetune(*words, f"encoder={own}", name="second")
     assert "given encoder" not in caplog.text and "steps are few" not in caplog.text
     # Of another scale: which one is said.
     caplog.clear()
-    begun(tmp_path / "own", "laptop")
+    make_run(tmp_path / "own", "laptop")
     finetune(*words, f"encoder={own}", name="third")
     assert "was pre-trained at scale=laptop: say that" in caplog.text
 
@@ -724,7 +580,7 @@ def test_a_task_that_is_named_anew_has_its_own_title(finetune: Callable[..., Pat
     """It began with SST-2's file; `task.title=` has the last word."""
     for more, title in (((), "mine"), (("task.title=Ours",), "Ours")):
         run_dir = finetune("task.name=mine", "epochs=0.2", *more, name=f"titled-{title}")
-        assert json.loads((run_dir / "scores.json").read_text())["title"] == title
+        assert read(run_dir, "scores.json")["title"] == title
 
 
 def test_a_divergence_names_the_rate_that_was_in_force(finetune: Callable[..., Path]) -> None:

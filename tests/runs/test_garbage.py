@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runs.records import edit
 from tests.screens import shows
 
 from clozelab.runs.find import find
@@ -30,9 +32,7 @@ def age(path: Path, seconds: float = 30 * 86_400) -> None:
 
 @pytest.fixture
 def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple[Path, Path]:
-    """(runs_dir, cache_dir): complete runs, unfinished ones, leftovers, used and unused cache
-    entries, all old.
-    """
+    """(runs_dir, cache_dir): runs of all states, leftovers, used and unused entries, all old."""
     scale = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     writers.pretrain(scale, "mlm", 9, status="interrupted")
@@ -42,29 +42,20 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
         (run / "checkpoints/last.ckpt").write_bytes(b"x" * 1000)
         (run / "encoder").mkdir()
         (run / "encoder/config.json").write_text("{}")
-        state = json.loads((run / "run.json").read_text())
-        state["inputs"] = {"corpus": CORPUS}
-        (run / "run.json").write_text(json.dumps(state))
-    for run in (scale / "finetune").rglob("run.json"):
-        state = json.loads(run.read_text())
-        state["facts"] = {"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]}
-        run.write_text(json.dumps(state))
+        edit(run / "run.json", inputs={"corpus": CORPUS})
+    for record in (scale / "finetune").rglob("run.json"):
+        edit(record, facts={"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]})
     (scale / "pretrain/ltr/seed-1/.run.json.77.tmp").write_text("{")
     (scale / "pretrain/ltr/seed-2/.encoder.abcd").mkdir()
     cache = tmp_path / "cache"
     for name, fingerprint in (("used", CORPUS), ("unused", "d" * 64)):
         (cache / "corpora" / f"text-{name}").mkdir(parents=True)
-        (cache / "corpora" / f"text-{name}/manifest.json").write_text(
-            json.dumps({"fingerprint": fingerprint})
-        )
+        manifest = cache / "corpora" / f"text-{name}/manifest.json"
+        manifest.write_text(json.dumps({"fingerprint": fingerprint}))
         (cache / "corpora" / f".text-{name}.lock").touch()
-    entries = (
-        "tasks/mrpc-used",
-        "tasks/mrpc-unused",
-        "tasks/.mrpc-half-x1",
-        "corpora/.text-half.tmp",
-    )
-    for name in (*entries, "baselines/mrpc-used", "baselines/mrpc-unused"):
+    entries = ["tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1"]
+    entries += ["corpora/.text-half.tmp", "baselines/mrpc-used", "baselines/mrpc-unused"]
+    for name in entries:
         (cache / name).mkdir(parents=True)
         (cache / name / "meta.json").write_text("{}")
     age(tmp_path)
@@ -83,85 +74,65 @@ def listed(
 
 
 DEMO = "runs/table5_pretraining_tasks/demo"
-EXPECTED = {
-    f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
-    f"{DEMO}/pretrain/mlm/seed-2/checkpoints",
-    f"{DEMO}/pretrain/mlm_nsp/seed-1/checkpoints",
-    f"{DEMO}/pretrain/mlm_nsp/seed-2/checkpoints",
-    f"{DEMO}/pretrain/ltr/seed-1/checkpoints",
-    f"{DEMO}/pretrain/ltr/seed-2/checkpoints",
+CHECKPOINTS = set()
+for arm, seed in product(("mlm", "mlm_nsp", "ltr"), (1, 2)):
+    CHECKPOINTS.add(f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints")
+LEFTOVERS = {
     f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
     f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
-    "cache/corpora/text-unused",
     "cache/corpora/.text-half.tmp",
-    "cache/tasks/mrpc-unused",
-    "cache/baselines/mrpc-unused",
     "cache/tasks/.mrpc-half-x1",
 }
+UNUSED = {"cache/corpora/text-unused", "cache/tasks/mrpc-unused", "cache/baselines/mrpc-unused"}
+EXPECTED = CHECKPOINTS | LEFTOVERS | UNUSED
 
 
-def test_lists_and_deletes_nothing(
+def test_deletes_what_it_has_listed_and_no_result(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(world[0].parent.rglob("*"))
+    files = sorted(world[0].parent.rglob("*"))
     found, out = listed(world, capsys)
     assert found == EXPECTED
     shows(
         out,
         "checkpoints 1.0 kB the run is complete",
-        "checkpoints 1.0 kB the run is complete",
         "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
         "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
     )
-    assert sorted(world[0].parent.rglob("*")) == before
+    assert sorted(world[0].parent.rglob("*")) == files, "nothing is deleted unasked"
 
-
-def test_deletes_what_it_lists_and_no_result(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = {(one.place, one.status, one.score) for one in find(world[0]).records}
+    results = {(one.place, one.status, one.score) for one in find(world[0]).records}
     _, out = listed(world, capsys, "--delete")
-    shows(
-        out,
-        "checkpoints 1.0 kB the run is complete",
-        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
-        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
-        "deleted 13, 6.1 kB",
-    )
+    shows(out, "deleted 13, 6.1 kB")
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
-    assert {(one.place, one.status, one.score) for one in find(world[0]).records} == before
+    assert {(one.place, one.status, one.score) for one in find(world[0]).records} == results
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
-    assert (world[1] / "corpora/text-used/manifest.json").is_file() and (
-        world[1] / "tasks/mrpc-used"
-    ).is_dir()
-    assert listed(world, capsys) == (
-        set(),
-        "nothing to delete; what changed within the last hour is left alone\n",
-    )
+    assert (world[1] / "corpora/text-used/manifest.json").is_file()
+    assert (world[1] / "tasks/mrpc-used").is_dir()
+    nothing = "nothing to delete; what changed within the last hour is left alone\n"
+    assert listed(world, capsys) == (set(), nothing)
 
 
 def test_one_kind_alone_is_listed_where_it_is_asked_for(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, _ = listed(world, capsys, "what=leftovers")
-    assert found == {
-        f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
-        f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
-        "cache/corpora/.text-half.tmp",
-        "cache/tasks/.mrpc-half-x1",
-    }
+    assert found == LEFTOVERS
 
 
 def test_what_is_held_or_fresh_stays(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = world[0] / "table5_pretraining_tasks/demo/pretrain"
+    """Fresh is what has changed within the hour."""
+    runs = world[0].parent / DEMO / "pretrain/mlm"
     (world[1] / "tasks/mrpc-unused/new.npy").touch()
-    with (run / "mlm/seed-1/.lock").open("a") as lock:
+    (runs / "seed-2/metrics.csv").touch()
+    with (runs / "seed-1/.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found, _ = listed(world, capsys)
     assert found == EXPECTED - {
         f"{DEMO}/pretrain/mlm/seed-1/checkpoints",
+        f"{DEMO}/pretrain/mlm/seed-2/checkpoints",
         "cache/tasks/mrpc-unused",
     }
 
@@ -186,41 +157,23 @@ def test_what_a_preparation_fills_stays_with_its_lock(
     assert listed(world, capsys, "what=leftovers")[0] >= leftovers
 
 
-def test_what_changed_within_the_hour_stays(
-    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
-    (run / "metrics.csv").touch()
-    found, _ = listed(world, capsys)
-    assert found == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints"}
-
-
 def test_a_lock_taken_after_listing_is_respected(
-    world: tuple[Path, Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between looking and deleting, a run begins."""
     monkeypatch.setattr("clozelab.runs.find.holders", dict)
-    folder = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
+    folder = world[0].parent / DEMO / "pretrain/mlm/seed-1"
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
-    shows(
-        capsys.readouterr().out,
-        "checkpoints 1.0 kB the run is complete",
-        "6.0 kB 6 checkpoints: checkpoints of complete runs (their encoders stay)",
-        "87 bytes 3 cache: prepared corpora and tokenised tasks that none of",
-        "deleted 12, 5.1 kB",
-    )
+    shows(capsys.readouterr().out, "deleted 12, 5.1 kB")
     assert (folder / "checkpoints/last.ckpt").is_file()
 
 
 def test_runs_that_do_not_say_what_they_used_keep_their_task(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next((world[0] / "table5_pretraining_tasks/demo/finetune/mlm").rglob("run.json"))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"facts": {}}))
+    edit(next((world[0].parent / DEMO / "finetune/mlm").rglob("run.json")), facts={})
     assert listed(world, capsys)[0] == EXPECTED - {
         "cache/tasks/mrpc-unused",
         "cache/baselines/mrpc-unused",

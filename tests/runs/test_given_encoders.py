@@ -1,6 +1,4 @@
-"""An encoder that no run of a scale has pre-trained is fine-tuned by the task's own recipe; the
-scale's is for its own.
-"""
+"""A given encoder is fine-tuned by the task's own recipe; the scale's is for its own runs."""
 
 from __future__ import annotations
 
@@ -75,13 +73,27 @@ def test_a_damaged_record_says_nothing_of_an_encoder(damaged: str, tmp_path: Pat
     assert scale_of_encoder(folder) == GIVEN
 
 
-def test_a_given_encoder_takes_the_tasks_recipe(tmp_path: Path) -> None:
-    given = make_encoder(tmp_path / "given")
-    assert recipe(f"encoder={given}") == TASK
-    # What is said counts.
-    assert recipe(f"encoder={given}", "learning_rate=2e-4", "epochs=7") == [2e-4, 7, 32]
-    # Fresh weights of its shape, its floor, are trained alike.
-    assert recipe(f"encoder={given}", "initialisation=random") == TASK
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], TASK),
+        # What is said counts.
+        (["learning_rate=2e-4", "epochs=7"], [2e-4, 7, 32]),
+        # Fresh weights of its shape, its floor, are trained alike.
+        (["initialisation=random"], TASK),
+        # Few examples are gone through more often.
+        *(
+            ([f"max_train_examples={examples}"], [3e-5, epochs, 32])
+            for examples, epochs in ((10_000, 3), (1600, 3), (1000, 5), (500, 10), (16, 25))
+        ),
+        (["max_train_examples=500", "epochs=1"], [3e-5, 1, 32]),
+    ],
+    ids=str,
+)
+def test_a_given_encoder_takes_the_tasks_recipe(
+    words: list[str], expected: list[float], tmp_path: Path
+) -> None:
+    assert recipe(f"encoder={make_encoder(tmp_path / 'given')}", *words) == expected
 
 
 def test_a_folder_that_the_environment_names_is_read(
@@ -97,6 +109,7 @@ def test_a_folder_that_the_environment_names_is_read(
 
 def test_an_encoder_of_the_scale_keeps_the_scales_recipe(tmp_path: Path) -> None:
     runs = [f"runs_dir={tmp_path}", "encoder_arm=mlm"]
+    assert recipe(*runs, "max_train_examples=500") == OWN
     before = composed("finetune", ["scale=own", "task=sst2", *runs])
     folder = tmp_path / "adhoc/own/pretrain/mlm/seed-1"
     make_run(folder, "own")
@@ -133,9 +146,9 @@ def test_the_range_of_its_family(
     model_type: str, task: str, learning_rate: float, tmp_path: Path
 ) -> None:
     given = make_encoder(tmp_path / "given", model_type)
-    words = [f"encoder={given}", f"task={task}"]
-    assert composed("finetune", ["scale=own", *words]).get("learning_rate") == learning_rate
-    assert composed("finetune", ["scale=paper", *words]).get("learning_rate") == learning_rate
+    for scale in ("own", "paper"):
+        words = [f"scale={scale}", f"task={task}", f"encoder={given}"]
+        assert composed("finetune", words).get("learning_rate") == learning_rate
     # An encoder of the scale keeps what the scale, or else the task, says.
     own = make_encoder(make_run(tmp_path / "run", "paper") / "encoder", model_type)
     config = composed("finetune", ["scale=paper", f"task={task}", f"encoder={own}"])
@@ -148,17 +161,16 @@ def test_the_range_of_its_family(
         ("bert", {"hidden_size": 1024}, 3e-5),
         ("bert", {"hidden_size": 768}, 3e-5),
         ("bert", {"hidden_size": 512}, 6.8e-5),
-        ("bert", {"hidden_size": 384}, 1.2e-4),
         ("bert", {"hidden_size": 128}, 1e-3),
         ("distilbert", {"dim": 384}, 1.2e-4),
         # ELECTRA-Small: 3e-4 in its paper
         ("electra", {"hidden_size": 256}, 2.7e-4),
-        ("electra", {"hidden_size": 128}, 3e-4),
         ("clozelab_electra", {"hidden_size": 128}, 3e-4),
         # One width counts, the encoder's own.
         ("bert", {"hidden_size": 384, "d_model": 384}, 1.2e-4),
         ("roberta", {"hidden_size": 384}, 3e-5),
     ],
+    ids=str,
 )
 def test_a_narrow_encoder_bears_more(
     model_type: str, config: dict[str, int], learning_rate: float, tmp_path: Path
@@ -170,19 +182,6 @@ def test_a_narrow_encoder_bears_more(
 def test_so_does_a_small_encoder_as_google_released_it(tmp_path: Path) -> None:
     (tmp_path / "bert_config.json").write_text('{"hidden_size": 128}')
     assert recipe(f"encoder={tmp_path}") == [1e-3, *TASK[1:]]
-
-
-@pytest.mark.parametrize(
-    ("examples", "epochs"), [(10_000, 3), (1600, 3), (1000, 5), (500, 10), (16, 25)]
-)
-def test_few_examples_are_gone_through_more_often(
-    examples: int, epochs: int, tmp_path: Path
-) -> None:
-    given = make_encoder(tmp_path / "given")
-    few = f"max_train_examples={examples}"
-    assert recipe(f"encoder={given}", few) == [3e-5, epochs, 32]
-    assert recipe(f"encoder={given}", few, "epochs=1") == [3e-5, 1, 32]
-    assert recipe(few) == OWN
 
 
 def test_encoders_beside_a_given_one_are_trained_as_it_is(tmp_path: Path) -> None:
@@ -197,25 +196,28 @@ def test_encoders_beside_a_given_one_are_trained_as_it_is(tmp_path: Path) -> Non
     assert recipe(*few, f"encoder={of_run}") == TASK
 
 
-def test_a_given_encoder_is_trained_further_by_adamw_alone(tmp_path: Path) -> None:
-    keys = ("optimizer.learning_rate", "optimizer.matrix_learning_rate")
-
+@pytest.mark.parametrize(
+    ("optimizer", "of_scale", "of_given"),
+    [
+        ([], [1.5e-3, 0.01], [1e-4, None]),  # Muon with AdamW: given weights by AdamW alone
+        *((f"optimizer={name}".split(), [1.5e-3], [1e-4]) for name in ("adafactor", "lamb", "sgd")),
+    ],
+    ids=str,
+)
+def test_given_weights_are_trained_further_at_their_rate(
+    optimizer: list[str], of_scale: list[float], of_given: list[float | None], tmp_path: Path
+) -> None:
     def rates(*words: str) -> list[float]:
-        config = composed("pretrain", ["scale=own", "objective=mlm", *words])
-        return [config.get(key) for key in keys]
+        config = composed("pretrain", ["scale=own", "objective=mlm", *optimizer, *words])
+        keys = ("optimizer.learning_rate", "optimizer.matrix_learning_rate")
+        return [config.get(key) for key in keys[: len(of_scale)]]
 
-    assert rates() == [1.5e-3, 0.01]
-    assert rates(f"encoder={make_encoder(tmp_path / 'given')}") == [1e-4, None]
+    assert rates() == of_scale
+    given = f"encoder={make_encoder(tmp_path / 'given')}"
+    assert rates(given) == of_given
+    assert rates(given, "given_learning_rate=2e-5") == [2e-5, *of_given[1:]]
     own = make_encoder(make_run(tmp_path / "run", "own") / "encoder")
-    assert rates(f"encoder={own}") == [1.5e-3, 0.01]
-
-
-@pytest.mark.parametrize("optimizer", ["adafactor", "lamb", "sgd"])
-def test_every_optimizer_trains_given_weights_at_their_rate(optimizer: str, tmp_path: Path) -> None:
-    words = ["scale=own", "objective=mlm", f"optimizer={optimizer}"]
-    assert composed("pretrain", words).get("optimizer.learning_rate") == 1.5e-3
-    words += [f"encoder={make_encoder(tmp_path / 'given')}", "given_learning_rate=2e-5"]
-    assert composed("pretrain", words).get("optimizer.learning_rate") == 2e-5
+    assert rates(f"encoder={own}") == of_scale
 
 
 @pytest.mark.parametrize(

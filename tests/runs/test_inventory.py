@@ -1,18 +1,17 @@
-"""Every run folder as a record: what is damaged, killed or held by a process is told apart, without
-touching locks.
-"""
+"""Every run folder as a record: damaged, killed and held ones are told apart."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runs.records import edit, read_json
 from tests.screens import Screens, refuses, shows
 
 from clozelab.runs.cleanup import held
@@ -27,26 +26,22 @@ EXPERIMENT = "table5_pretraining_tasks"
 needs_locks = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux lists who holds a lock"
 )
-PHASES = [
-    {"seq_length": 32, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
-    {"seq_length": 64, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
-]
+PHASE = {"steps": 100, "global_batch_size": 10, "micro_batch_size": 10}
+PHASES = [PHASE | {"seq_length": 32}, PHASE | {"seq_length": 64}]
 
 
 @pytest.fixture
 def root(make_runs: Callable[..., Path], writers: Any) -> Path:
-    """runs_dir with finished runs, a failed one, a damaged one, and one whose record says that it
-    runs.
-    """
+    """runs_dir with finished runs, a failed, a damaged, and one that was running."""
     scale = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json").write_text('{"status": ')
     (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-2/run.json").write_text("{}")
     writers.pretrain(scale, "mlm", 9, status="running")
-    state = json.loads((scale / "pretrain/mlm/seed-9/run.json").read_text())
-    state["config"]["phases"] = PHASES
-    (scale / "pretrain/mlm/seed-9/run.json").write_text(json.dumps(state))
-    (scale / "pretrain/mlm/seed-9/.lock").touch()
+    folder = scale / "pretrain/mlm/seed-9"
+    config = read_json(folder, "run.json")["config"] | {"phases": PHASES}
+    edit(folder / "run.json", config=config)
+    (folder / ".lock").touch()
     return scale.parents[1]
 
 
@@ -64,6 +59,14 @@ def test_every_folder_is_there_with_its_status(root: Path) -> None:
     assert found["damaged"] == [f"finetune/mlm/pretrain-seed-1/mrpc/seed-{seed}" for seed in (1, 2)]
     assert found["killed"] == ["pretrain/mlm/seed-9"]
     assert len(found["complete"]) == 9 + 12 - 2
+    # A run of another machine is not called killed, nor is a folder without a record a run.
+    runs = root / EXPERIMENT / "demo/pretrain"
+    edit(runs / "mlm/seed-9/run.json", process={"pid": 1, "host": "elsewhere"})
+    (runs / "ltr/seed-9").mkdir()
+    (runs / "ltr/seed-9/config.yaml").write_text("seed: 9\n")
+    assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
+    (record,) = (one for one in find(root).records if one.folder == runs / "ltr/seed-9")
+    assert (record.status, record.problem) == ("damaged", "no run.json")
 
 
 @needs_locks
@@ -80,39 +83,16 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
         assert mine and holder(folder / ".lock") == os.getpid()
 
 
-@needs_locks
-def test_a_run_of_another_machine_is_not_called_killed(root: Path) -> None:
-    path = root / EXPERIMENT / "demo/pretrain/mlm/seed-9/run.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"process": {"pid": 1, "host": "elsewhere"}})
-    )
-    assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
-
-
-def test_a_folder_that_was_claimed_and_has_no_record(root: Path) -> None:
-    folder = root / EXPERIMENT / "demo/pretrain/ltr/seed-9"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("seed: 9\n")
-    record = next(one for one in find(root).records if one.folder == folder)
-    assert (record.status, record.problem) == ("damaged", "no run.json")
-
-
 def test_selection(root: Path) -> None:
     records = find(root).records
     chosen = select(records, EXPERIMENT, {"task": "mrpc", "name": "ltr,mlm_nsp", "seeds": "1/2"})
     assert [one.place.removeprefix(f"{EXPERIMENT}/demo/") for one in chosen] == [
         "finetune/ltr/pretrain-seed-1/mrpc/seed-2"
     ]
-    for experiment, filters, reason in (
-        (
-            None,
-            {"status": "faild"},
-            "status=faild: there is no such status; did you mean 'failed'?",
-        ),
-        ("table5_pretraining_task", {}, "no run of 'table5_pretraining_task' here; did you mean"),
-    ):
-        with refuses(reason):
-            select(records, experiment, filters)
+    with refuses("status=faild: there is no such status; did you mean 'failed'?"):
+        select(records, None, {"status": "faild"})
+    with refuses("no run of 'table5_pretraining_task' here; did you mean"):
+        select(records, "table5_pretraining_task", {})
 
 
 def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
@@ -133,13 +113,9 @@ def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
 
 def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     records = find(root).records
-    seeds = []
-    for first in (1, 2, 3):
-        for second in (1, 2, 3):
-            seeds.append(f"{first}/{second}")
-    jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [
-        JobName("ltr", "qnli", one) for one in seeds[:3]
-    ]
+    seeds = [f"{first}/{second}" for first, second in product("123", repeat=2)]
+    jobs = [JobName("ltr", "mrpc", one) for one in seeds]
+    jobs += [JobName("ltr", "qnli", one) for one in seeds[:3]]
     state = sweep_state("finetune", records, jobs)
     # Six folders of nine mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s.
     # Those of the row mlm are none of the jobs.
@@ -150,8 +126,7 @@ def test_time_left_counts_jobs_without_folders(root: Path) -> None:
 
 
 def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
-    path = root / EXPERIMENT / "demo/pretrain/ltr/seed-1/run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
+    edit(root / EXPERIMENT / "demo/pretrain/ltr/seed-1/run.json", seconds=1000.0)
     left = [JobName("ltr", "", str(seed)) for seed in (1, 2, 3, 4)]
     state = sweep_state("pretrain", [one for one in find(root).records if one.seeds in "12"], left)
     assert state.not_begun == 2 and state.seconds_left() == pytest.approx(2 * (1000.0 + 360.0) / 2)
@@ -160,26 +135,18 @@ def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
 @needs_locks
 def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_verb([f"runs_dir={root}"]) == 0
-    shows(
-        capsys.readouterr().out,
-        "ltr 1 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
-        "ltr 2 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
-        "ltr 3 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
-        "mlm 1 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
-        "mlm 2 complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01",
-    )
+    rest = "complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01"
+    shows(capsys.readouterr().out, *(f"{arm} {rest}" for arm in ("ltr 1", "ltr 3", "mlm 2")))
     assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and lines[1].startswith(
-        f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,"
-    )
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
+    # Filters that only together fit nothing.
+    runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
+    shows(capsys.readouterr().out, "none of the 23 runs has stage=pretrain and task=mrpc")
 
 
 def test_a_score_is_whole_in_80_columns(
-    tmp_path: Path,
-    writers: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, writers: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for seed in (1, 2):
@@ -219,10 +186,7 @@ def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str], screen: Scr
 
 @pytest.mark.parametrize("verb", [status_verb, runs_verb])
 def test_a_filter_that_nothing_fits_says_so(
-    root: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    verb: Callable[[list[str]], int],
+    root: Path, tmp_path: Path, capsys: Any, verb: Callable[[list[str]], int]
 ) -> None:
     assert verb([f"runs_dir={root}", "scale=laptop"]) == 0
     shows(capsys.readouterr().out, "none of the 23 runs has scale=laptop (there are demo)")
@@ -231,10 +195,3 @@ def test_a_filter_that_nothing_fits_says_so(
     (tmp_path / "empty").mkdir()
     assert verb([f"runs_dir={tmp_path / 'empty'}", "scale=demo"]) == 0
     shows(capsys.readouterr().out, "no runs in" if verb is status_verb else "0 runs")
-
-
-def test_filters_that_only_together_fit_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
-    shows(capsys.readouterr().out, "none of the 23 runs has stage=pretrain and task=mrpc")

@@ -1,6 +1,4 @@
-"""A real training is killed with -9 twice and goes on: each tracker then holds what metrics.csv
-holds. W&B's files, TensorBoard's and Lightning's table are read back, per key and step.
-"""
+"""A training is killed twice and goes on: each tracker holds what metrics.csv holds."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ def kill_after(command: list[str], run_dir: Path, lines: int) -> None:
 def killed(
     workplace: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[list[str], Path, Path]]:
-    """A run that was killed before its first save, and again behind its second: its command, its
-    folder, and a copy of that.
-    """
+    """A run killed before its first save and behind its second: command, folder, a copy of it."""
     place = tmp_path_factory.mktemp("killed")
     run_dir = place / "run"
     words = command(workplace, run_dir, **SETTINGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import Trainer
 from sklearn import metrics as theirs
+from tests.runs.records import predictions, read_json, record_of
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.report.render import write_sweep_report
@@ -22,13 +22,18 @@ F1 = ("task.module.metrics=[f1,accuracy]", "task.metric=validation/f1")
 
 
 def rows(number: int, name: str) -> list[tuple[str, str]]:
-    return [
-        (f"the {WORDS[n % 4]} {name} {n}", "fraud" if n % 4 == 0 else "ok") for n in range(number)
-    ]
+    labels = ("fraud", "ok", "ok", "ok")
+    return [(f"the {WORDS[n % 4]} {name} {n}", labels[n % 4]) for n in range(number)]
 
 
 def write(path: Path, content: list[tuple[str, str]]) -> None:
     path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in content))
+
+
+def data_of(validation_file: str) -> dict[str, str]:
+    """Settings of a task of such files, in the place of SST-2's."""
+    files = {"train_file": "train.tsv", "validation_file": validation_file}
+    return files | {"text_columns": "[text]", "labels": "null", "test_id_column": "null"}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
 @pytest.fixture
 def train(finetune: Callable[..., Path]) -> Callable[..., Path]:
     def run(validation: str, *words: str, name: str = "run") -> Path:
-        task = {
-            "train_file": "train.tsv",
-            "validation_file": validation,
-            "text_columns": "[text]",
-            "labels": "null",
-            "test_id_column": "null",
-        }
-        settings = [f"task.data.{key}={value}" for key, value in task.items()]
+        settings = [f"task.data.{key}={value}" for key, value in data_of(validation).items()]
         checked = ["row=mine", "epochs=2", "allow_validation_in_training=false"]
         return finetune("task=sst2", *settings, *checked, *words, name=name)
 
@@ -61,9 +59,8 @@ def train(finetune: Callable[..., Path]) -> Callable[..., Path]:
 
 
 def answers(run: Path) -> tuple[list[str], list[str]]:
-    lines = (run / "predictions.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record["label"] for record in records], [record["prediction"] for record in records]
+    rows = predictions(run)
+    return [row["label"] for row in rows], [row["prediction"] for row in rows]
 
 
 def test_an_f1_says_of_which_class(
@@ -73,12 +70,11 @@ def test_an_f1_says_of_which_class(
     for name in ("fraud", "ok"):
         run = train("dev.tsv", *F1, f"task.data.positive_label={name}", name=name)
         expected = theirs.f1_score(*answers(run), pos_label=name)
-        record = json.loads((run / "run.json").read_text())
-        score = record["scores"]["validation/f1"]
-        assert score["positive_label"] == name and score["value"] == pytest.approx(100 * expected)
-        assert record["scores"]["validation/accuracy"]["positive_label"] is None
-        config = json.loads((run / "model/config.json").read_text())
-        assert config["clozelab"]["positive_label"] == name
+        scores = record_of(run).scores
+        score = scores["validation/f1"]
+        assert score.positive_label == name and score.value == pytest.approx(100 * expected)
+        assert scores["validation/accuracy"].positive_label is None
+        assert read_json(run, "model/config.json")["clozelab"]["positive_label"] == name
         assert f"f1 of {name}" in caplog.text
     report = write_sweep_report(tmp_path / "fraud", tmp_path / "report")
     page = (report.folder / "report.html").read_text()
@@ -117,14 +113,11 @@ def test_an_f1_of_nobody_knows_which_class_is_refused(train: Callable[..., Path]
 def test_rows_in_both_files(
     train: Callable[..., Path], world: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(
-        ValueError, match=r"60 of 60 rows .* \(the first: line 2 is line 2 of training"
-    ):
+    with pytest.raises(ValueError, match=r"60 of 60 rows .* \(the first: line 2 is line 2 of"):
         train("train.tsv")
     run = train("train.tsv", "allow_validation_in_training=true", name="meant")
     assert "stand in the training" not in caplog.text
-    facts = json.loads((run / "run.json").read_text())["facts"]
-    assert facts["data"]["validation_in_training"] == 60
+    assert record_of(run).facts["data"]["validation_in_training"] == 60
     train("shared.tsv", name="warned")
     assert f"2 of 26 rows of {world / 'data/shared.tsv'} stand in the training" in caplog.text
     caplog.clear()
@@ -133,10 +126,7 @@ def test_rows_in_both_files(
 
 
 def test_a_run_survives_its_validation_file(
-    train: Callable[..., Path],
-    world: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    train: Any, world: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(world / "data/brief.tsv", rows(12, "cat"))
     fit = Trainer.fit
@@ -147,7 +137,7 @@ def test_a_run_survives_its_validation_file(
 
     monkeypatch.setattr(Trainer, "fit", fit_and_change)
     run = train("brief.tsv")
-    assert json.loads((run / "run.json").read_text())["status"] == "complete"
+    assert record_of(run).status == "complete"
     assert "errors.csv is not written" in caplog.text and not (run / "errors.csv").exists()
     assert (run / "classes.csv").is_file()
 
@@ -157,11 +147,10 @@ def test_one_file_alone(
 ) -> None:
     caplog.set_level(logging.INFO)
     run = train("null", "task.data.validation_fraction=0.2")
-    record = json.loads((run / "run.json").read_text())
-    data = record["facts"]["data"]
+    data = record_of(run).facts["data"]
     assert data["held_out"] == {"fraction": 0.2, "seed": 1}
-    config = json.loads((run / "model/config.json").read_text())
-    assert config["clozelab"]["held_out"] == {"validation_fraction": 0.2, "validation_seed": 1}
+    model = read_json(run, "model/config.json")["clozelab"]
+    assert model["held_out"] == {"validation_fraction": 0.2, "validation_seed": 1}
     assert (data["train_examples"], data["validation_examples"]) == (48, 12)
     assert sorted(answers(run)[0]) == ["fraud"] * 3 + ["ok"] * 9, "a fifth of each class"
     assert data["validation_in_training"] == 0
@@ -169,12 +158,9 @@ def test_one_file_alone(
     # all seeds of a table are scored on the same rows; another seed of the split is another run
     again = train("null", "task.data.validation_fraction=0.2", "seed=2", name="again")
     other = train("null", "task.data.validation_seed=2", name="other")
-    ids = []
-    for folder in (run, again, other):
-        lines = (folder / "predictions.jsonl").read_text().splitlines()
-        ids.append([json.loads(line)["id"] for line in lines])
-    assert ids[0] == ids[1] != ids[2]
-    inputs = [json.loads((folder / "run.json").read_text())["inputs"] for folder in (run, other)]
-    assert inputs[0]["task_files"] != inputs[1]["task_files"]
+    first, second, third = (predictions(folder) for folder in (run, again, other))
+    assert [row["id"] for row in first] == [row["id"] for row in second]
+    assert [row["id"] for row in first] != [row["id"] for row in third]
+    assert record_of(run).inputs["task_files"] != record_of(other).inputs["task_files"]
     page = write_sweep_report(run, tmp_path / "report").folder / "report.html"
     assert "12 examples, 20 % of the training file" in page.read_text()

@@ -1,7 +1,4 @@
-"""A score in points of which less is better, from where it is computed to the verdict on a claim.
-
-Nothing on the way may take it for a percentage, or for one of which more is better.
-"""
+"""A score in points of which less is better, from where it is computed to a verdict."""
 
 from __future__ import annotations
 
@@ -17,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import mean_absolute_error
+from tests.runs.records import edit, predictions, record_of
+from tests.runs.records import read_json as read
 
 from claims.analysis.contrasts import ContrastTerm, make_contrast
 from claims.analysis.schema import Scale
@@ -24,10 +23,10 @@ from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import judge
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.report.render import write_table
-from clozelab.results.experiment import load_experiment
+from clozelab.results.experiment import Experiment, load_experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
-from clozelab.runs.record import Record, Score, read_record, write_record
+from clozelab.runs.record import Record, Score, write_record
 
 WORDS = ("dull", "fair", "good", "great")
 TOKENIZER = WordPieceTokenizer(
@@ -77,10 +76,6 @@ def trained(finetune: Callable[..., Path], made: dict[str, Path], tmp_path: Path
     return Path(shutil.copytree(made["run"], tmp_path / "run"))
 
 
-def read(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text(encoding="utf-8"))
-
-
 def test_the_smallest_error_selects_the_checkpoint_and_is_recorded_as_it_is(trained: Path) -> None:
     scores = read(trained, "scores.json")
     errors = [evaluation[MAE] for evaluation in scores["evaluations"]]
@@ -90,10 +85,9 @@ def test_the_smallest_error_selects_the_checkpoint_and_is_recorded_as_it_is(trai
     assert scores["selection"].startswith("lowest ")
 
     # It is the error of the kept predictions, in stars.
-    rows = [json.loads(line) for line in (trained / "predictions.jsonl").read_text().splitlines()]
-    expected = mean_absolute_error(
-        [row["label"] for row in rows], [row["prediction"] for row in rows]
-    )
+    rows = predictions(trained)
+    labels, predicted = ([row[key] for row in rows] for key in ("label", "prediction"))
+    expected = mean_absolute_error(labels, predicted)
     recorded = read(trained, "run.json")["scores"]
     assert recorded[MAE]["value"] == pytest.approx(expected, abs=1e-5)
     assert (recorded[MAE]["unit"], recorded[MAE]["higher_is_better"]) == ("points", False)
@@ -102,12 +96,8 @@ def test_the_smallest_error_selects_the_checkpoint_and_is_recorded_as_it_is(trai
 
 
 def table_of(trained: Path, root: Path, claims: list[dict[str, Any]]) -> ResultTable:
-    """The table of two rows whose runs are copies of one, of which `close` has the smaller errors.
-
-    Three seeds each: 0.50, 0.51 and 0.52 against 0.80, 0.82 and 0.81.
-    """
-    record = read_record(trained)
-    assert record is not None
+    """Two rows of copies of one run, three seeds each; `close` has the smaller errors."""
+    record = record_of(trained)
     for row, errors in (("close", (0.50, 0.51, 0.52)), ("far", (0.80, 0.82, 0.81))):
         for seed, error in enumerate(errors, start=1):
             write_copy(record, root / "runs" / row / str(seed), row, seed, error)
@@ -139,15 +129,12 @@ def write_copy(record: Record, folder: Path, row: str, seed: int, error: float) 
     write_record(copy)
 
 
-def claim(direction: str, **more: Any) -> dict[str, Any]:
-    return {
-        "text": direction,
-        "compare": ["close", "far", "Stars"],
-        "direction": direction,
-    } | more
-
-
-CLAIMS = [claim("lower"), claim("higher"), claim("not_higher", points=0.1)]
+COMPARED = {"compare": ["close", "far", "Stars"]}
+CLAIMS = [
+    COMPARED | {"text": "lower", "direction": "lower"},
+    COMPARED | {"text": "higher", "direction": "higher"},
+    COMPARED | {"text": "not_higher", "direction": "not_higher", "points": 0.1},
+]
 
 
 def test_a_claim_and_a_report_are_about_points(
@@ -157,11 +144,8 @@ def test_a_claim_and_a_report_are_about_points(
     (column,) = table.with_results
     assert (column.scale, column.decimals) == (Scale("points", higher_is_better=False), 2)
     verdicts = {judgement.claim.direction: judgement.verdict for judgement in judge(table)}
-    assert verdicts == {
-        "lower": Verdict.HOLDS,
-        "higher": Verdict.CONTRADICTED,
-        "not_higher": Verdict.HOLDS,
-    }
+    assert verdicts["lower"] == verdicts["not_higher"] == Verdict.HOLDS
+    assert verdicts["higher"] == Verdict.CONTRADICTED
 
     report = write_table(table, tmp_path / "report", scale="demo")
     page = (report.folder / "report.md").read_text(encoding="utf-8")
@@ -182,8 +166,7 @@ def test_of_several_learning_rates_the_one_with_the_smallest_error_stands_in_the
     table = table_of(trained, tmp_path, CLAIMS)
     root = tmp_path / "runs"
     for seed in (1, 2, 3):
-        record = read_record(root / "close" / str(seed))
-        assert record is not None
+        record = record_of(root / "close" / str(seed))
         record.config["learning_rate"] = 5e-2
         write_copy(record, root / "close" / f"other-{seed}", "close", seed, 0.3)
     found = build_table(table.experiment, find(root))
@@ -205,15 +188,14 @@ def test_scores_in_two_units_are_not_subtracted(trained: Path, tmp_path: Path) -
 
 def test_what_paper_yaml_says_has_to_agree_with_the_runs(trained: Path, tmp_path: Path) -> None:
     table = table_of(trained, tmp_path, CLAIMS)
-    for unit, rises in (("points", False), ("percent", True)):
-        declared = {"unit": unit, "higher_is_better": rises}
-        column = table.experiment.columns[0].model_copy(update=declared)
-        experiment = table.experiment.model_copy(update={"columns": (column,)})
-        if unit == "points":
-            build_table(experiment, table.runs)
-            continue
-        with pytest.raises(ValueError, match="says percent, higher is better, and its runs have"):
-            build_table(experiment, table.runs)
+
+    def declared(**scale: object) -> Experiment:
+        column = table.experiment.columns[0].model_copy(update=scale)
+        return table.experiment.model_copy(update={"columns": (column,)})
+
+    build_table(declared(unit="points", higher_is_better=False), table.runs)
+    with pytest.raises(ValueError, match="says percent, higher is better, and its runs have"):
+        build_table(declared(unit="percent", higher_is_better=True), table.runs)
 
 
 def test_what_guessed_by_the_name_is_refused_or_has_no_unit(trained: Path) -> None:
@@ -221,9 +203,7 @@ def test_what_guessed_by_the_name_is_refused_or_has_no_unit(trained: Path) -> No
     guessed = read(trained, "run.json")
     error = guessed["scores"][MAE].pop("value")
     guessed["scores"][MAE] = {"unit": "percent", "factor": 100.0, "value": 100.0 * error}
-    (trained / "run.json").write_text(json.dumps(guessed))
-    record = read_record(trained)
-    assert record is not None
-    assert record.scores[MAE].unit == "unknown unit"
-    assert record.scores[MAE].higher_is_better is None
+    edit(trained / "run.json", scores=guessed["scores"])
+    score = record_of(trained).scores[MAE]
+    assert (score.unit, score.higher_is_better) == ("unknown unit", None)
     assert Score(unit="percent", higher_is_better=True).falls is False

@@ -1,10 +1,7 @@
-"""Runs with two models, with objectives in turn, and from given weights: the stage from overrides
-to run folder.
-"""
+"""Runs with two models, with objectives in turn, and from given weights."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -13,18 +10,21 @@ from typing import Any
 import pytest
 import torch
 from hydra.errors import InstantiationException, MissingConfigException
-from safetensors.torch import load_file
-from tests import forked
 from tests.composing import composed
+from tests.runs.records import read_json, record_of
 from tests.runs.test_pretrain_run import (
+    NO_DROPOUT,
+    assert_near,
+    assert_same_bits,
     command,
-    environment,
-    figures,
     overrides,
+    ranks,
     rows,
+    run_alone,
     run_here,
     state,
-    stop_in,
+    stop_and_go_on,
+    weights,
 )
 from tests.screens import refuses, shows
 
@@ -33,30 +33,10 @@ from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.outcome import same_fraction
-from clozelab.runs.record import read_record
 from clozelab.runs.reuse import is_done
-from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 RTD = {"objective": "rtd", "model.num_attention_heads": 4}
 ONE = "{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 8"
-
-
-def weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    found = {}
-    for name in ("encoder", "generator"):
-        if (run_dir / name).is_dir():
-            found |= {
-                f"{name} {key}": value
-                for key, value in load_file(run_dir / name / "model.safetensors").items()
-            }
-    return found
-
-
-def assert_same_bits(one: Path, other: Path) -> None:
-    assert rows(one) == rows(other)
-    mine, theirs = weights(one), weights(other)
-    assert mine.keys() == theirs.keys()
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 @pytest.fixture(scope="module")
@@ -73,34 +53,13 @@ def test_both_halves_are_kept_and_reported(rtd_run: Path) -> None:
         generator.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight
     )
     last = {key: float(value) for _, key, value in rows(rtd_run)}
-    assert {
-        "validation/loss",
-        "validation/accuracy",
-        "validation/rtd_loss",
-        "validation/rtd_accuracy",
-    } <= last.keys()
+    scores = ("loss", "accuracy", "rtd_loss", "rtd_accuracy")
+    assert {f"validation/{name}" for name in scores} <= last.keys()
     replaced = last["validation/rtd_replaced"]
     assert 0 < replaced < 0.2
     assert last["validation/rtd_trivial_accuracy"] == pytest.approx(1 - replaced)
     total = last["train/mlm_loss"] + 50 * last["train/rtd_loss"]
     assert last["train/loss"] == pytest.approx(total, rel=1e-6)
-
-
-def stop_and_go_on(workplace: Path, folder: Path, step: int, **changes: object) -> None:
-    """A run that is stopped after a step, and the same command again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, folder, **changes)
-    run_here(workplace, folder, **changes)
-
-
-def test_stopped_run_of_two_models_goes_on_with_the_same_bits(
-    workplace: Path, rtd_run: Path, tmp_path: Path
-) -> None:
-    """Draws and dropout are functions of the step."""
-    stop_and_go_on(workplace, tmp_path / "run", 4, **RTD)
-    assert_same_bits(rtd_run, tmp_path / "run")
 
 
 def test_stopped_xlnet_goes_on_with_the_same_bits(workplace: Path, tmp_path: Path) -> None:
@@ -133,58 +92,33 @@ does not.
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """Both losses at every step, and both models: shared embeddings get the gradient of all ranks
-    and both passes.
-    """
+    """Both losses and both models: shared embeddings get the gradient of all ranks and passes."""
     (tmp_path / "driver.py").write_text(DRIVER)
-    changes = RTD | {"model.hidden_dropout_prob": 0, "model.attention_probs_dropout_prob": 0}
-    changes |= {
-        "position_growth": "none",
-        "phases": f"[{ONE.replace('micro_batch_size: 8', 'micro_batch_size: 3')}}}]",
-    }
-    for name, more in (("one", {}), ("two", {"trainer": strategy, "trainer.accelerator": "cpu"})):
-        words = command(workplace, tmp_path / name, **changes, **more)[3:]
-        driver = [sys.executable, str(tmp_path / "driver.py"), *words]
-        done = forked.run(driver, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-    one = figures(tmp_path / "one")
-    two = figures(tmp_path / "two")
-    assert one.keys() == two.keys()
-    for key, value in one.items():
-        assert two[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
-    mine, theirs = weights(tmp_path / "two"), weights(tmp_path / "one")
-    for name, value in theirs.items():
-        torch.testing.assert_close(mine[name], value, atol=1e-5, rtol=0)
+    phases = f"[{ONE.replace('micro_batch_size: 8', 'micro_batch_size: 3')}}}]"
+    changes = RTD | NO_DROPOUT | {"position_growth": "none", "phases": phases}
+    for name, more in (("one", {}), ("two", ranks(strategy))):
+        words = command(workplace, tmp_path / name, **more | changes)[3:]
+        run_alone([sys.executable, str(tmp_path / "driver.py"), *words])
+    assert_near(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.slow
 def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> None:
     """The first phase gives the second one's heads no gradient, and nobody waits for it."""
     phases = f"[{ONE}, objective: mlm}}, {ONE}, objective: mlm_nsp}}, {ONE}, objective: rtd}}]"
-    changes = RTD | {
-        "phases": phases,
-        "trainer": "ddp",
-        "trainer.accelerator": "cpu",
-        "position_growth": "none",
-    }
-    words = command(workplace, tmp_path / "run", **changes)
-    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert {key for step, key, _ in rows(tmp_path / "run") if step == 9} >= {
-        "train/mlm_loss",
-        "train/rtd_loss",
-    }
+    changes = RTD | ranks("ddp") | {"phases": phases, "position_growth": "none"}
+    run_alone(command(workplace, tmp_path / "run", **changes))
+    keys = {key for step, key, _ in rows(tmp_path / "run") if step == 9}
+    assert {"train/mlm_loss", "train/rtd_loss"} <= keys
 
 
 def test_a_named_objective_is_known_by_its_settings(
-    workplace: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phases = f"[{ONE}}}, {ONE}, objective: ltr}}]"
     changes = {"objective": "mlm", "phases": phases}
     run_here(workplace, tmp_path / "run", **changes)
-    record = read_record(tmp_path / "run")
+    record = record_of(tmp_path / "run")
     # The loss is the last phase's, which masks nothing and leaves nothing in place.
     assert "LeftToRight" in record.predicts
     assert same_fraction(record) == 0
@@ -205,43 +139,37 @@ def test_a_named_objective_is_known_by_its_settings(
 
 
 def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:
-    """Left to right, then masked: the first phase is that of a run with its objective alone, to the
-    last bit.
-    """
+    """The first phase is, to the last bit, that of a run with its objective alone."""
     both = f"[{ONE}, objective: ltr}}, {ONE}, objective: {{token: {{predict_prob: 0.4}}}}}}]"
-    run_here(
-        workplace,
-        tmp_path / "both",
-        objective="mlm",
-        phases=both,
-        **{"validation.interval_steps": 2},
-    )
-    found = [(step, key, value) for step, key, value in rows(tmp_path / "both")]
-    names = {}
-    for step, _, _ in found:
-        names[step] = {key for at, key, _ in found if at == step}
-    both = {"train/ltr_loss", "train/mlm_loss"}
-    assert both & names[4] == {"train/ltr_loss"}
-    assert both & names[5] == {"train/mlm_loss"}
-    made = json.loads((tmp_path / "both" / "encoder" / "config.json").read_text())
-    assert made["is_decoder"] is False
+    often = {"validation.interval_steps": 2}
+    run_here(workplace, tmp_path / "both", objective="mlm", phases=both, **often)
+    found = rows(tmp_path / "both")
+    losses = {(step, key) for step, key, _ in found if key in ("train/ltr_loss", "train/mlm_loss")}
+    ltr = {(step, "train/ltr_loss") for step in (1, 2, 3, 4)}
+    assert losses == ltr | {(step, "train/mlm_loss") for step in (5, 6, 7, 8)}
+    assert read_json(tmp_path / "both", "encoder/config.json")["is_decoder"] is False
     # Both have the same rates: warm-up and decay are over the whole run.
     alone = f"[{ONE}}}, {ONE}}}]"
-    run_here(
-        workplace,
-        tmp_path / "ltr",
-        objective="ltr",
-        phases=alone,
-        **{"validation.interval_steps": 2},
-    )
+    run_here(workplace, tmp_path / "ltr", objective="ltr", phases=alone, **often)
     first = [row for row in rows(tmp_path / "ltr") if row[0] <= 4]
     assert [row for row in found if row[0] <= 4] == first and len(first) > 20
-    made = json.loads((tmp_path / "ltr" / "encoder" / "config.json").read_text())
+    made = read_json(tmp_path / "ltr", "encoder/config.json")
     assert made["is_decoder"] is True, "an encoder remembers its mask"
-    predicted = {
-        name: state(tmp_path / name)["config"]["phases"][1]["objective"] for name in ("both", "ltr")
-    }
-    assert predicted == {"both": {"token": {"predict_prob": 0.4}}, "ltr": None}
+    for name, objective in (("both", {"token": {"predict_prob": 0.4}}), ("ltr", None)):
+        assert state(tmp_path / name)["config"]["phases"][1]["objective"] == objective
+
+
+SLOW_MEMBERS = (
+    ("mlm_sop", "albert"),
+    ("spans", "bert"),
+    ("mlm", "roberta"),
+    ("mlm_emd", "deberta"),
+    ("mlm", "neobert"),
+    ("mlm", "ultrabert"),
+    ("mpnet", "mpnet"),
+    ("ltr_rtl", "two_directions"),
+    ("hybrid", "bert"),
+)
 
 
 @pytest.mark.parametrize(
@@ -249,24 +177,16 @@ def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:
     [
         ("mlm", "ernie"),
         ("rtd_gdes", "deberta"),
-        pytest.param("mlm_sop", "albert", marks=pytest.mark.slow),
-        pytest.param("spans", "bert", marks=pytest.mark.slow),
-        pytest.param("mlm", "roberta", marks=pytest.mark.slow),
-        pytest.param("mlm_emd", "deberta", marks=pytest.mark.slow),
-        pytest.param("mlm", "neobert", marks=pytest.mark.slow),
-        pytest.param("mlm", "ultrabert", marks=pytest.mark.slow),
-        pytest.param("mpnet", "mpnet", marks=pytest.mark.slow),
-        pytest.param("ltr_rtl", "two_directions", marks=pytest.mark.slow),
-        pytest.param("hybrid", "bert", marks=pytest.mark.slow),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW_MEMBERS),
     ],
 )
 def test_members_go_on_with_the_same_bits(
     workplace: Path, tmp_path: Path, objective: str, architecture: str
 ) -> None:
-    """Stopped after step 3 of 4; layers that ALBERT shares are two.
+    """Stopped after step 3 of 4.
 
-    The fast two have what no other run here has: units of text, and a generator beside disentangled
-    attention. The slow ones are other encoders below the same loop.
+    The fast two have what no other run here has: units of text, and a generator. The slow ones are
+    other encoders below the same loop.
     """
     changes = {"objective": objective, "architecture": architecture, "phases": f"[{ONE}}}]"}
     changes |= {"model.num_hidden_layers": 2}
@@ -284,7 +204,7 @@ def test_members_go_on_with_the_same_bits(
     record = state(tmp_path / "run")
     assert ("units" in record["inputs"]) == (architecture == "ernie")
     model_type = {"deberta": "deberta-v2"}.get(architecture, architecture)
-    config = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    config = read_json(tmp_path / "run", "encoder/config.json")
     assert config["model_type"].removeprefix("clozelab_") == model_type
 
 
@@ -315,9 +235,7 @@ def test_units_of_every_phase_count(workplace: Path, tmp_path: Path) -> None:
 def test_going_on_from_given_weights(
     workplace: Path, rtd_run: Path, teacher: Path, tmp_path: Path
 ) -> None:
-    """A run of no rate leaves them as they were: encoder, heads and generator are all taken, and
-    recorded; positions that they have trained are not tiled where rows grow.
-    """
+    """A run of no rate leaves encoder, heads, generator and trained positions as they were."""
     phases = f"[{ONE}}}, {ONE.replace('16', '32')}}}]"
     still = {"optimizer.learning_rate": 0.0, "optimizer.weight_decay": 0.0, "phases": phases}
     still["position_growth"] = "tile"
@@ -327,7 +245,7 @@ def test_going_on_from_given_weights(
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     inputs = state(tmp_path / "on")["inputs"]
     assert inputs.keys() == {"corpus", "encoder", "generator"}
-    made = json.loads((tmp_path / "on" / "encoder" / "config.json").read_text())["clozelab"]
+    made = read_json(tmp_path / "on", "encoder/config.json")["clozelab"]
     assert made["trained_seq_lengths"] == [16, 32]
     # Another objective on the same encoder: its head is fresh, the encoder is not.
     run_here(workplace, tmp_path / "mlm", encoder=rtd_run / "encoder", objective="mlm", **still)
@@ -337,14 +255,9 @@ def test_going_on_from_given_weights(
     name = "embeddings.position_embeddings.weight"
     student = weights(tmp_path / "student")[f"encoder distilbert.{name}"]
     assert torch.equal(student, weights(teacher.parent)[f"encoder bert.{name}"])
+    still |= {"encoder": rtd_run / "encoder", "tokenizer.vocab_size": 140}
     with refuses("was trained with another vocabulary than the corpus is prepared"):
-        run_here(
-            workplace,
-            tmp_path / "no",
-            encoder=rtd_run / "encoder",
-            **still,
-            **{"tokenizer.vocab_size": 140},
-        )
+        run_here(workplace, tmp_path / "no", **still)
     assert not (tmp_path / "no").exists()
 
 
@@ -380,7 +293,7 @@ def test_a_stopped_distillation_goes_on_with_the_same_bits(
     losses = {f"validation/{name}_loss" for name in ("soft", "cosine", "hidden", "scores")}
     assert losses | {"validation/loss"} <= names and "validation/cosine_accuracy" not in names
     assert state(tmp_path / "run")["inputs"]["teacher"] == encoder_fingerprint(teacher)
-    made = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    made = read_json(tmp_path / "run", "encoder/config.json")
     assert (made["architectures"], made["n_layers"]) == (["DistilBertForMaskedLM"], 2)
 
 
@@ -392,9 +305,8 @@ def test_another_teacher_is_another_run(workplace: Path, teacher: Path, tmp_path
     before = state(tmp_path / "run")
     run_here(workplace, tmp_path / "run", **distilled(moved))
     assert state(tmp_path / "run")["fingerprint"] == before["fingerprint"]
-    run_here(
-        workplace, tmp_path / "other", objective="mlm", seed=2, **{"model.num_hidden_layers": 4}
-    )
+    deep = {"objective": "mlm", "model.num_hidden_layers": 4}
+    run_here(workplace, tmp_path / "other", seed=2, **deep)
     with refuses("holds a run (complete) of another configuration: input teacher"):
         run_here(workplace, tmp_path / "run", **distilled(tmp_path / "other" / "encoder"))
 

@@ -1,6 +1,4 @@
-"""A task of one's own is one YAML: jsonl files, named by a folder that --config-dir gives; with
-either tokenizer.
-"""
+"""A task of one's own is one YAML: jsonl files, in a folder of --config-dir."""
 
 from __future__ import annotations
 
@@ -11,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.runs.records import predictions, read_json
+from tests.runs.sentiment import BAD, GOOD
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, Tokenizer, WordPieceTokenizer
@@ -31,18 +31,13 @@ data:
   text_columns: [review]
   label_column: friendly
 """
-GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 
 
 def lines(number: int) -> str:
-    found = [
-        {
-            "friendly": bool(i % 2),
-            "stars": i % 5,
-            "review": f'the "film"\twas {(GOOD if i % 2 else BAD)[i % 3]}',
-        }
-        for i in range(number)
-    ]
+    found = []
+    for i in range(number):
+        review = f'the "film"\twas {(GOOD if i % 2 else BAD)[i % 3]}'
+        found.append({"friendly": bool(i % 2), "stars": i % 5, "review": review})
     return "".join(json.dumps(line) + "\n" for line in found)
 
 
@@ -77,9 +72,7 @@ FAMILIES = {
 def test_a_jsonl_task_in_one_yaml(
     tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str
 ) -> None:
-    """The model learns, and transformers reads the saved one to the same
-    logits.
-    """
+    """The model learns, and transformers reads the saved one to the same logits."""
     (tmp_path / "conf/task").mkdir(parents=True)
     (tmp_path / "conf/task/reviews.yaml").write_text(TASK)
     (tmp_path / "data/reviews").mkdir(parents=True)
@@ -88,14 +81,8 @@ def test_a_jsonl_task_in_one_yaml(
     tokenizer = learn(kind)
     if family == "xlnet":
         tokenizer = tokenizer.ending_with_cls()
-    parts = family_of(family).parts
-    shape = {
-        "model_type": family,
-        "num_hidden_layers": 2,
-        "initializer_range": 0.1,
-        **parts,
-        **FAMILIES[family],
-    }
+    shape = {"model_type": family, "num_hidden_layers": 2, "initializer_range": 0.1}
+    shape |= family_of(family).parts | FAMILIES[family]
     save_encoder(tmp_path / "encoder", tokenizer, **shape)
     settings = {
         "data_dir": tmp_path / "data",
@@ -112,16 +99,13 @@ def test_a_jsonl_task_in_one_yaml(
         "trainer.progress_bar": "false",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
-    assert main(["finetune", "--config-dir", str(tmp_path / "conf"), "task=reviews", *words]) in (
-        0,
-        None,
-    )
+    folder = str(tmp_path / "conf")
+    assert not main(["finetune", "--config-dir", folder, "task=reviews", *words])
     assert "learning rate 0.003, 120 steps" in (tmp_path / "run/log.txt").read_text()
-    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    scores = read_json(tmp_path / "run", "scores.json")
     assert scores["title"] == "Film reviews" and scores["num_examples"] == 30
     assert scores["scores"]["validation/accuracy"] > 0.9
-    lines_of = (tmp_path / "run/predictions.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines_of]
+    records = predictions(tmp_path / "run")
     assert records[0]["label"] == "false"
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "run/model"))
     text = 'the "film"\twas great, naïve '

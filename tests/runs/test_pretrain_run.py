@@ -1,6 +1,4 @@
-"""The pretrain stage as a user runs it: real corpus preparation, encoder folder, resume, kill, two
-processes.
-"""
+"""The pretrain stage as a user runs it: real corpus, encoder folder, resume, kill, ranks."""
 
 from __future__ import annotations
 
@@ -27,6 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import forked
 from tests.composing import composed, run_stage
+from tests.runs.records import edit, read_json
 from tests.screens import refuses, shows
 
 from clozelab.assembly.corpora import prepared_corpus
@@ -48,6 +47,7 @@ PHASES = (
     "[{seq_length: 16, steps: 5, global_batch_size: 8, micro_batch_size: 3},"
     " {seq_length: 32, steps: 5, global_batch_size: 8, micro_batch_size: 4}]"
 )
+SHORT = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
 
 
 def write_text(folder: Path, documents: int = 120) -> None:
@@ -112,6 +112,14 @@ def environment() -> dict[str, str]:
     }
 
 
+def run_alone(words: list[str], status: int = 0, **options: Any) -> str:
+    """A command in a process of its own, and what it says on standard error."""
+    options = {"env": environment(), "capture_output": True, "text": True} | options
+    done = forked.run(words, timeout=500, **options)
+    assert done.returncode == status, done.stderr[-3000:]
+    return str(done.stderr)
+
+
 def figures(run_dir: Path) -> dict[tuple[int, str], float]:
     """Every figure of a run's metrics by its step and name."""
     return {(step, key): float(value) for step, key, value in rows(run_dir)}
@@ -119,11 +127,8 @@ def figures(run_dir: Path) -> dict[tuple[int, str], float]:
 
 def rows(run_dir: Path) -> list[tuple[int, str, str]]:
     with (run_dir / "metrics.csv").open(newline="") as stream:
-        return [
-            (int(r["step"]), r["key"], r["value"])
-            for r in csv.DictReader(stream)
-            if r["key"] not in TIMED
-        ]
+        lines = [line for line in csv.DictReader(stream) if line["key"] not in TIMED]
+    return [(int(line["step"]), line["key"], line["value"]) for line in lines]
 
 
 def state(run_dir: Path) -> dict[str, Any]:
@@ -132,6 +137,48 @@ def state(run_dir: Path) -> dict[str, Any]:
 
 def tensors(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "encoder" / "model.safetensors")
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Of the encoder and, where there is one, of the generator."""
+    found = {}
+    for path in run_dir.glob("*/model.safetensors"):
+        found |= {f"{path.parent.name} {key}": value for key, value in load_file(path).items()}
+    return found
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    """Of every figure and weight."""
+    assert rows(one) == rows(other)
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def stop_in(step: int) -> Any:
+    """A hook that sends a real SIGTERM to this process in the middle of a step."""
+
+    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step + 1 == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return stop
+
+
+def stop_here(workplace: Path, run_dir: Path, step: int, **changes: Any) -> None:
+    """A run that a signal stops in a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, run_dir, **changes)
+    assert state(run_dir)["status"] == "interrupted"
+
+
+def stop_and_go_on(workplace: Path, run_dir: Path, step: int, **changes: Any) -> None:
+    """A run that is stopped in a step, and the same command again."""
+    stop_here(workplace, run_dir, step, **changes)
+    run_here(workplace, run_dir, **changes)
+    assert state(run_dir)["status"] == "complete"
 
 
 @pytest.fixture(scope="module")
@@ -145,26 +192,11 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
     record = state(whole_run)
     assert record["status"] == "complete"
     facts = record["facts"]
-    for key in (
-        "tokens",
-        "steps",
-        "flops",
-        "world_size",
-        "tokens_per_second",
-        "mfu",
-        "unigram_loss",
-        "parameters",
-        "trained_parameters",
-        "precision",
-    ):
+    told = "tokens steps flops world_size tokens_per_second mfu unigram_loss parameters precision"
+    for key in (*told.split(), "trained_parameters"):
         assert facts[key], key
-    for key in (
-        "validation/loss",
-        "validation/perplexity",
-        "validation/accuracy",
-        "validation/nsp_accuracy",
-    ):
-        assert facts[key] >= 0
+    for key in ("loss", "perplexity", "accuracy", "nsp_accuracy"):
+        assert facts[f"validation/{key}"] >= 0
     logged = rows(whole_run)
     assert [step for step, key, _ in logged if key == "train/loss"] == list(range(1, 11))
     assert [step for step, key, _ in logged if key == "validation/loss"] == [4, 8, 10]
@@ -177,21 +209,15 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
 def test_the_line_without_context_is_on_the_held_out_labels(
     workplace: Path, whole_run: Path
 ) -> None:
-    """The training text's frequencies on what is asked for there; counted here one instance at a
-    time.
-    """
+    """The training text's frequencies on held-out labels, counted one instance at a time."""
     cfg = composed("pretrain", overrides(workplace, whole_run)).config
     corpus = prepared_corpus(cfg)
     objective, _ = build_objectives(phase_objectives(cfg))
-    instances = objective.input.bind(
-        corpus.validation, SpecialIds.from_tokenizer(corpus.tokenizer), 16
-    )
-    order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
-    batches = [
-        objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order
-    ]
+    special_ids = SpecialIds.from_tokenizer(corpus.tokenizer)
+    instances = objective.input.bind(corpus.validation, special_ids, 16)
     labels = []
-    for batch in batches:
+    for number in instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]:
+        batch = objective.arrays(instances, VALIDATION_SEED, 0, np.array([number]))
         labels.extend(batch["prediction_labels"].tolist())
     counts = Counter(corpus.train.tokens[:].tolist())
     total = corpus.train.num_tokens + corpus.train.vocab_size / 2
@@ -210,45 +236,33 @@ def test_encoder_folder_loads_in_transformers(whole_run: Path) -> None:
     assert model.config.vocab_size <= 150
 
 
-def test_data_workers_change_no_bit(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
-    run_here(workplace, tmp_path / "run", **{"trainer.num_workers": 2})
-    assert rows(tmp_path / "run") == rows(whole_run)
-    ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+def test_options_that_change_no_result_change_no_bit_and_no_fingerprint(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    """Data workers, activations that are computed twice, and a measured micro-batch."""
+    options = {"num_workers": 2, "gradient_checkpointing": True, "micro_batch": "auto"}
+    changes = {f"trainer.{key}": value for key, value in options.items()}
+    run_here(workplace, tmp_path / "run", **changes)
+    assert state(tmp_path / "run")["fingerprint"] == state(whole_run)["fingerprint"]
+    assert state(tmp_path / "run")["facts"]["micro_batch_sizes"] == [3, 4]
+    assert_same_bits(tmp_path / "run", whole_run)
 
 
 def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
-    workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
     """What `auto` means on most machines: micro-batches under autocast, and its checkpoint."""
     bf16 = {"trainer.precision": "bf16-mixed"}
     run_here(workplace, tmp_path / "whole", **bf16)
-    with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, tmp_path / "run", **bf16)
-    run_here(workplace, tmp_path / "run", **bf16)
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
-    ours, theirs, exact = tensors(tmp_path / "run"), tensors(tmp_path / "whole"), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert all(value.dtype == torch.float32 for value in ours.values()), (
-        "the weights themselves stay fp32"
-    )
+    stop_and_go_on(workplace, tmp_path / "run", 5, **bf16)
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+    ours, exact = tensors(tmp_path / "run"), tensors(whole_run)
+    # The weights themselves stay fp32.
+    assert {value.dtype for value in ours.values()} == {torch.float32}
     assert any(not torch.equal(ours[name], exact[name]) for name in exact)
-    resumed = figures(tmp_path / "run")
-    whole = figures(whole_run)
+    rounded, whole = figures(tmp_path / "run"), figures(whole_run)
     for step in (1, 2, 3):
-        assert resumed[step, "train/loss"] == pytest.approx(whole[step, "train/loss"], abs=0.02)
-
-
-def stop_in(step: int) -> Any:
-    """A hook that sends a real SIGTERM to this process in the middle of a step."""
-
-    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
-        if trainer.global_step + 1 == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return stop
+        assert rounded[step, "train/loss"] == pytest.approx(whole[step, "train/loss"], abs=0.02)
 
 
 MODERNBERT = {"architecture": "modernbert", "objective": "mlm", "model.num_hidden_layers": 2}
@@ -258,37 +272,19 @@ BIGBIRD = MODERNBERT | {"architecture": "bigbird"} | BLOCKS
 
 
 @pytest.mark.parametrize(
-    ("step", "changes"),
-    [
-        (5, {}),
-        pytest.param(5, LONGFORMER, marks=pytest.mark.slow),
-        pytest.param(5, MODERNBERT, marks=pytest.mark.slow),
-        pytest.param(5, BIGBIRD, marks=pytest.mark.slow),
-    ],
+    "changes",
+    [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in (LONGFORMER, MODERNBERT, BIGBIRD))],
+    ids=lambda changes: changes.get("architecture", "bert"),
 )
 def test_stopped_run_ends_with_the_same_bits(
-    workplace: Path,
-    whole_run: Path,
-    tmp_path: Path,
-    step: int,
-    changes: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    workplace: Path, whole_run: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """Both phases, dropout on."""
     if changes:
         whole_run = tmp_path / "whole"
         run_here(workplace, whole_run, **changes)
-    original = LastCheckpoint.on_train_batch_start
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
-    with pytest.raises(TrainingInterruptedError):
-        run_here(workplace, tmp_path / "run", **changes)
-    assert state(tmp_path / "run")["status"] == "interrupted"
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
-    run_here(workplace, tmp_path / "run", **changes)
-    assert state(tmp_path / "run")["status"] == "complete"
-    assert rows(tmp_path / "run") == rows(whole_run)
-    ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    stop_and_go_on(workplace, tmp_path / "run", 5, **changes)
+    assert_same_bits(tmp_path / "run", whole_run)
     assert state(tmp_path / "run")["facts"]["tokens"] == state(whole_run)["facts"]["tokens"]
 
 
@@ -308,11 +304,8 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
     run_here(workplace, run_dir)
     said = (run_dir / "log.txt").read_text()
     assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
-    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said
-    assert "it is passed over" in said
-    assert rows(run_dir) == rows(whole_run)
-    ours, theirs = tensors(run_dir), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said and "it is passed over" in said
+    assert_same_bits(run_dir, whole_run)
     assert state(run_dir)["facts"]["batches_seen"] == state(whole_run)["facts"]["batches_seen"]
 
 
@@ -335,9 +328,7 @@ def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", pytest.param("ltr", marks=pytest.mark.slow)])
 def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
-    """A document repeats one word: the held-out loss falls far below the corpus's unigram
-    entropy.
-    """
+    """A document repeats one word: the held-out loss falls far below the unigram entropy."""
     draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
     documents = []
     for _ in range(300):
@@ -373,15 +364,9 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
 
 @pytest.mark.parametrize("what", ["flipped", "other vocabulary"])
 def test_a_damaged_corpus_is_named_before_the_first_step(
-    workplace: Path,
-    whole_run: Path,
-    tmp_path: Path,
-    what: str,
-    caplog: pytest.LogCaptureFixture,
+    workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A byte that was changed in place is refused; what the cache can see by sizes it prepares
-    again, and says so.
-    """
+    """A changed byte is refused; what the cache can see by sizes it prepares again, and says so."""
     cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
     (tokens,) = cache.glob("corpora/*/train/tokens-00000.bin")
     content, vocabulary = tokens.read_bytes(), tokens.parents[1] / "tokenizer" / "vocab.txt"
@@ -402,41 +387,29 @@ def test_a_damaged_corpus_is_named_before_the_first_step(
 
 
 def test_encoders_on_the_way_are_kept_and_change_nothing(
-    workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    """Also over a stop just behind a kept step, and for a second experiment, which takes the run
-    over.
-    """
+    """Also over a stop behind a kept step, and for a second experiment that shares the run."""
     runs = tmp_path / "runs"
     folder = runs / "first" / "demo" / "pretrain" / "test" / "seed-1"
     keep = {"runs_dir": runs, "keep_encoders": "[0.4,0.8]"}
-    with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, folder, experiment="first", **keep)
+    stop_here(workplace, folder, 5, experiment="first", **keep)
     assert [path.name for path in (folder / "encoders").iterdir()] == ["step-4"]
     run_here(workplace, folder, experiment="first", **keep)
-    ours, theirs = tensors(folder), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    seen = {}
+    assert_same_bits(folder, whole_run)
+    seen, last = {}, tensors(folder)
     for step in (4, 8):
         kept = folder / "encoders" / f"step-{step}"
         about = json.loads((kept / "config.json").read_text())["clozelab"]
         assert about["step"] == step
         seen[step] = about["trained_seq_lengths"]
         assert load_encoder(kept).config.hidden_size == 16  # whole, and its checksums fit
-        assert any(
-            not torch.equal(value, ours[name])
-            for name, value in load_file(kept / "model.safetensors").items()
-        )
+        stored = load_file(kept / "model.safetensors")
+        assert any(not torch.equal(value, last[name]) for name, value in stored.items())
     assert seen == {4: [16], 8: [16, 32]}
     second = runs / "second" / "demo" / "pretrain" / "other" / "seed-1"
-    changes = keep | {
-        "experiment": "second",
-        "arm": "other",
-        "share_runs": True,
-        "needs_kept_encoders": True,
-    }
+    changes = keep | {"experiment": "second", "arm": "other"}
+    changes |= {"share_runs": True, "needs_kept_encoders": True}
     run_here(workplace, second, **changes)
     assert state(second)["shared"]["run"] == "../../../../../first/demo/pretrain/test/seed-1"
     assert (second / "encoders" / "step-8").resolve() == (folder / "encoders" / "step-8").resolve()
@@ -469,70 +442,53 @@ def test_an_early_stop_tells_of_the_steps_that_were_trained(
 def test_a_complete_run_kept_no_encoder_at_words_that_it_was_not_told_of(
     workplace: Path, tmp_path: Path
 ) -> None:
-    phases = "[{seq_length: 16, steps: 3, global_batch_size: 4, micro_batch_size: 4}]"
     folder = tmp_path / "run"
-    run_here(workplace, folder, phases=phases, keep_encoders_at_words="[30]")
-    run_here(workplace, folder, phases=phases, keep_encoders_at_words="[30]")  # complete
-    run_here(workplace, folder, phases=phases)
-    with refuses("is complete, but has no encoders at [60] words"):
-        run_here(workplace, folder, phases=phases, keep_encoders_at_words="[60]")
+    for changes in ({"keep_encoders_at_words": "[20]"}, {"keep_encoders_at_words": "[20]"}, {}):
+        run_here(workplace, folder, phases=SHORT, **changes)
+    with refuses("is complete, but has no encoders at [50] words"):
+        run_here(workplace, folder, phases=SHORT, keep_encoders_at_words="[50]")
 
 
 def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
-    """From the scale's phases and a factor: schedule, kept encoders and the record count the steps
-    that are taken.
-    """
+    """Schedule, kept encoders and the record count the steps that are taken."""
     explicit, factor = tmp_path / "said", tmp_path / "factor"
     keep = {"keep_encoders": "[0.5]"}
     run_here(workplace, explicit, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
-    words = [
-        word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")
-    ]
+    words = overrides(workplace, factor, **keep)
+    words = [word for word in words if not word.startswith("phases=")]
     words += [f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]
     run_stage(pretrain.main, composed("pretrain", words))
     assert state(factor)["fingerprint"] == state(explicit)["fingerprint"]
     assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
     assert state(factor)["facts"]["steps"] == 4
     assert (factor / "encoders" / "step-2" / "config.json").is_file()
-    ours, theirs = tensors(factor), tensors(explicit)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert rows(factor) == rows(explicit)
+    assert_same_bits(factor, explicit)
 
 
 @pytest.mark.parametrize("layout", ["full_sentences", "segment_pairs"])
 def test_an_encoder_that_never_saw_a_second_segment_says_so(
     workplace: Path, tmp_path: Path, layout: str
 ) -> None:
-    """Its token type 1 is as it was drawn: pairs of a task have type 0 throughout, unless the user
-    wants the other.
-    """
-    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
-    changes = {"objective": "mlm", "objective/input": layout, "phases": phases}
+    """Its token type 1 is as drawn: pairs have type 0, unless the user wants the other."""
+    changes = {"objective": "mlm", "objective/input": layout, "phases": SHORT}
     run_here(workplace, tmp_path / "run", **changes)
-    encoder = tmp_path / "run" / "encoder"
-    assert open_tokenizer(encoder).has_token_types == (layout == "segment_pairs")
+    encoder, has_pairs = tmp_path / "run" / "encoder", layout == "segment_pairs"
+    assert open_tokenizer(encoder).has_token_types == has_pairs
     assert open_tokenizer(encoder, "two").has_token_types
     assert not open_tokenizer(encoder, "one").has_token_types
     # What an earlier run has trained stays trained.
-    run_here(
-        workplace,
-        tmp_path / "on",
-        encoder=encoder,
-        **changes | {"objective/input": "full_sentences"},
-    )
-    assert open_tokenizer(tmp_path / "on" / "encoder").has_token_types == (
-        layout == "segment_pairs"
-    )
+    changes["objective/input"] = "full_sentences"
+    run_here(workplace, tmp_path / "on", encoder=encoder, **changes)
+    assert open_tokenizer(tmp_path / "on" / "encoder").has_token_types == has_pairs
 
 
 def test_a_longformers_global_tokens_begin_alike_also_after_a_second_training(
     workplace: Path, tmp_path: Path
 ) -> None:
-    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
-    changes = LONGFORMER | {"phases": phases}
+    changes = LONGFORMER | {"phases": SHORT}
     run_here(workplace, tmp_path / "run", **changes)
     run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
-    facts = json.loads((tmp_path / "on/run.json").read_text())["facts"]
+    facts = state(tmp_path / "on")["facts"]
     assert facts["encoder"]["scale"] == "demo" and facts["fresh_heads"] == []
     first, second = tensors(tmp_path / "run"), tensors(tmp_path / "on")
     names = [name for name in second if ".query_global." in name]
@@ -542,27 +498,29 @@ def test_a_longformers_global_tokens_begin_alike_also_after_a_second_training(
         assert not torch.equal(second[name], first[name])
 
 
+def edited_encoder(run: Path, to: Path, stored: dict[str, torch.Tensor]) -> Path:
+    """A copy of a run's encoder with other weights, as a folder from elsewhere."""
+    shutil.copytree(run / "encoder", to)
+    (to / "checksums.json").unlink()
+    save_file(stored, to / "model.safetensors")
+    return to
+
+
 def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(whole_run / "encoder", tmp_path / "untied")
-    (tmp_path / "untied" / "checksums.json").unlink()
-    stored = load_file(tmp_path / "untied" / "model.safetensors")
-    decoder = "cls.predictions.decoder.weight"
+    stored, decoder = tensors(whole_run), "cls.predictions.decoder.weight"
     stored[decoder] = stored["bert.embeddings.word_embeddings.weight"] + 1e-3
-    save_file(stored, tmp_path / "untied" / "model.safetensors")
+    untied = edited_encoder(whole_run, tmp_path / "untied", stored)
     with refuses("cls.predictions.decoder.weight is not the word embeddings: this"):
-        run_here(workplace, tmp_path / "run", encoder=tmp_path / "untied")
+        run_here(workplace, tmp_path / "run", encoder=untied)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"phases": ("[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]")},
-            r"seq_length is 65.*64 positions",
-        ),
+        ({"phases": PHASES.replace("32", "65")}, r"seq_length is 65.*64 positions"),
         (
             {"model.num_attention_heads": 3},
             r"model\.hidden_size is 16; model\.num_attention_heads 3 must divide it",
@@ -576,27 +534,24 @@ def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
 def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
     workplace: Path, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
-    """And before the run folder is taken: the corrected command must not find a failed run of other
-    settings there.
-    """
+    """A failed run of other settings would be in the way of the corrected command."""
     with pytest.raises(Exception, match=words):
         run_here(workplace, tmp_path / "run", data_dir=tmp_path / "no data here", **change)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_corpus_that_gives_no_rows_leaves_no_run_behind(workplace: Path, tmp_path: Path) -> None:
-    phases = "[{seq_length: 7, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     with refuses("The train split at seq_length 7: seq_length 7 is too short for"):
-        run_here(workplace, tmp_path / "run", phases=phases)
+        run_here(workplace, tmp_path / "run", phases=SHORT.replace("16", "7"))
     assert list(tmp_path.iterdir()) == []
 
 
 LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}]"
 
 
-def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) -> int:
+def stop_from_outside(words: list[str], run_dir: Path) -> int:
     """Start a job, send SIGTERM once it trains; returns its exit status."""
-    process = forked.Popen(words, env=environment(), stderr=subprocess.DEVNULL, cwd=cwd)
+    process = forked.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (run_dir / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -606,114 +561,79 @@ def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) 
 
 GROWTH = {"ddp": "tile", "fsdp": "none"}
 """Sharded embeddings cannot be tiled."""
+NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+
+
+def ranks(strategy: str) -> dict[str, Any]:
+    """Settings of two processes; of one where the strategy is ''."""
+    if not strategy:
+        return {}
+    growth = {"position_growth": GROWTH[strategy]}
+    return growth | {"trainer": strategy, "trainer.accelerator": "cpu"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The first process gets the signal, both stop at the same step, and both go on as if nothing
-    had been.
-    """
-    changes = {
-        "phases": LONG,
-        "validation.interval_steps": 100,
-        "trainer": strategy,
-        "trainer.accelerator": "cpu",
-    }
-    changes |= {"position_growth": GROWTH[strategy]}
+    """The first process gets the signal; both stop at one step, and both go on."""
+    changes = ranks(strategy) | {"phases": LONG, "validation.interval_steps": 100}
     run_dir = tmp_path / "run"
-    assert stop_from_outside(command(workplace, run_dir, **changes), run_dir) == 143
+    words = command(workplace, run_dir, **changes)
+    assert stop_from_outside(words, run_dir) == 143
     assert state(run_dir)["status"] == "interrupted"
-    done = forked.run(
-        command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300
-    )
-    assert done.returncode == 0
+    run_alone(words)
     assert state(run_dir)["status"] == "complete"
-    whole = command(workplace, tmp_path / "whole", **changes)
-    assert (
-        subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
-    )
-    losses = {step: value for step, key, value in rows(run_dir) if key == "train/loss"}
-    whole_rows = rows(tmp_path / "whole")
-    whole_losses = {step: value for step, key, value in whole_rows if key == "train/loss"}
-    assert list(losses) == list(whole_losses) == list(range(1, 251))
-    assert list(losses.values()) == pytest.approx(list(whole_losses.values()), abs=1e-5)
-    weights, whole_weights = tensors(run_dir), tensors(tmp_path / "whole")
-    for name in whole_weights:
-        torch.testing.assert_close(weights[name], whole_weights[name], atol=1e-5, rtol=0)
+    run_alone(command(workplace, tmp_path / "whole", **changes))
+    steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
+    assert steps == list(range(1, 251))
+    assert_near(run_dir, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_checkpoint_becomes_a_folder_by_one_command(
-    workplace: Path,
-    tmp_path: Path,
-    strategy: str,
-    capsys: pytest.CaptureFixture[str],
+    workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's
-    own folder.
-    """
+    """Of a stopped run, sharded or not: the very weights; at the end the run's own folder."""
     steps = 10
-    changes: dict[str, Any] = {"validation.interval_steps": steps}
-    if strategy:
-        changes |= {
-            "trainer": strategy,
-            "trainer.accelerator": "cpu",
-            "position_growth": GROWTH[strategy],
-        }
+    changes = ranks(strategy) | {"validation.interval_steps": steps}
     # a relative path, as people write
     words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"
-    options: dict[str, Any] = {
-        "env": environment(),
-        "cwd": tmp_path,
-        "capture_output": True,
-        "text": True,
-    }
-    done = forked.run([*words, "stop_after_step=7"], timeout=300, **options)
-    assert done.returncode == 143 and state(run_dir)["status"] == "interrupted", done.stderr[-3000:]
+    run_alone([*words, "stop_after_step=7"], 143, cwd=tmp_path)
+    assert state(run_dir)["status"] == "interrupted"
     assert main(["export", str(run_dir)]) == 0
     saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     folder = run_dir / "encoders" / f"step-{saved['global_step']}"
     assert capsys.readouterr().out.splitlines()[-1] == str(folder)
     assert saved["global_step"] == 7
     prefix = "model.models.encoder.encoder."
-    saved_tensors = {
-        name.removeprefix(prefix): value
-        for name, value in saved["state_dict"].items()
-        if name.startswith(prefix)
-    }
     exported = load_encoder(folder).state_dict()
-    assert exported.keys() == saved_tensors.keys()
-    assert all(torch.equal(exported[name], saved_tensors[name]) for name in exported)
+    assert {f"{prefix}{name}" for name in exported} == {
+        name for name in saved["state_dict"] if name.startswith(prefix)
+    }
+    for name, value in exported.items():
+        assert torch.equal(value, saved["state_dict"][f"{prefix}{name}"]), name
     transformers = pytest.importorskip("transformers")
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
-    done = forked.run(words, timeout=300, **options)
-    assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
+    run_alone(words, cwd=tmp_path)
+    assert state(run_dir)["status"] == "complete"
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
+    last, own = tmp_path / "last", run_dir / "encoder"
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        assert (tmp_path / "last" / name).read_bytes() == (
-            run_dir / "encoder" / name
-        ).read_bytes(), name
-    config, own_config = (
-        json.loads((place / "config.json").read_text())
-        for place in (tmp_path / "last", run_dir / "encoder")
-    )
+        assert (last / name).read_bytes() == (own / name).read_bytes(), name
+    config = read_json(last, "config.json")
     assert config["clozelab"].pop("step") == steps
-    assert config == own_config
+    assert config == read_json(own, "config.json")
     checkpoints = run_dir / "checkpoints"
     cut(checkpoints / "last.ckpt")
     assert main(["export", str(run_dir), f"to={tmp_path / 'earlier'}", "checkpoint=true"]) == 0
-    step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
+    step = read_json(tmp_path / "earlier", "config.json")["clozelab"]["step"]
     assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < steps
-    assert (checkpoints / "last.ckpt").exists(), (
-        "the run may be training: what is damaged is its own to put aside"
-    )
+    # The run may be training: what is damaged is its own to put aside.
+    assert (checkpoints / "last.ckpt").exists()
     # The text was edited since: a vocabulary learnt today would be written beside the weights.
-    (run_dir / "run.json").write_text(
-        json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}})
-    )
+    edit(run_dir / "run.json", inputs={"corpus": "of other text"})
     assert main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
     assert not (tmp_path / "other").exists()
     shows(capsys.readouterr().err, "was trained on another corpus than is here now")
@@ -737,20 +657,24 @@ def test_a_checkpoint_reads_as_it_was_trained(
     assert main(["export", str(run), f"to={tmp_path / 'exported'}", "checkpoint=true"]) == 0
     run_here(workplace, run, **changes)
     for folder in (tmp_path / "exported", run / "encoder"):
-        assert json.loads((folder / "config.json").read_text())["is_decoder"], folder
+        assert read_json(folder, "config.json")["is_decoder"], folder
 
 
-def test_a_release_has_half_the_size(whole_run: Path, tmp_path: Path) -> None:
+def test_an_encoder_is_written_in_half_precision(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    """By its run, or when it is released: the same numbers to float16."""
+    run_here(workplace, tmp_path / "half", encoder_dtype="float16")
     to = tmp_path / "release"
     assert main(["export", str(whole_run), f"to={to}", "dtype=float16"]) == 0
-    # Half the size, the same numbers to float16, and it loads as a model.
-    whole = load_file(whole_run / "encoder" / "model.safetensors")
-    half = load_file(to / "model.safetensors")
-    assert {tensor.dtype for tensor in half.values()} == {torch.float16}
-    for name, tensor in half.items():
-        assert torch.equal(tensor, whole[name].half()), name
-    original = read_model(whole_run / "encoder")
-    assert read_model(to).encoder.config == original.encoder.config
+    whole = tensors(whole_run)
+    assert {value.dtype for value in whole.values()} == {torch.float32}
+    for folder in (tmp_path / "half" / "encoder", to):
+        for name, value in load_file(folder / "model.safetensors").items():
+            assert value.dtype == torch.float16 and torch.equal(value, whole[name].half()), name
+        assert read_model(folder).encoder.config == read_model(whole_run / "encoder").encoder.config
+        # Whatever reads it computes in float32.
+        assert {one.dtype for one in load_encoder(folder).parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -763,11 +687,7 @@ def test_a_release_has_half_the_size(whole_run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_releases_are_refused_whole(
-    whole_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    sentence: str,
+    whole_run: Path, tmp_path: Path, capsys: Any, words: list[str], sentence: str
 ) -> None:
     places = {"RUN": str(whole_run), "to=OUT": f"to={tmp_path / 'out'}"}
     words = [places.get(word, word) for word in words]
@@ -776,66 +696,56 @@ def test_releases_are_refused_whole(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"config_name": ""}, "was not made by a command line"),
+        ({"fingerprint": "0" * 64}, "is of another run than the run.json above it"),
+        (None, "is no pre-training run with a checkpoint"),
+    ],
+)
 def test_only_a_run_of_its_own_checkpoint_is_exported(
-    workplace: Path, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole_run: Path, tmp_path: Path, capsys: Any, change: dict[str, str] | None, sentence: str
 ) -> None:
-    shutil.copytree(whole_run, tmp_path / "run")
-    # As the record of a run that Hydra composed nothing of.
-    record = state(whole_run) | {"config_name": ""}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    shutil.copytree(whole_run, tmp_path / "no checkpoint")
-    shutil.rmtree(tmp_path / "no checkpoint" / "checkpoints")
-    shutil.copytree(whole_run, tmp_path / "other")
-    record = state(whole_run) | {"fingerprint": "0" * 64}
-    (tmp_path / "other" / "run.json").write_text(json.dumps(record))
-    for name, sentence in (
-        ("run", "was not made by a command line"),
-        ("no checkpoint", "is no pre-training run with a checkpoint"),
-        ("other", "is of another run than the run.json above it"),
-    ):
-        assert main(["export", str(tmp_path / name), "checkpoint=true"]) == 1
-        assert sentence in capsys.readouterr().err
+    run = Path(shutil.copytree(whole_run, tmp_path / "run"))
+    if change is None:
+        shutil.rmtree(run / "checkpoints")
+    else:
+        edit(run / "run.json", **change)
+    assert main(["export", str(run), "checkpoint=true"]) == 1
+    assert sentence in capsys.readouterr().err
 
 
 def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
-    """The quick form of the two tests around it: seven steps of two processes in both phases, with
-    validation.
-    """
-    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
-    still |= {"position_growth": GROWTH["ddp"]}
+    """The quick form of the next test, with validation in both phases."""
+    still = NO_DROPOUT | {"position_growth": GROWTH["ddp"]}
     run_dir = tmp_path / "run"
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
     with pytest.raises(TrainingInterruptedError):
         run_here(workplace, run_dir, **one, stop_after_step=3)
-    two = command(workplace, run_dir, **{"trainer": "ddp", "trainer.accelerator": "cpu"}, **still)
-    done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    shows(
-        "\n".join(line for line in done.stderr.splitlines() if "layout" in line),
-        "goes on in another layout, with other rounding",
-    )
+    said = run_alone(command(workplace, run_dir, **still | ranks("ddp")))
+    shows(said, "goes on in another layout, with other rounding")
+    assert "sync_dist" not in said, "figures are the same on all ranks already"
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
-    assert "sync_dist" not in done.stderr, "figures are the same on all ranks already"
     assert_near(run_dir, tmp_path / "whole")
-    checkpoint, whole_checkpoint = (
+    # One process can read what two have written.
+    mine, others = (
         load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole")
     )
-    assert checkpoint["state_dict"].keys() == whole_checkpoint["state_dict"].keys(), (
-        "one process can read what two have written"
-    )
+    assert mine["state_dict"].keys() == others["state_dict"].keys()
 
 
 def assert_near(changed: Path, whole: Path) -> None:
     """Every figure within 1e-5, the same instances, and the same weights."""
-    mine = figures(changed)
-    others = figures(whole)
+    mine, others = figures(changed), figures(whole)
     assert mine.keys() == others.keys()
     for key, value in others.items():
         assert mine[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
     for fact in ("batches_seen", "tokens"):
         assert state(changed)["facts"][fact] == state(whole)["facts"][fact]
-    ours, theirs = tensors(changed), tensors(whole)
+    ours, theirs = weights(changed), weights(whole)
+    assert ours.keys() == theirs.keys()
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
 
@@ -843,20 +753,14 @@ def assert_near(changed: Path, whole: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """Two processes, one with other micro-batches, two again: each instance once, and losses as if
-    undisturbed.
-    """
-    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
-    still |= {"position_growth": GROWTH[strategy]}
-    two = {"trainer": strategy, "trainer.accelerator": "cpu", **still}
+    """Two processes, one with other micro-batches, two again: each instance once."""
+    still = NO_DROPOUT | {"position_growth": GROWTH[strategy]}
+    two = still | ranks(strategy)
     one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
     run_dir = tmp_path / "run"
     for changes, stop in ((two, 3), (one, 6), (two, None)):
-        words = command(
-            workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop
-        )
-        done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
+        words = command(workplace, run_dir, **changes)
+        run_alone([*words, f"stop_after_step={stop or 'null'}"], 143 if stop else 0)
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
@@ -868,30 +772,19 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
 )
 def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """Nothing is left to train then, and the encoder is still the whole one."""
-    run_dir, changes = tmp_path / "run", {}
-    if strategy:
-        changes = {
-            "trainer": strategy,
-            "trainer.accelerator": "cpu",
-            "position_growth": GROWTH[strategy],
-        }
-    words = command(workplace, run_dir, **changes)
-    first = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
-    assert first.returncode == 0, first.stderr[-3000:]
+    run_dir = tmp_path / "run"
+    words = command(workplace, run_dir, **ranks(strategy))
+    run_alone(words)
     before = {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()}
     shutil.rmtree(run_dir / "encoder")
-    record = state(run_dir) | {"status": "running", "finished": None}
-    (run_dir / "run.json").write_text(json.dumps(record))
-    again = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
-    assert again.returncode == 0, again.stderr[-3000:]
+    edit(run_dir / "run.json", status="running", finished=None)
+    run_alone(words)
     assert {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()} == before
     assert state(run_dir)["status"] == "complete"
 
 
 def second_rank(first: subprocess.Popen[Any]) -> int | None:
-    """Process id of the rank that the first one has started; it has other children too (git, for
-    one).
-    """
+    """Process id of the rank that the first one has started, among its children."""
     for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split():
         with contextlib.suppress(OSError):
             if b"LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -901,15 +794,8 @@ def second_rank(first: subprocess.Popen[Any]) -> int | None:
 
 @pytest.mark.slow
 def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
-    """kill -9 of the first rank while the second starts: it has asked for nothing yet, and must not
-    wait for it.
-    """
-    changes = {
-        "phases": LONG,
-        "trainer": "ddp",
-        "trainer.accelerator": "cpu",
-        "position_growth": "none",
-    }
+    """The first rank is killed while the second starts, which must not wait for it."""
+    changes = ranks("ddp") | {"phases": LONG, "position_growth": "none"}
     first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment())
     deadline = time.monotonic() + 300
     while (rank := second_rank(first)) is None:
@@ -918,37 +804,14 @@ def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
         time.sleep(0.01)
     first.kill()
     first.wait()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    try:
+    if not forked.gone([rank], 60.0):
         os.kill(rank, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    pytest.fail("it is still there")
-
-
-def test_options_that_change_no_result_change_no_fingerprint(
-    workplace: Path, whole_run: Path, tmp_path: Path
-) -> None:
-    """And activations computed twice are the very same bits."""
-    run_here(
-        workplace,
-        tmp_path / "run",
-        **{"trainer.gradient_checkpointing": True, "trainer.micro_batch": "auto"},
-    )
-    assert state(tmp_path / "run")["fingerprint"] == state(whole_run)["fingerprint"]
-    assert state(tmp_path / "run")["facts"]["micro_batch_sizes"] == [3, 4]
-    assert rows(tmp_path / "run") == rows(whole_run)
-    ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        pytest.fail("it is still there")
 
 
 @pytest.mark.slow
 def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
-    """Another generator draws its dropout, so the losses are near, not equal; the files have the
-    same names.
-    """
+    """Another generator draws its dropout, so the losses are near, not equal."""
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
     assert state(tmp_path / "run")["facts"]["compiled"] is True
     compiled = figures(tmp_path / "run")
@@ -958,49 +821,26 @@ def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_pa
     assert tensors(tmp_path / "run").keys() == tensors(whole_run).keys()
 
 
-def test_an_encoder_is_written_in_half_precision(
-    workplace: Path, whole_run: Path, tmp_path: Path
-) -> None:
-    run_here(workplace, tmp_path / "half", encoder_dtype="float16")
-    folders = {"float32": whole_run / "encoder", "float16": tmp_path / "half" / "encoder"}
-    whole, rounded = (load_file(folder / "model.safetensors") for folder in folders.values())
-    assert {value.dtype for value in whole.values()} == {torch.float32}
-    assert {value.dtype for value in rounded.values()} == {torch.float16}
-    assert all(torch.equal(rounded[name], value.half()) for name, value in whole.items())
-    # Whatever reads it computes in float32.
-    assert {value.dtype for value in load_encoder(folders["float16"]).parameters()} == {
-        torch.float32
-    }
-
-
 def test_a_head_that_a_given_encoder_lacks_begins_with_frequencies_and_copying(
     workplace: Path, whole_run: Path, tmp_path: Path
 ) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(whole_run / "encoder", bare)
-    (bare / "checksums.json").unlink()
-    stored = load_file(bare / "model.safetensors")
+    stored = tensors(whole_run)
     kept = {name: tensor for name, tensor in stored.items() if "predictions" not in name}
     assert len(kept) < len(stored)
-    save_file(kept, bare / "model.safetensors")
-    untrained = {
-        "objective": "mlm",
-        "optimizer.learning_rate": 1e-12,
-        "phases": "[{seq_length: 16, steps: 1, global_batch_size: 4, micro_batch_size: 4}]",
-    }
+    bare = edited_encoder(whole_run, tmp_path / "bare", kept)
+    untrained = {"objective": "mlm", "optimizer.learning_rate": 1e-12, "phases": SHORT}
     run_here(workplace, tmp_path / "fresh", encoder=bare, **untrained)
-    facts = state(tmp_path / "fresh")["facts"]
-    assert facts["fresh_heads"] == ["lm"]
-    assert "identity" in state(tmp_path / "fresh")["inputs"]["fresh_head"]
-    begun = load_file(tmp_path / "fresh" / "encoder" / "model.safetensors")
-    head = "cls.predictions"
-    dense, bias = begun[f"{head}.transform.dense.weight"], begun[f"{head}.bias"]
+    record, begun = state(tmp_path / "fresh"), tensors(tmp_path / "fresh")
+    assert record["facts"]["fresh_heads"] == ["lm"]
+    assert "identity" in record["inputs"]["fresh_head"]
+    dense = begun["cls.predictions.transform.dense.weight"]
+    bias = begun["cls.predictions.bias"]
     assert torch.allclose(dense, torch.eye(len(dense)), atol=1e-6)
     # The frequencies are a distribution: the exponentials of the bias have the sum of one.
     assert bias.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
     # A head that was trained is used as it is.
     run_here(workplace, tmp_path / "trained", encoder=whole_run / "encoder", **untrained)
-    facts = state(tmp_path / "trained")["facts"]
-    assert facts["fresh_heads"] == []
-    assert "fresh_head" not in state(tmp_path / "trained")["inputs"]
+    record = state(tmp_path / "trained")
+    facts = record["facts"]
+    assert facts["fresh_heads"] == [] and "fresh_head" not in record["inputs"]
     assert facts["validation/loss"] != pytest.approx(facts["unigram_loss"], abs=1e-2)

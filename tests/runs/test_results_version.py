@@ -51,10 +51,9 @@ SETTINGS = {
 }
 WEIGHTS = "corpus.sources=[{name: a, path: a, weight: 1}, {name: b, path: b, weight: 0}]"
 PHASE_WEIGHTS = "phases.0.source_weights={microworld: 1}"
-CHANGED = (
-    "results have changed: raise RESULTS_VERSIONS in runs/identity.py (and pin the new values"
-    " here), or find out why. Now: "
-)
+CHANGED = """\
+results have changed: raise RESULTS_VERSIONS in runs/identity.py and pin the new values here, or
+find out why. Now: """
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +95,8 @@ def write_tasks(data: Path, words: list[str]) -> None:
         for i, one in enumerate(passages):
             asked.append([question(f"{i}.{j}", one, (i + j) % share > 0) for j in (0, 1)])
         pairs = zip(passages, asked, strict=True)
-        return {
-            "title": "t",
-            "paragraphs": [{"context": " ".join(one), "qas": qas} for one, qas in pairs],
-        }
+        paragraphs = [{"context": " ".join(one), "qas": qas} for one, qas in pairs]
+        return {"title": "t", "paragraphs": paragraphs}
 
     for split, count in (("train", 16), ("dev", 12)):
         pairs = [f"{text(2, 5)}\t{text(2, 5)}" for _ in range(2 * count)]
@@ -125,19 +122,16 @@ def write_tasks(data: Path, words: list[str]) -> None:
         for version, share in (("1.1", count), ("2.0", 3)):
             made = article(count // 2, share if version == "2.0" else 1000)
             save(f"squad/{split}-v{version}.json", json.dumps({"version": version, "data": [made]}))
-        tags = [
-            draw.choice(("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC"))
-            for _ in range(2 * count)
-        ]
+        kinds = ("O O", "B-PER I-PER", "B-LOC O", "O B-PER B-LOC")
+        tags = [draw.choice(kinds) for _ in range(2 * count)]
         marked = {"O": "", "B-PER": "x", "I-PER": "y", "B-LOC": "z"}
         sentences = []
         for one in tags:
-            sentences.append(
-                "\n".join(f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()) + "\n"
-            )
-        documents = [
-            ["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]] for i in range(0, len(sentences), 4)
-        ]
+            marks = [f"{marked[tag]}{text(1, 1)} X X {tag}" for tag in one.split()]
+            sentences.append("\n".join(marks) + "\n")
+        documents = []
+        for i in range(0, len(sentences), 4):
+            documents.append(["-DOCSTART- -X- -X- O\n", *sentences[i : i + 4]])
         save(f"ner/conll2003/{split}.txt", *chain.from_iterable(documents))
 
 
@@ -159,9 +153,7 @@ def write_tasks(data: Path, words: list[str]) -> None:
     ids=str,
 )
 def test_a_kind_of_task_has_a_further_version(stage: str, words: list[str], version: int) -> None:
-    """Contrastive tasks: copies are no negatives, and lengths are mixed. And pre-trainings on
-    pairs from weighted sources.
-    """
+    """Contrastive tasks, and pre-trainings on pairs from weighted sources."""
     assert results_version_of(stage, composed(stage, words).recorded) == version
 
 
@@ -169,18 +161,10 @@ def test_an_older_contrastive_run_is_of_another_version() -> None:
     """It is not taken for done, nor made again; one of another task of the same version is."""
     for task, is_current in (("stsb_simcse", False), ("stsb_siamese", True)):
         config = composed("finetune", [f"task={task}", "encoder=there"])
-        record = Record(
-            status="complete",
-            stage="finetune",
-            scale="demo",
-            fingerprint="",
-            results_version=5,
-            config=config.recorded,
-            inputs={},
-            watched={},
-            started="",
-            folder=Path("there"),
-        )
+        made: dict[str, Any] = {"scale": "demo", "inputs": {}, "watched": {}, "started": ""}
+        made |= {"status": "complete", "stage": "finetune", "results_version": 5}
+        made |= {"config": config.recorded, "fingerprint": "", "folder": Path("there")}
+        record = Record(**made)
         assert is_record_of(record, stage="finetune", recorded=config.recorded) == is_current
         if is_current:
             refuse_other_version(record)
@@ -190,9 +174,7 @@ def test_an_older_contrastive_run_is_of_another_version() -> None:
 
 
 def answers(module: FineTuning) -> Evaluation:
-    """What a module makes of outputs that no processor rounds: those of tags are right more often
-    than not.
-    """
+    """What a module makes of outputs that no processor rounds; most tags are right."""
     split, draw = module.validation, np.random.default_rng(0)
     if isinstance(split, PassageSplit):
         number, shape = len(split.features.sequences), (len(split.features.sequences.input_ids), 2)
@@ -204,13 +186,8 @@ def answers(module: FineTuning) -> Evaluation:
     if isinstance(split, WordSplit):
         logits[np.arange(number), split.labels] += 2.0
     numbers = torch.arange(number)
-    return module.evaluate(
-        [
-            module.outputs(
-                torch.from_numpy(logits), {"example_index": numbers, "word_index": numbers}
-            )
-        ]
-    )
+    indices = {"example_index": numbers, "word_index": numbers}
+    return module.evaluate([module.outputs(torch.from_numpy(logits), indices)])
 
 
 def rounded(value: Any) -> Any:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.composing import Given, given
+from tests.composing import Given
+from tests.runs.claimed import INPUTS, claim, configuration, train
+from tests.runs.records import edit, read_json, record_of
 from tests.screens import refuses
 
 from clozelab.launch.jobs import job_status
 from clozelab.runs.find import find
-from clozelab.runs.record import Record, read_record
+from clozelab.runs.record import Record
 from clozelab.runs.reuse import (
     find_equal_run,
     is_done,
@@ -23,58 +24,15 @@ from clozelab.runs.reuse import (
     require_kept,
     shared_run_exists,
 )
-from clozelab.runs.store import Run, share_equal_run
-
-INPUTS = {"corpus": "c" * 64}
-
-
-def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any) -> Given:
-    settings = {
-        "experiment": experiment,
-        "arm": arm,
-        "seed": 1,
-        "scale": {"name": "tiny"},
-        "runs_dir": str(runs),
-        "run_dir": str(runs / experiment / "tiny" / "pretrain" / arm / "seed-1"),
-        "data_dir": str(runs),
-        "phases": [{"steps": 8}, {"steps": 2}],
-        "objective": {"weight": 1.0},
-        "keep_encoders": [],
-        "needs_kept_encoders": False,
-        "share_runs": True,
-    }
-    return given("pretrain", settings | changes)
+from clozelab.runs.store import share_equal_run
 
 
 def folder_of(record: Record | None) -> Path | None:
     return record.folder if record else None
 
 
-def complete_record(config: Given) -> Record:
-    record = read_record(Path(config.run_dir))
-    assert record is not None and record.is_complete
-    return record
-
-
-def train(config: Given, steps: tuple[int, ...] = (), weights: str = "", **facts: object) -> Path:
-    """A complete run, as the stage leaves it, without the training."""
-    folder = Path(config.run_dir)
-    with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
-        for place in ("encoder", *(f"encoders/step-{step}" for step in steps)):
-            (folder / place).mkdir(parents=True)
-            (folder / place / "config.json").write_text(place)
-            (folder / place / "model.safetensors").write_text(weights)
-        (folder / "metrics.csv").write_text(
-            "step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n"
-        )
-        run.complete(tokens=1000, **facts)
-    return folder
-
-
 def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
-    """The launch reads them and will find them equal; a listing that does not read says that it may
-    be so.
-    """
+    """The launch reads them and finds them equal; a listing does not read, and says so."""
     text = tmp_path / "text.txt"
     text.write_text("some words\n")
     source = train(configuration(tmp_path, "first", corpus={"path": str(text)}))
@@ -95,14 +53,11 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert job_status(other, other.run_dir) == ("shared", str(source))
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    state = read_record(folder)
-    assert (
-        state is not None
-        and state.shared is not None
-        and state.shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
-    )
+    shared = record_of(folder).shared
+    assert shared is not None
+    assert shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
     # The stage then finds a run of its own names and configuration, complete.
-    with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
+    with claim(other) as run:
         assert run.is_complete and run.facts == {"tokens": 1000}
     assert (folder / "encoder" / "config.json").read_text() == "encoder"
     (found,) = find(tmp_path / "second" / "tiny").pretrain
@@ -127,54 +82,48 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
         {"share_runs": False},
         {"experiment": "first"},
     ],
+    ids=str,
 )
 def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
     train(configuration(tmp_path, "first", arm="no_nsp"))
-    # the control: it would be found
-    assert find_equal_run(configuration(tmp_path, "second"), INPUTS)
+    equal = configuration(tmp_path, "second")
+    assert find_equal_run(equal, INPUTS)  # the control
+    assert find_equal_run(equal, {"corpus": "d" * 64}) is None
     other = configuration(tmp_path, **({"experiment": "second"} | changes))
     assert find_equal_run(other, INPUTS) is None
     share_equal_run(other, INPUTS)
     assert not Path(other.run_dir).exists()
 
 
-def test_another_corpus_is_not_shared(tmp_path: Path) -> None:
-    train(configuration(tmp_path, "first"))
-    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "d" * 64}) is None
-
-
 def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
-    first = configuration(tmp_path, "first")
-    with (
-        pytest.raises(RuntimeError),
-        Run.claim(first.run_dir, stage="pretrain", config=first, inputs=INPUTS),
-    ):
+    first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
+    with pytest.raises(RuntimeError), claim(first):
         raise RuntimeError
-    other = configuration(tmp_path, "second")
     assert find_equal_run(other, INPUTS) is None
-    (Path(first.run_dir) / "run.json").write_text("{")
+    source = train(first)
+    assert folder_of(find_equal_run(other, INPUTS)) == source  # the control
+    # Copied without its weights it counts for a report; nobody else can begin from it.
+    (source / "encoder" / "model.safetensors").unlink()
+    assert find_equal_run(other, INPUTS) is None
+    assert is_done(first.run_dir, stage="pretrain", config=first)
+    (source / "run.json").write_text("{")
     assert find_equal_run(other, INPUTS) is None
 
 
 def test_a_begun_run_goes_on(tmp_path: Path) -> None:
     other = configuration(tmp_path, "second")
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS),
-    ):
+    with pytest.raises(KeyboardInterrupt), claim(other):
         raise KeyboardInterrupt
     train(configuration(tmp_path, "first"))
     share_equal_run(other, INPUTS)
     assert not (Path(other.run_dir) / "encoder").exists()
-    with Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS) as run:
+    with claim(other) as run:
         assert run.content.sessions > 1
         run.complete()
 
 
 def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
-    """Same fingerprint; but a run without the encoders on the way is of no use to an experiment
-    that needs them.
-    """
+    """Of equal runs, one without the encoders on the way is of no use to who needs them."""
     asking = {"keep_encoders": [0.3, 0.5], "needs_kept_encoders": True}
     other = configuration(tmp_path, "second", **asking)
     assert kept_steps(other.keep_encoders, 10) == [3, 5]
@@ -182,13 +131,11 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
     # their names
-    assert read_record(without).fingerprint != read_record(kept).fingerprint
+    assert record_of(without).fingerprint != record_of(kept).fingerprint
     assert folder_of(find_equal_run(other, INPUTS)) == kept
     # Without the need, the first that is equal will do.
-    assert (
-        folder_of(find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS))
-        == without
-    )
+    needless = configuration(tmp_path, "second", keep_encoders=[0.3])
+    assert folder_of(find_equal_run(needless, INPUTS)) == without
     share_equal_run(other, INPUTS)
     assert (Path(other.run_dir) / "encoders/step-5/config.json").read_text() == "encoders/step-5"
     assert missing_encoders(other, Path(other.run_dir)) == []
@@ -203,7 +150,7 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -
     plain = configuration(tmp_path, "first")
     assert is_done(plain.run_dir, stage="pretrain", config=plain)
     with refuses("is complete, but has no encoders/step-3: it was trained without"):
-        require_kept(asking, complete_record(asking))
+        require_kept(asking, record_of(asking.run_dir))
 
 
 def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) -> None:
@@ -217,11 +164,11 @@ def test_a_complete_run_that_was_told_to_keep_less_is_refused(tmp_path: Path) ->
     assert not is_done(asking.run_dir, stage="pretrain", config=asking)
     assert job_status(asking, asking.run_dir)[0] == "conflict"
     with refuses("is complete, but has no encoders/step-9: it was trained without"):
-        require_kept(asking, complete_record(asking))
+        require_kept(asking, record_of(asking.run_dir))
     # Of a run from before this was recorded, nobody knows.
-    content = json.loads((folder / "run.json").read_text())
-    del content["facts"]["kept"]
-    (folder / "run.json").write_text(json.dumps(content))
+    facts = read_json(folder, "run.json")["facts"]
+    del facts["kept"]
+    edit(folder / "run.json", facts=facts)
     assert is_done(asking.run_dir, stage="pretrain", config=asking)
 
 
@@ -231,75 +178,44 @@ def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path:
     other = configuration(tmp_path, "first", objective={"weight": 2.0})
     assert job_status(config, config.run_dir)[0] == "complete"
     assert job_status(other, other.run_dir)[0] == "conflict"
-    state = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(state | {"results_version": 0}))
+    edit(folder / "run.json", results_version=0)
     assert job_status(config, config.run_dir)[0] == "conflict"
 
 
-def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path) -> None:
-    """It counts for a report; nobody else can begin from it."""
-    config = configuration(tmp_path, "first")
-    source = train(config)
-    other = configuration(tmp_path, "second")
-    assert folder_of(find_equal_run(other, INPUTS)) == source
-    (source / "encoder" / "model.safetensors").unlink()
-    assert find_equal_run(other, INPUTS) is None and is_done(
-        config.run_dir, stage="pretrain", config=config
-    )
-
-
-@pytest.mark.parametrize(
-    ("fraction", "reason"),
-    [
-        (0, "keep_encoders: 0 of 10 steps: an encoder is kept after a"),
-        (1, "keep_encoders: 1 of 10 steps: an encoder is kept after a"),
-        (1.5, "keep_encoders: 1.5 of 10 steps: an encoder is kept after a"),
-        (0.01, "keep_encoders: 0.01 of 10 steps: an encoder is kept after a"),
-    ],
-)
-def test_impossible_fractions(fraction: float, reason: str) -> None:
-    with refuses(reason):
+@pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
+def test_impossible_fractions(fraction: float) -> None:
+    with refuses(f"keep_encoders: {fraction} of 10 steps: an encoder is kept after a"):
         kept_steps([fraction], 10)
 
 
 def retrain(config: Given, weights: str, started: str) -> None:
     """The same configuration in the same place once more: its fingerprint stays."""
     folder = Path(config.run_dir)
-    before = read_record(folder)
+    fingerprint = record_of(folder).fingerprint
     shutil.rmtree(folder)
     train(config, weights=weights)
-    state = read_record(folder)
-    assert before is not None and state is not None and state.fingerprint == before.fingerprint
-    (folder / "run.json").write_text(json.dumps(state.model_dump() | {"started": started}))
+    assert record_of(folder).fingerprint == fingerprint
+    edit(folder / "run.json", started=started)
 
 
-@pytest.mark.parametrize(
-    ("happened", "reason"),
-    [
-        ("removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-        ("other weights", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-        ("encoder removed", "was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"),
-    ],
-)
-def test_a_shared_run_whose_source_is_gone_is_not_complete(
-    tmp_path: Path, happened: str, reason: str
-) -> None:
+@pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
+def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happened: str) -> None:
     first = configuration(tmp_path, "first")
     source = train(first)
     other = configuration(tmp_path, "second")
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    assert shared_run_exists(read_record(folder))  # type: ignore[arg-type]  # the control
+    assert shared_run_exists(record_of(folder))  # the control
     if happened == "removed":
         shutil.rmtree(source)
     elif happened == "other weights":
         retrain(first, "other", started="2031-01-01T00:00:00+00:00")
     else:
         shutil.rmtree(source / "encoder")
-    assert not shared_run_exists(read_record(folder))  # type: ignore[arg-type]
+    assert not shared_run_exists(record_of(folder))
     assert job_status(other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
-    with refuses(reason):
+    with refuses("was shared from ../../../../../first/tiny/pretrain/mlm/seed-1"):
         share_equal_run(other, INPUTS)
 
 
@@ -311,23 +227,15 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
     assert job_status(other, other.run_dir)[0] == "complete"
 
 
-@pytest.mark.parametrize(
-    ("left", "reason"),
-    [
-        ("encoder", "holds encoder and no run.json that names its run; remove"),
-        ("metrics.csv", "holds metrics.csv and no run.json that names its run"),
-    ],
-)
-def test_what_a_run_has_left_is_not_replaced_by_a_link(
-    tmp_path: Path, left: str, reason: str
-) -> None:
+@pytest.mark.parametrize("left", ["encoder", "metrics.csv"])
+def test_what_a_run_has_left_is_not_replaced_by_a_link(tmp_path: Path, left: str) -> None:
     train(configuration(tmp_path, "first"))
     other = configuration(tmp_path, "second")
     folder = train(other)
     (folder / "run.json").unlink()
     for name in {"encoder", "metrics.csv"} - {left}:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    with refuses(reason):
+    with refuses(f"holds {left} and no run.json that names its run"):
         share_equal_run(other, INPUTS)
     assert (folder / left).exists() and not (folder / left).is_symlink()
 

@@ -1,13 +1,10 @@
-"""Real runs that are killed, hang, or run out of time: how they end, what they leave, and that they
-go on.
+"""Real runs that are killed, hang, or run out of time.
 
-The long form (`pytest -m slow`) sends signals at many moments of a start, and stops a data worker
-and a rank.
+The slow tests send signals at many moments of a start, and stop a data worker and a rank.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -22,7 +19,15 @@ import pytest
 from filelock import FileLock
 from tests import forked
 from tests.forked import gone, is_running
-from tests.runs.test_pretrain_run import LONG, command, environment, rows, second_rank, state
+from tests.runs.test_pretrain_run import (
+    LONG,
+    command,
+    environment,
+    ranks,
+    rows,
+    second_rank,
+    state,
+)
 
 from clozelab.runs.record import LOCK_FILE
 from clozelab.training.checkpoints import load_file
@@ -40,6 +45,9 @@ PretrainingModule.training_step = sleeps_at_four
 from clozelab.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+
+
+ENDLESS = LONG.replace("steps: 250", "steps: 100000")
 
 
 def start(
@@ -71,8 +79,7 @@ def test_data_workers_end_with_a_killed_run_and_hold_nothing(
 ) -> None:
     """The next start gets the folder at once, and the memory of the workers is free."""
     run_dir = tmp_path / "run"
-    endless = LONG.replace("steps: 250", "steps: 100000")
-    process = start(command(workplace, run_dir, phases=endless, **{"trainer.num_workers": 2}))
+    process = start(command(workplace, run_dir, phases=ENDLESS, **{"trainer.num_workers": 2}))
     wait_until((run_dir / "metrics.csv").exists, process)
     workers = children(process.pid)
     assert len(workers) >= 2
@@ -107,11 +114,8 @@ def test_a_sweep_out_of_time_has_a_status_of_its_own_and_goes_on(
     workplace: Path, tmp_path: Path
 ) -> None:
     """The same exit status of the job, of the sweep, and (tests/launch) of a reproduction."""
-    words = [
-        word
-        for word in command(workplace, tmp_path, phases=LONG)
-        if not word.startswith("run_dir=")
-    ]
+    words = command(workplace, tmp_path, phases=LONG)
+    words = [word for word in words if not word.startswith("run_dir=")]
     words += ["-m", "seed=1,2", f"runs_dir={tmp_path}", "trainer.max_time=00:00:00"]
     process = start(words)
     said = process.communicate(timeout=240)[1]
@@ -137,22 +141,16 @@ def test_a_signal_at_any_moment_of_a_start(workplace: Path, tmp_path: Path, name
         for path in run_dir.glob("checkpoints/*.ckpt"):
             load_file(path)
         if (run_dir / "run.json").exists():
-            assert json.loads((run_dir / "run.json").read_text())["status"] in (
-                "interrupted",
-                "complete",
-            )
-    done = forked.run(
-        command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300
-    )
-    assert done.returncode == 0 and state(run_dir)["status"] == "complete"
+            assert state(run_dir)["status"] in ("interrupted", "complete")
+    assert start(command(workplace, run_dir, **changes)).wait(timeout=300) == 0
+    assert state(run_dir)["status"] == "complete"
     assert [step for step, key, _ in rows(run_dir) if key == "train/loss"] == list(range(1, 251))
 
 
 @pytest.mark.slow
 def test_a_data_worker_that_is_stuck_is_a_hang(workplace: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    endless = LONG.replace("steps: 250", "steps: 100000")
-    changes = {"phases": endless, "trainer.num_workers": 1, "trainer.hang_seconds": 3}
+    changes = {"phases": ENDLESS, "trainer.num_workers": 1, "trainer.hang_seconds": 3}
     process = start(command(workplace, run_dir, **changes))
     wait_until((run_dir / "metrics.csv").exists, process)
     workers = children(process.pid)
@@ -167,18 +165,10 @@ def test_a_data_worker_that_is_stuck_is_a_hang(workplace: Path, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["first", "second"])
 def test_a_rank_that_is_stopped_is_a_hang(workplace: Path, tmp_path: Path, stopped: str) -> None:
-    """The other one notices; of a stopped first rank too, which cannot end itself, nothing is
-    left.
-    """
+    """The other one notices; of a first rank, which cannot end itself, nothing is left."""
     run_dir = tmp_path / "run"
-    endless = LONG.replace("steps: 250", "steps: 100000")
-    changes = {
-        "phases": endless,
-        "trainer": "ddp",
-        "trainer.accelerator": "cpu",
-        "position_growth": "none",
-    }
-    process = start(command(workplace, run_dir, **changes, **{"trainer.hang_seconds": 4}))
+    changes = {"phases": ENDLESS, "position_growth": "none", "trainer.hang_seconds": 4}
+    process = start(command(workplace, run_dir, **ranks("ddp") | changes))
     wait_until((run_dir / "metrics.csv").exists, process)
     second = wait_until(lambda: second_rank(process), process)
     os.kill(process.pid if stopped == "first" else second, signal.SIGSTOP)

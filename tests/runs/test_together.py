@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.composing import composed, run_stage
+from tests.runs.records import edit, predictions, read_json, record_of
 
 from clozelab.assembly.together import mean_of, mean_threshold, model_folders
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.results.adhoc import infer_table
 from clozelab.runs.find import find
-from clozelab.stages import evaluate
 from clozelab.tasks.several_classes import SeveralClassesTarget
 
 WORDS = ["good", "fine", "bad", "dull", "the", "film", "is", "not"]
@@ -54,18 +54,11 @@ def trained(finetune: Callable[..., Path], tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def run_together(world: Path, folder: Path, *words: str) -> Path:
-    settings = {
-        "measure.task.data.validation_file": "glue/SST-2/dev.tsv",
-        "data_dir": world / "data",
-        "cache_dir": world / "cache",
-        "run_dir": folder,
-        "trainer.precision": "32-true",
-        "trainer.progress_bar": "false",
-    }
-    given = [f"{key}={value}" for key, value in settings.items()]
-    run_stage(evaluate.main, composed("evaluate", ["measure=labelled", *given, *words]))
-    return folder
+@pytest.fixture
+def run_together(evaluate: Callable[..., Path]) -> Callable[..., Path]:
+    """run_together(name, *overrides): models scored as one on the validation file."""
+    file = "measure.task.data.validation_file=glue/SST-2/dev.tsv"
+    return lambda name, *words: evaluate("measure=labelled", file, *words, name=name)
 
 
 def probabilities(folder: Path, state: dict[str, torch.Tensor], rows: list[str]) -> torch.Tensor:
@@ -76,12 +69,13 @@ def probabilities(folder: Path, state: dict[str, torch.Tensor], rows: list[str])
     assert not missing
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        return torch.cat([model(**tokenizer(r, return_tensors="pt")).logits for r in rows]).softmax(
-            1
-        )
+        logits = [model(**tokenizer(row, return_tensors="pt")).logits for row in rows]
+    return torch.cat(logits).softmax(1)
 
 
-def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: Path) -> None:
+def test_weights_and_predictions_of_three(
+    world: Path, trained: Path, run_together: Any, tmp_path: Path
+) -> None:
     folders = [trained / f"seed-{seed}/model" for seed in SEEDS]
     states = [load_file(folder / "model.safetensors") for folder in folders]
     lines = (world / "data/glue/SST-2/dev.tsv").read_text().splitlines()[1:]
@@ -99,15 +93,14 @@ def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: 
     assert not torch.allclose(expected["predictions"], each[0], atol=1e-2)
     for how, values in expected.items():
         words = (f"models={trained}/seed-*/model", f"combine={how}", f"row={how}")
-        run = run_together(world, tmp_path / "scored" / how, *words)
-        records = map(json.loads, (run / "predictions.jsonl").read_text().splitlines())
-        logits = torch.tensor([record["logits"] for record in records])
+        run = run_together(f"scored/{how}", *words)
+        logits = torch.tensor([answer["logits"] for answer in predictions(run)])
         torch.testing.assert_close(logits.softmax(1), values, atol=1e-5, rtol=1e-5)
-        record = json.loads((run / "run.json").read_text())
-        assert (record["facts"]["combine"], record["facts"]["num_models"]) == (how, 3)
+        record = record_of(run)
+        assert (record.facts["combine"], record.facts["num_models"]) == (how, 3)
         labels = [int(line.split("\t")[1]) for line in lines]
         hits = [int(row.argmax()) == label for row, label in zip(values, labels, strict=True)]
-        accuracy = record["scores"]["validation/accuracy"]["value"]
+        accuracy = record.scores["validation/accuracy"].value
         assert accuracy == pytest.approx(100 * np.mean(hits))
     # Rows of a table, each of one value, which says how many models are behind it.
     table = infer_table(find(tmp_path / "scored"))
@@ -120,35 +113,29 @@ def test_weights_and_predictions_of_three(world: Path, trained: Path, tmp_path: 
 
 
 def test_what_does_not_go_together_is_refused(
-    world: Path, finetune: Callable[..., Path], tmp_path: Path
+    finetune: Any, run_together: Any, tmp_path: Path
 ) -> None:
     one = finetune("task=sst2", "epochs=1", name="one") / "model"
-    out = tmp_path / "refused"
     with pytest.raises(ValueError, match=r"give both, or neither"):
-        run_together(world, out, f"models=[{one}]")
+        run_together("refused", f"models=[{one}]")
     with pytest.raises(ValueError, match="is one folder: name two or more"):
-        run_together(world, out, f"models={one}", "combine=weights")
+        run_together("refused", f"models={one}", "combine=weights")
     with pytest.raises(ValueError, match="no encoder here"):
         model_folders([str(one), str(tmp_path / "none-*")])
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in one.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    config = json.loads((one / "config.json").read_text())
-    config["clozelab"]["task"] = "mrpc"
-    (other / "config.json").write_text(json.dumps(config))
+    other = Path(shutil.copytree(one, tmp_path / "other"))
+    facts = read_json(one, "config.json")["clozelab"]
+    edit(other / "config.json", clozelab=facts | {"task": "mrpc"})
     with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
         model_folders([str(one), str(other)])
     # Whatever fold is scored, one of the two was trained on it.
-    config["clozelab"] |= {"task": "sst2", "validation_fold": 1}
-    (other / "config.json").write_text(json.dumps(config))
+    edit(other / "config.json", clozelab=facts | {"validation_fold": 1})
     (other / "checksums.json").unlink()
     words = [f"models=[{one},{other}]", "combine=predictions"]
     folds = ["train_file=glue/SST-2/train.tsv", "validation_file=null", "validation_folds=2"]
     with pytest.raises(ValueError, match=r"name a file that was in none, measure\.task\.data\.val"):
-        run_together(world, out, *words, *(f"measure.task.data.{setting}" for setting in folds))
-    assert not out.exists()
-    run_together(world, out, *words)
+        run_together("refused", *words, *(f"measure.task.data.{setting}" for setting in folds))
+    assert not (tmp_path / "refused").exists()
+    run_together("refused", *words)
 
 
 def test_several_thresholds_are_one(tmp_path: Path) -> None:

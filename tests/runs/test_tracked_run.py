@@ -1,6 +1,4 @@
-"""A real tiny run with W&B offline, stopped once: what its files say, and that a broken tracker
-ends nothing.
-"""
+"""A tiny run with W&B offline, stopped once; and a broken tracker, which ends nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +9,17 @@ from typing import Any
 import pytest
 from tests.report.test_tracked import offline, records
 from tests.runs.test_finetune_run import finetune, world
-from tests.runs.test_pretrain_run import run_here, state, stop_in
-
-from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from tests.runs.test_killed_trackers import in_wandb
+from tests.runs.test_pretrain_run import run_here, state, stop_and_go_on
 
 __all__ = ["finetune", "offline", "world"]
+
+
+def summary_of(told: list[Any]) -> dict[str, str]:
+    summary: dict[str, str] = {}
+    for one in told:
+        summary |= {item.key: item.value_json for item in one.summary.update}
+    return summary
 
 
 def test_a_stopped_and_resumed_run_is_one_wandb_run(
@@ -28,11 +32,7 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
         "experiment": "${oc.env:SECRET_PLACE}",
     }
     run_dir = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, run_dir, **changes)
-    run_here(workplace, run_dir, **changes)
+    stop_and_go_on(workplace, run_dir, 5, **changes)
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
     told = records(run_dir)
     runs = [one.run for one in told if one.HasField("run")]
@@ -44,17 +44,9 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert "s3cret" not in (run_dir / "encoder" / "config.json").read_text(), (
         "encoders are given away"
     )
-    points = []
-    for one in told:
-        points.append(
-            {(item.key or item.nested_key[0]): item.value_json for item in one.history.item}
-        )
-    steps = [int(point["step"]) for point in points if "train/loss" in point]
-    assert steps == list(range(1, 11))
-    summary = {}
-    for one in told:
-        for item in one.summary.update:
-            summary[item.key] = item.value_json
+    logged = in_wandb(run_dir)
+    assert [len(logged["train/loss", step]) for step in range(12)] == [0, *[1] * 10, 0]
+    summary = summary_of(told)
     assert float(summary["validation/loss"]) == state(run_dir)["facts"]["validation/loss"]
     exits = [one.exit.exit_code for one in told if one.HasField("exit")]
     assert exits == [1, 0]
@@ -65,28 +57,26 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
     told = records(run_dir)
     run = next(one.run for one in told if one.HasField("run"))
     assert (run.run_group, run.job_type) == ("adhoc/mine", "finetune") and "task:sst2" in run.tags
-    summary = {}
-    for one in told:
-        for item in one.summary.update:
-            summary[item.key] = item.value_json
+    summary = summary_of(told)
     scores = json.loads((run_dir / "scores.json").read_text())["scores"]
     assert scores and {key: float(summary[key]) for key in scores} == scores
 
 
 def test_a_broken_tracker_ends_nothing(
-    workplace: Path,
-    tmp_path: Path,
-    offline: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    workplace: Path, tmp_path: Path, offline: None, monkeypatch: Any, caplog: Any
 ) -> None:
+    """Its service takes a second start under the same id for a conflict, so there is none."""
     import wandb
 
+    starts: list[Any] = []
+
     def fail(**settings: Any) -> None:
+        starts.append(settings)
         raise OSError("no space left on device")
 
     monkeypatch.setattr(wandb, "init", fail)
     run_here(workplace, tmp_path / "run", logger="wandb", **{"logger.wandb.mode": "offline"})
-    assert state(tmp_path / "run")["status"] == "complete"
+    assert state(tmp_path / "run")["status"] == "complete" and len(starts) == 1
     assert caplog.text.count("wandb did not take something: OSError: no space left on device") == 1
+    assert "wandb failed 3 times in a row and is off for the rest of this run" in caplog.text
     assert f"clozelab track {tmp_path / 'run'} logger=wandb" in caplog.text

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.runs.records import edit, read_json
 from tests.runs.test_pretrain_run import run_here
 
 import clozelab
@@ -38,13 +39,10 @@ def run_of(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def marked(folder: Path) -> object:
-    return json.loads((folder / "config.json").read_text())["clozelab"].get("untrained")
+    return read_json(folder, "config.json")["clozelab"].get("untrained")
 
 
-OTHERS = {
-    "mpnet": {"architecture": "mpnet"},
-    "ltr_rtl": {"architecture": "two_directions"},
-}
+OTHERS = {"mpnet": {"architecture": "mpnet"}, "ltr_rtl": {"architecture": "two_directions"}}
 SLOW = ("ltr", "permuted", "mpnet", "spans")
 
 
@@ -57,10 +55,23 @@ def test_a_pooler_that_no_loss_reads_is_named(run_of: Any, objective: str) -> No
     assert marked(folder) == ["pooler"] and read_model(folder).untrained == ("pooler",)
 
 
-@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm_sop"])
-def test_a_pooler_that_a_pair_objective_trains_is_not(run_of: Any, objective: str) -> None:
-    folder = run_of(objective) / "encoder"
-    assert marked(folder) is None and read_model(folder).untrained == ()
+@pytest.mark.parametrize(
+    ("objective", "given", "untrained"),
+    [
+        ("mlm_nsp", None, None),
+        ("mlm_sop", None, None),
+        # Of a given encoder, a pooler that was trained before is no noise.
+        ("mlm", "mlm", ["pooler"]),
+        ("mlm", "mlm_nsp", []),
+        ("mlm_nsp", "mlm", None),
+    ],
+)
+def test_a_pooler_that_a_pair_objective_trains_is_not(
+    run_of: Any, objective: str, given: str | None, untrained: list[str] | None
+) -> None:
+    changes = {} if given is None else {"encoder": run_of(given) / "encoder"}
+    folder = run_of(objective, **changes) / "encoder"
+    assert marked(folder) == untrained and read_model(folder).untrained == tuple(untrained or ())
 
 
 def test_both_models_of_replaced_tokens_are_marked(run_of: Any) -> None:
@@ -91,27 +102,12 @@ def test_an_export_leaves_it_out_and_says_so(run_of: Any, tmp_path: Path) -> Non
     assert "never trained" not in (tmp_path / "nsp" / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("first", "mark"), [("mlm", ["pooler"]), ("mlm_nsp", [])])
-def test_a_further_training_keeps_what_it_was_given(run_of: Any, first: str, mark: object) -> None:
-    """A pooler that was trained before is no noise."""
-    folder = run_of("mlm", encoder=run_of(first) / "encoder") / "encoder"
-    assert marked(folder) == mark and read_model(folder).untrained == tuple(mark)
-
-
-def test_a_pair_objective_trains_a_given_one(run_of: Any) -> None:
-    folder = run_of("mlm_nsp", encoder=run_of("mlm") / "encoder") / "encoder"
-    assert marked(folder) is None and read_model(folder).untrained == ()
-
-
 def test_an_older_folder_says_it_by_its_objective(run_of: Any, tmp_path: Path) -> None:
     for name, expected in (("mlm", ("pooler",)), ("mlm_nsp", ())):
-        folder = tmp_path / name
-        folder.mkdir()
-        for path in (run_of(name) / "encoder").iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
-        config = json.loads((folder / "config.json").read_text())
-        config["clozelab"].pop("untrained", None)
-        (folder / "config.json").write_text(json.dumps(config))
+        folder = Path(shutil.copytree(run_of(name) / "encoder", tmp_path / name))
+        facts = read_json(folder, "config.json")["clozelab"]
+        facts.pop("untrained", None)
+        edit(folder / "config.json", clozelab=facts)
         (folder / "checksums.json").unlink()
         assert read_model(folder).untrained == expected
 
@@ -126,11 +122,10 @@ def test_a_head_that_transformers_has_trained_on_it_is_read(
     model.save_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     tokenizer.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["clozelab"]["untrained"] == ["pooler"]
+    facts = read_json(tmp_path, "config.json")["clozelab"]
+    assert facts.pop("untrained") == ["pooler"]
     if not has_mark:
-        del config["clozelab"]["untrained"]
-        (tmp_path / "config.json").write_text(json.dumps(config))
+        edit(tmp_path / "config.json", clozelab=facts)
     found = read_model(tmp_path)
     assert found.untrained == () and "classification" in found.heads
     predictor = clozelab.load(tmp_path, precision="32-true", device="cpu")

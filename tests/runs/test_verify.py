@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runs.archives import contents
-from tests.runs.test_pretrain_run import command
-from tests.runs.verifying import train, verify
+from tests import forked
+from tests.runs.archives import contents, say
+from tests.runs.records import edit
+from tests.runs.test_pretrain_run import command, run_alone
 from tests.screens import shows
 
 from clozelab.results import rerun
@@ -35,45 +36,52 @@ def seed_forward(seed, step, *more):
 pretraining.seed_forward = seed_forward
 from clozelab.cli import main
 
-__all__ = ["forks"]
 sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clozelab verify` trains in a fork of the tests' server."""
+
+    def run(words: list[str], preexec_fn: object = None, **options: Any) -> Any:
+        return forked.run(words, **options)
+
+    monkeypatch.setattr(rerun.subprocess, "run", run)
+
+
+def verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """(exit status, what is said, in one line)."""
+    return say(["verify", str(folder)], capsys)
+
+
 @pytest.fixture(scope="module")
 def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind
-    step 6.
-    """
+    """Runs with a cache of their own: seeds 1 and 2, and another dropout behind step 6."""
     folder = tmp_path_factory.mktemp("verify")
     shutil.copy(workplace / "text.txt", folder)
     changes = {"checkpoint_interval_steps": 5, "validation.interval_steps": 100}
-    train(command(folder, folder / "seed-1", **changes))
-    train(command(folder, folder / "seed-2", seed=2, **changes))
+    run_alone(command(folder, folder / "seed-1", **changes))
+    run_alone(command(folder, folder / "seed-2", seed=2, **changes))
     _, _, _, *words = command(folder, folder / "dropout", **changes)
-    train([sys.executable, "-c", OTHER_DROPOUT, *words])
+    run_alone([sys.executable, "-c", OTHER_DROPOUT, *words])
     return folder
 
 
 def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, capsys: Any) -> None:
     before = contents(place / "seed-1")
     status, said = verify(place / "seed-1", capsys)
-    run = place / "seed-1"
     assert status == 0
-    assert (
-        said
-        == f"{run} is the same run (steps 6 to 10 trained again and compared to the bit) verify:"
-        f" reading {run}"
-    )
+    shows(said, f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to")
     assert contents(place / "seed-1") == before
 
 
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    shutil.copytree(place / "seed-1", tmp_path / "run")
-    (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
-    status, said = verify(tmp_path / "run", capsys)
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    (run / "checkpoints" / "previous.ckpt").unlink()
+    status, said = verify(run, capsys)
     assert status == 0
     shows(said, "is the same run (steps 1 to 10 trained again and compared to the bit)")
 
@@ -83,13 +91,10 @@ def test_on_another_machine_it_says_by_how_many_figures(
 ) -> None:
     """There may be none in a stretch: then only the batches are known to be the same."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"environment": {"torch": "another"}}))
-    logged = sum(
-        6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv")
-    )
+    edit(run / "run.json", environment={"torch": "another"})
+    keys = {row.key for row in read_rows(run / "metrics.csv") if 6 <= row.step <= 10}
     status, said = verify(run, capsys)
-    assert status == 0 and logged > 0
+    assert status == 0 and keys - {*TIMED}
     shows(said, "is the same run (steps 6 to 10 trained again and compared by all")
 
 
@@ -98,12 +103,7 @@ def test_on_another_machine_it_says_by_how_many_figures(
     [("cpu", False, False), ("gpu", True, False), ("gpu", False, True), ("auto", False, True)],
 )
 def test_of_a_gpu_it_says_that_it_can_drift(
-    place: Path,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    accelerator: str,
-    deterministic: bool,
-    drifts: bool,
+    place: Path, capsys: Any, monkeypatch: Any, accelerator: str, deterministic: bool, drifts: bool
 ) -> None:
     trainer = {"accelerator": accelerator, "deterministic": deterministic}
     record: Any = SimpleNamespace(config={"trainer": trainer})
@@ -118,21 +118,17 @@ def test_of_a_gpu_it_says_that_it_can_drift(
 def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
     """The end of another seed's run, under this one's name."""
     run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
-    mine, other = (
-        load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2")
-    )
-    save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
+    last = "checkpoints/last.ckpt"
+    mine, other = (load_file(place / name / last) for name in ("seed-1", "seed-2"))
+    save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / last)
     status, said = verify(run, capsys)
     assert status == 1
     shows(said, "is not the same run: other batches were read; weights or optimizer")
 
 
-def test_another_dropout_behind_the_checkpoint_is_noticed(
-    place: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_another_dropout_behind_the_checkpoint_is_noticed(place: Path, capsys: Any) -> None:
     """The batches are the same ones: only figures and weights can tell it."""
-    run = place / "dropout"
-    status, said = verify(run, capsys)
+    status, said = verify(place / "dropout", capsys)
     assert status == 1
     shows(said, "is not the same run: ", "figures differ, first train/loss of step 7")
 
@@ -155,8 +151,7 @@ def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) ->
 def test_what_cannot_be_trained_again_is_one_sentence(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(place / "seed-1", run)
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
     shutil.rmtree(run / "checkpoints")
     for folder, sentence in (
         (run, f"has no {run / 'checkpoints' / 'last.ckpt'}"),
@@ -176,25 +171,15 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
         shows("\n".join(run_differences(one, another)), reason)
 
 
-def test_a_score_of_zero_is_a_score(tmp_path: Path) -> None:
+def test_a_score_of_zero_is_a_score(place: Path) -> None:
     """On another kind of machine the headline score alone is compared."""
+    record, metric = open_run(str(place / "seed-1")), "validation/matthews"
 
-    def run_with(score: float) -> Record:
-        return Record(
-            status="complete",
-            stage="finetune",
-            scale="demo",
-            fingerprint="one",
-            results_version=1,
-            config={"trainer": {"accelerator": "cpu", "deterministic": False}},
-            inputs={},
-            watched={},
-            started="",
-            metric="validation/matthews",
-            scores={"validation/matthews": Score(unit="", higher_is_better=True, value=score)},
-            environment={"kernels": "another machine's"},
-            folder=tmp_path,
-        )
+    def run_with(value: float) -> Record:
+        scores = {metric: Score(unit="", higher_is_better=True, value=value)}
+        changes: dict[str, Any] = {"stage": "finetune", "metric": metric, "scores": scores}
+        changes["environment"] = {"kernels": "another machine's"}
+        return record.model_copy(update=changes)
 
     assert not [*run_differences(run_with(0.0), run_with(0.0))]
     (difference,) = run_differences(run_with(0.0), run_with(5.0))
@@ -215,9 +200,8 @@ def test_a_record_gives_no_permission(
     record.overrides.append("allow_targets=[os]")
     with pytest.raises(ValueError, match="noted"):
         rerun.rerun_from_checkpoint(record, tmp_path)
-    assert (
-        any(one.startswith("stop_after_step=") for one in said) and "allow_targets=[os]" not in said
-    )
+    assert any(one.startswith("stop_after_step=") for one in said)
+    assert "allow_targets=[os]" not in said
 
 
 @pytest.fixture(scope="module")
@@ -226,21 +210,20 @@ def measured(place: Path) -> Path:
     pairs = [("the cat sat", "sat the cat"), ("a dog ran", "ran a dog")] * 3
     lines = [json.dumps({"good": good, "bad": bad}) for good, bad in pairs]
     (place / "pairs.jsonl").write_text("\n".join(lines) + "\n")
-    columns = "measure.data.columns={good: good, bad: bad, group: null, field: null}"
-    words = [
-        "measure=minimal_pairs",
-        "measure.data.files=pairs.jsonl",
-        columns,
-        "max_unknown_share=1.0",
-    ]
-    places = {"data_dir": place, "cache_dir": place / "cache", "run_dir": place / "measured"}
-    places |= {
+    settings = {
+        "measure": "minimal_pairs",
+        "measure.data.files": "pairs.jsonl",
+        "measure.data.columns": "{good: good, bad: bad, group: null, field: null}",
+        "max_unknown_share": 1.0,
+        "data_dir": place,
+        "cache_dir": place / "cache",
+        "run_dir": place / "measured",
         "encoder": place / "seed-1" / "encoder",
         "row": "mine",
         "trainer.progress_bar": "false",
     }
-    words += [f"{key}={value}" for key, value in places.items()]
-    train([sys.executable, "-m", "clozelab", "evaluate", *words])
+    words = [f"{key}={value}" for key, value in settings.items()]
+    run_alone([sys.executable, "-m", "clozelab", "evaluate", *words])
     return place / "measured"
 
 
@@ -256,11 +239,9 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     # Another answer, or another figure, is another run.
     for name in ("predictions.jsonl", "metrics.csv"):
         other = Path(shutil.copytree(measured, tmp_path / name))
-        path = other / name
-        path.write_text(
-            path.read_text().replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0')
-        )
-        assert path.read_text() != (measured / name).read_text()
+        text = (measured / name).read_text()
+        (other / name).write_text(text.replace("0.25", "0.75").replace('"won": 0.0', '"won": 1.0'))
+        assert (other / name).read_text() != text
         assert [*run_differences(open_run(str(other)), open_run(str(measured)))]
     assert not [*run_differences(open_run(str(measured)), open_run(str(measured)))]
 
@@ -278,7 +259,6 @@ def test_an_evaluation_that_cannot_be_made_again(
     measured: Path, tmp_path: Path, capsys: Any, change: dict[str, Any], message: str
 ) -> None:
     run = Path(shutil.copytree(measured, tmp_path / "run"))
-    state = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(state | change))
+    edit(run / "run.json", **change)
     status, said = verify(run, capsys)
     assert status == 1 and message in said

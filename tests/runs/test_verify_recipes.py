@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.test_labelled_scores import rows, write
-from tests.runs.test_pretrain_run import command
-from tests.runs.verifying import forks, train, verify
+from tests.runs.records import edit, read_json, record_of
+from tests.runs.test_labelled_scores import data_of, rows, write
+from tests.runs.test_pretrain_run import command, run_alone
+from tests.runs.test_verify import forks, verify
 
 from clozelab.results import rerun
-from clozelab.runs.record import read_record
 from clozelab.runs.store import fingerprint_of
 
 __all__ = ["forks"]
@@ -29,16 +28,12 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder, and a fine-tuning of it whose command says all that it does."""
     folder = tmp_path_factory.mktemp("recipes")
     shutil.copy(workplace / "text.txt", folder)
-    train(command(folder, folder / "first"))
+    run_alone(command(folder, folder / "first"))
     shutil.copytree(folder / "first/encoder", folder / "given")
     write(folder / "train.tsv", rows(60, "film"))
     write(folder / "dev.tsv", rows(24, "dog"))
-    settings = {
-        "task.data.train_file": "train.tsv",
-        "task.data.validation_file": "dev.tsv",
-        "task.data.text_columns": "[text]",
-        "task.data.labels": "null",
-        "task.data.test_id_column": "null",
+    settings = {f"task.data.{key}": value for key, value in data_of("dev.tsv").items()}
+    settings |= {
         "task.module.metrics": "[f1,accuracy]",
         "task.metric": "validation/f1",
         CLASS: "ok",
@@ -51,19 +46,17 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.progress_bar": "false",
     }
     words = ["task=sst2", *RECIPE, *(f"{key}={value}" for key, value in settings.items())]
-    train([sys.executable, "-m", "clozelab", "finetune", *words])
+    run_alone([sys.executable, "-m", "clozelab", "finetune", *words])
     return folder
 
 
 def edited(place: Path, copy: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """A copy of the fine-tuning with another record, under the fingerprint that this one has."""
     run = Path(shutil.copytree(place / "tuned", copy))
-    state = json.loads((run / "run.json").read_text())
+    state = read_json(run, "run.json")
     change(state)
-    state["fingerprint"] = fingerprint_of(
-        state["config"], state["inputs"], state["results_version"]
-    )
-    (run / "run.json").write_text(json.dumps(state))
+    known = [state[key] for key in ("config", "inputs", "results_version")]
+    edit(run / "run.json", **state | {"fingerprint": fingerprint_of(*known)})
     return run
 
 
@@ -107,18 +100,17 @@ def test_given_weights_are_trained_further_by_the_record(place: Path, capsys: An
     run = place / "further"
     words = command(place, run, encoder=place / "given", checkpoint_interval_steps=5, **recipe)
     # The encoder brings its own shape.
-    train([word for word in words if not word.startswith("model.")])
-    state = json.loads((run / "run.json").read_text())
+    run_alone([word for word in words if not word.startswith("model.")])
+    state = read_json(run, "run.json")
     take_out(state, *recipe)
-    (run / "run.json").write_text(json.dumps(state))
+    edit(run / "run.json", overrides=state["overrides"])
     status, text = verify(run, capsys)
     assert status == 0 and "is the same run (steps" in text, text
 
 
 def test_a_record_gives_a_command_numbers_alone(place: Path) -> None:
     """A pack may be forged."""
-    record = read_record(place / "tuned")
-    assert record is not None
+    record = record_of(place / "tuned")
     optimizer = {"_target_": "os.system", "eps": "${oc.env:HOME}", "a=1,2 b": 1, "_args_": 1}
     optimizer |= {"momentum": None, "learning_rate": 1e-5}
     record.config |= {"optimizer": optimizer, "epochs": "2 hydra.mode=MULTIRUN"}
@@ -165,9 +157,8 @@ def test_an_encoder_that_has_lost_its_run_is_trained_by_the_record(
 ) -> None:
     """The scale's recipe is for encoders of its runs, which only the run.json beside one tells."""
     run = edited(place, tmp_path / "old", lambda state: take_out(state, *RECIPE, "encoder"))
-    state = json.loads((run / "run.json").read_text())
-    state["overrides"].append(f"encoder={place / 'first/encoder'}")
-    (run / "run.json").write_text(json.dumps(state))
+    words = [*record_of(run).overrides, f"encoder={place / 'first/encoder'}"]
+    edit(run / "run.json", overrides=words)
     status, text = verify(run, capsys)
     assert status == 0 and SAME in text, text
     record = place / "first/run.json"
@@ -218,16 +209,15 @@ def test_the_class_that_an_older_f1_is_of(place: Path, tmp_path: Path) -> None:
             before_classes(state)
             state["config"]["task"]["data"]["labels"] = labels
 
-        record = read_record(edited(place, tmp_path / name, change))
-        assert record is not None and rerun.unnamed_positive_label(record) == expected
+        record = record_of(edited(place, tmp_path / name, change))
+        assert rerun.unnamed_positive_label(record) == expected
     # A run of this version says it, and 0 and 1 need no name.
-    record = read_record(place / "tuned")
-    assert record is not None and rerun.unnamed_positive_label(record) is None
+    assert rerun.unnamed_positive_label(record_of(place / "tuned")) is None
     numbers = edited(place, tmp_path / "numbers", before_classes)
     answers = numbers / "predictions.jsonl"
     answers.write_text(answers.read_text().replace('"ok"', '"1"').replace('"fraud"', '"0"'))
-    record = read_record(numbers)
-    assert record is not None and rerun.unnamed_positive_label(record) is None
+    record = record_of(numbers)
+    assert rerun.unnamed_positive_label(record) is None
     # A pack may come without predictions.
     answers.unlink()
     assert rerun.unnamed_positive_label(record) is None

@@ -1,9 +1,8 @@
-"""Whether a complete run's inputs are untouched: every file that it reads is watched, by the rules
-that read it.
-"""
+"""Whether a complete run's inputs are untouched: every file that it reads is watched."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -62,9 +61,7 @@ def test_a_file_that_changed_after_it_was_hashed_is_never_settled(tmp_path: Path
 def test_more_files_than_can_be_watched_are_never_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a run of a large folder of texts would be skipped as complete after its texts have
-    changed.
-    """
+    """Else a run of many texts would count as complete after they have changed."""
     monkeypatch.setattr(watching, "MAX_WATCHED_FILES", 2)
     data = tmp_path / "data"
     data.mkdir()
@@ -78,56 +75,68 @@ def test_more_files_than_can_be_watched_are_never_settled(
     assert not is_done(tmp_path / "other", stage="pretrain", config=cfg)
 
 
+def corpus(path: str) -> dict[str, Any]:
+    return {"corpus": {"sources": [{"name": "mine", "path": path}]}}
+
+
+BOOKS, MINE, WORD = "home/books/a.txt", "data/mine/a.txt", "data/word"
+DEEP = ("data/deep/x/y/a.txt", "data/deep/a.txt")
+
+
 @pytest.mark.parametrize(
-    ("path", "changed"),
+    ("changes", "watched"),
     [
-        ("mytext", "data/mytext/a.txt"),
-        ("~/books", "home/books/a.txt"),
-        ("deep/**/*.txt", "data/deep/x/y/a.txt"),
-        ("word", "data/word"),
-        ("{tmp}/home/*/a.txt", "home/books/a.txt"),
+        (corpus("mine"), [MINE]),
+        (corpus("~/books"), [BOOKS]),
+        (corpus("deep/**/*.txt"), DEEP),
+        (corpus("word"), [WORD]),
+        (corpus("TMP/home/*/a.txt"), [BOOKS]),
+        # A folder called by a plain word, where a folder may stand.
+        ({"measure": {"data": {"files": "mine"}}}, [MINE]),
+        ({"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}}, [MINE]),
+        ({"measure": {"data": {"folder": "mine"}}}, [MINE]),
+        ({"task": {"data": {"train_file": "mine"}}}, [MINE]),
+        ({"task": {"data": {"extra_validation_files": {"other": "mine"}}}}, [MINE]),
+        ({"task": {"data": {"train_extra": ["mine"]}}}, [MINE]),
+        ({"tokenizer": {"vocab_file": "mine"}}, [MINE]),
+        ({"encoder": "mine"}, [MINE]),
+        ({"models": ["mine"]}, [MINE]),
+        ({"models": "min*"}, [MINE]),
+        ({"objective": {"token": {"teacher": "mine"}}}, [MINE]),
     ],
+    ids=str,
 )
-def test_a_changed_corpus_is_seen_however_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, changed: str
+def test_a_changed_file_is_seen_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], watched: list[str]
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    data = tmp_path / "data"
-    for name in (
-        "data/mytext/a.txt",
-        "data/deep/a.txt",
-        "data/deep/x/y/a.txt",
-        "data/word",
-        "home/books/a.txt",
-    ):
+    for name in (BOOKS, MINE, WORD, *DEEP):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one.")
-    path = path.format(tmp=tmp_path)
-    cfg = config(data, corpus={"sources": [{"name": "mine", "path": path}]})
-    read = {str(file.path) for file in CorpusSource("mine", path).shards(0, data)}
-    assert watched_files(cfg).keys() == read
+    changes = json.loads(json.dumps(changes).replace("TMP", str(tmp_path)))
+    data = tmp_path / "data"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(data)
+    cfg = config(data, **changes)
+    files = {tmp_path / name for name in watched}
+    assert {Path(path).resolve() for path in watched_files(cfg)} == files
+    for source in changes.get("corpus", {"sources": []})["sources"]:
+        assert {file.path for file in CorpusSource(**source).shards(0, data)} == files
     finish(tmp_path / "run", cfg)
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    (tmp_path / changed).write_text("Another text.")
+    (tmp_path / watched[0]).write_text("Another text.")
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
-def test_every_path_of_a_list_is_watched(tmp_path: Path) -> None:
+def test_of_sources_the_files_here_are_watched(tmp_path: Path) -> None:
+    """Every path of a list; a data set of the hub is known by its commit."""
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("one.")
-    paths = ["a.txt", f"file://{tmp_path}/b.txt"]
-    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": paths}]})
-    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt"), str(tmp_path / "b.txt")}
-
-
-def test_a_data_set_of_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one.")
     sources = [
         {"name": "web", "path": None, "dataset": "org/web", "revision": "0" * 40},
-        {"name": "mine", "path": "a.txt", "dataset": None},
+        {"name": "mine", "path": ["a.txt", f"file://{tmp_path}/b.txt"], "dataset": None},
     ]
     cfg = config(tmp_path, corpus={"sources": sources})
-    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt")}
+    assert watched_files(cfg).keys() == {str(tmp_path / "a.txt"), str(tmp_path / "b.txt")}
 
 
 @pytest.mark.parametrize(
@@ -137,10 +146,8 @@ def test_a_data_set_of_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
 def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> None:
     """Nothing was seen of it when the run was made, so nothing can be said now."""
     (tmp_path / "there.txt").write_text("one.")
-    cfg = config(
-        tmp_path,
-        corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]},
-    )
+    sources = [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]
+    cfg = config(tmp_path, corpus={"sources": sources})
     assert watched_files(cfg).keys() == {UNWATCHED}
     finish(tmp_path / "run", cfg)
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
@@ -152,76 +159,34 @@ def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(
     (tmp_path / "train").write_text("a")
     (tmp_path / "label").mkdir()
     (tmp_path / "label/other.txt").write_text("a")
-    data = {
-        "train_file": "train",
-        "label_column": "label",
-        "text": "x" * 300,
-        "train_extra": ["more/extra"],
-    }
+    data = {"train_file": "train", "label_column": "label", "text": "x" * 300}
+    data |= {"train_extra": ["more/extra"]}
     (tmp_path / "more").mkdir()
     (tmp_path / "more/extra").write_text("a")
     found = watched_files(config(tmp_path, task={"data": data}))
     assert found.keys() == {str(tmp_path / "train"), str(tmp_path / "more/extra")}
 
 
-def test_an_encoder_called_by_a_plain_word_is_watched(
+def test_the_generator_beside_an_encoder_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Training goes on from it as well."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/model.safetensors").write_text("weights")
-    cfg = config(tmp_path, encoder="mine")
-    assert [Path(path).name for path in watched_files(cfg)] == ["model.safetensors"]
-    finish(tmp_path / "run", cfg)
-    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    (tmp_path / "mine/model.safetensors").write_text("others")
-    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    # the generator beside it, from which training goes on as well
-    (tmp_path / "generator").mkdir()
-    (tmp_path / "generator/config.json").write_text("{}")
-    assert str(tmp_path / "generator/config.json") in watched_files(cfg)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"measure": {"data": {"files": "mine"}}},
-        {"measure": {"data": {"sources": [{"name": "one", "path": "mine"}]}}},
-        {"measure": {"data": {"folder": "mine"}}},
-        {"task": {"data": {"train_file": "mine"}}},
-        {"task": {"data": {"extra_validation_files": {"other": "mine"}}}},
-        {"task": {"data": {"train_extra": ["mine"]}}},
-        {"tokenizer": {"vocab_file": "mine"}},
-        {"models": ["mine"]},
-        {"models": "min*"},
-        {"objective": {"token": {"teacher": "mine"}}},
-    ],
-)
-def test_a_folder_called_by_a_plain_word_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    """Where a folder may stand; its changed file is not settled."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/one.jsonl").write_text("a")
-    cfg = config(tmp_path, **changes)
-    assert {Path(path).resolve() for path in watched_files(cfg)} == {tmp_path / "mine/one.jsonl"}
-    finish(tmp_path / "run", cfg)
-    (tmp_path / "mine/one.jsonl").write_text("b")
-    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
+    for name in ("mine/model.safetensors", "generator/config.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    watched = watched_files(config(tmp_path, encoder="mine"))
+    assert str(tmp_path / "generator/config.json") in watched
 
 
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
-    """Copied files have new times: the first look finds them equal, and the next one need not
-    look.
-    """
+    """Copied files have new times: the first look finds them equal, the next need not look."""
     (tmp_path / "text.txt").write_text("one.")
-    sources = {"sources": [{"name": "mine", "path": "text.txt"}]}
-    cfg = config(tmp_path, corpus=sources)
+    cfg = config(tmp_path, **corpus("text.txt"))
     finish(tmp_path / "run", cfg)
     os.utime(tmp_path / "text.txt", (1, 1))
     assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
-    cfg = config(tmp_path, corpus=sources)  # as of the next command
+    cfg = config(tmp_path, **corpus("text.txt"))  # as of the next command
     with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
         assert run.is_complete
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
@@ -231,7 +196,7 @@ def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
 def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path, how: str) -> None:
     path = tmp_path / "text.txt"
     path.write_text("one.")
-    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
+    cfg = config(tmp_path, **corpus("text.txt"))
     finish(tmp_path / "run", cfg)
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)  # the control
     before = path.stat()

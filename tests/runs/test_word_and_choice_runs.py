@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import string
 from collections.abc import Callable
@@ -11,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.composing import composed, run_stage
+from tests.runs.records import edit, predictions
+from tests.runs.records import read_json as read
 
 import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.model import read_model
-from clozelab.stages import evaluate
 
 TOKENIZER = WordPieceTokenizer(
     [*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True
@@ -28,9 +27,7 @@ SWAG = (
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
-    """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of
-    four layers.
-    """
+    """Right endings say "mr", names stand behind "mr"; and an encoder of four layers."""
     root = tmp_path_factory.mktemp("world")
     for folder in ("swag", "ner/conll2003"):
         (root / "data" / folder).mkdir(parents=True)
@@ -56,10 +53,6 @@ def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
     return lambda *words, **name: finetune("epochs=6", "evaluations_per_epoch=1", *words, **name)
 
 
-def read(folder: Path, name: str) -> Any:
-    return json.loads((folder / name).read_text())
-
-
 def test_multiple_choice(finetune: Any, world: Path) -> None:
     (world / "data/swag/test.csv").write_text(
         "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n"
@@ -71,11 +64,8 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
     assert [line.split(",")[:2] for line in lines] == [[str(i), "2"] for i in range(3)]
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
-    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (
-        0.25,
-        False,
-        16,
-    )
+    assert scores["majority_baseline"] == 0.25
+    assert (scores["collapsed"], scores["num_examples"]) == (False, 16)
     transformers = pytest.importorskip("transformers")
     assert read(folder / "model", "config.json")["architectures"] == ["BertForMultipleChoice"]
     model = transformers.AutoModelForMultipleChoice.from_pretrained(folder / "model").eval()
@@ -83,8 +73,7 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
     encoded = tokenizer(["saw a"] * 4, ["near mr b", *["near b c"] * 3], return_tensors="pt")
     with torch.no_grad():
         logits = model(**{key: value[None] for key, value in encoded.items()}).logits[0]
-    first = json.loads((folder / "predictions.jsonl").read_text().splitlines()[0])
-    assert logits.tolist() == pytest.approx(first["logits"], abs=1e-4)
+    assert logits.tolist() == pytest.approx(predictions(folder)[0]["logits"], abs=1e-4)
 
 
 def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
@@ -93,21 +82,15 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
     )
     folder = finetune("task=ner_conll2003", "predict_test=true")
     lines = (folder / "test_predictions/test.conll").read_text().splitlines()
-    assert lines == [
-        "b X X O O",
-        "saw X X O O",
-        "mr X X O O",
-        "b X X B-NEW B-PER",
-        "",
-        "saw X X O O",
-    ]
+    first = ["b X X O O", "saw X X O O", "mr X X O O", "b X X B-NEW B-PER"]
+    assert lines == [*first, "", "saw X X O O"]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/f1"] > 0.9
     assert scores["num_examples"] == 16
     counts = state["facts"]["data"]["train_counts"]
     assert (counts["tag_scheme"], counts["has_documents"]) == ("IOB1", True)
     assert counts["context_tokens"] == 64 * 12  # three neighbours of four words in every document
-    rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    rows = predictions(folder)
     assert rows[1]["words"] == ["b", "saw", "mr", "b"]
     assert rows[1]["label"] == ["O", "O", "O", "B-PER"]
     config = read(folder / "model", "config.json")
@@ -117,7 +100,7 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
 
 
 def test_a_tagger_of_other_tags_than_entities_is_scored_again(
-    finetune: Any, world: Path, tmp_path: Path
+    finetune: Any, evaluate: Any, world: Path
 ) -> None:
     """Tags without O, B- and I- are classes of their own."""
     (world / "data/pos").mkdir()
@@ -127,14 +110,10 @@ def test_a_tagger_of_other_tags_than_entities_is_scored_again(
     settings = ["file_format=columns", "word_column=0", "tag_column=-1"]
     settings += ["train_file=pos/train.txt", "validation_file=pos/dev.txt"]
     folder = finetune("task=pos_ewt", *(f"task.data.{setting}" for setting in settings))
-    words = [f"measure.task.data.{setting}" for setting in settings]
-    for key in ("data_dir", "cache_dir"):
-        words.append(f"{key}={world / key.removesuffix('_dir')}")
-    words += ["row=scored", f"run_dir={tmp_path / 'scored'}", f"encoder={folder / 'model'}"]
-    words += ["measure=labelled_pos_ewt", "trainer.precision=32-true", "trainer.progress_bar=false"]
-    run_stage(evaluate.main, composed("evaluate", words))
+    words = ["measure=labelled_pos_ewt", "row=scored", f"encoder={folder / 'model'}"]
+    scored = evaluate(*words, *(f"measure.task.data.{setting}" for setting in settings))
     name = "predictions.jsonl"
-    assert (tmp_path / "scored" / name).read_bytes() == (folder / name).read_bytes()
+    assert (scored / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_feature_based(finetune: Any, world: Path) -> None:
@@ -147,35 +126,24 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
     test = "+task.data.test_files={dev: ner/conll2003/dev.txt}"
-    words = [
-        "task.data.features=concat_last_four",
-        "predict_test=true",
-        "~task.data.test_files.test",
-        test,
-    ]
-    tested = finetune(*common, *words, name="tested")
-    rows = [json.loads(line) for line in (tested / "predictions.jsonl").read_text().splitlines()]
-    columns = [
-        line.split(" ")
-        for line in (tested / "test_predictions/dev.conll").read_text().splitlines()
-        if line
-    ]
+    words = ["task.data.features=concat_last_four", "predict_test=true"]
+    tested = finetune(*common, *words, "~task.data.test_files.test", test, name="tested")
+    text = (tested / "test_predictions/dev.conll").read_text()
+    columns = [line.split(" ") for line in text.splitlines() if line]
     found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]
     pairs = []
-    for row in rows:
+    for row in predictions(tested):
         pairs += zip(row["words"], row["prediction"], strict=True)
     assert found == pairs
     # Fine-tuned on, the encoder's last layer is read: the folder forgets which features were.
     words = ["task=ner_conll2003", "head=bilstm", "task.module.bilstm_hidden_size=16"]
     further = finetune(*words, f"encoder={tested / 'model'}", name="further")
-    row = json.loads((further / "predictions.jsonl").read_text().splitlines()[0])
+    row = predictions(further)[0]
     (answer,) = clozelab.load(further, precision="32-true").tag([row["words"]])
     assert [word.label for word in answer.words] == row["prediction"]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
-    with pytest.raises(
-        ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"
-    ):
+    with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1, "):
         finetune(*common, "task.metric=validation/matthews", name="linear")
     assert not (folder.parent / "linear").exists()
 
@@ -187,9 +155,8 @@ def test_a_pooler_that_no_loss_has_read_stays_named_until_a_head_reads_it(
     marked = tmp_path / "encoder"
     shutil.copytree(world / "encoder", marked)
     (marked / "checksums.json").unlink()
-    config = read(marked, "config.json")
-    config["clozelab"]["untrained"] = ["pooler"]
-    (marked / "config.json").write_text(json.dumps(config))
+    facts = read(marked, "config.json")["clozelab"] | {"untrained": ["pooler"]}
+    edit(marked / "config.json", clozelab=facts)
     assert read_model(marked).untrained == ("pooler",)
     runs = {}
     for task in ("swag", "ner_conll2003"):

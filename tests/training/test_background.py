@@ -1,6 +1,4 @@
-"""Trackers in a thread: a training never waits for one, one that works loses nothing, and what is
-missing is said.
-"""
+"""Trackers in a thread: no training waits for one, and what is missing is said."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class Tracker(Logger):
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         super().__init__()
         self.act = act
-        self.steps = []
-        self.ends = []
-        self.parameters = {}
+        self.steps, self.ends, self.parameters = [], [], {}
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         self.act()
@@ -80,8 +76,7 @@ def test_several_numbers_go_at_once_where_a_tracker_takes_them(tmp_path: Path) -
             self.act()
             self.steps.append([call.step for call in calls])
 
-    entered = threading.Event()
-    go_on = threading.Event()
+    entered, go_on = threading.Event(), threading.Event()
     tracker = Bundled(act=lambda: (entered.set(), go_on.wait(20)))
     logger = BackgroundLogger(tracker, "mine", tmp_path)
     logger.log_metrics({"loss": 1.0}, 0)
@@ -89,17 +84,15 @@ def test_several_numbers_go_at_once_where_a_tracker_takes_them(tmp_path: Path) -
     log_steps(logger, range(1, 251))
     go_on.set()
     logger.close(1)
-    assert tracker.steps == [[0], list(range(1, 201)), list(range(201, 251))] and tracker.ends == [
-        "failed"
-    ]
+    assert tracker.steps == [[0], list(range(1, 201)), list(range(201, 251))]
+    assert tracker.ends == ["failed"]
 
 
 def test_a_call_that_never_returns_holds_up_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "SILENT_SECONDS", 0.05)
-    entered = threading.Event()
-    never = threading.Event()
+    entered, never = threading.Event(), threading.Event()
     logger = BackgroundLogger(Tracker(act=lambda: (entered.set(), never.wait())), "mine", tmp_path)
     log_steps(logger, range(1, 3))
     assert entered.wait(20)
@@ -110,11 +103,8 @@ def test_a_call_that_never_returns_holds_up_nothing(
     assert caplog.text.count("no answer for") == 1, "said once, while the run goes on"
     logger.close(0)
     assert time.monotonic() - began < 3.0
-    command = f"clozelab track {tmp_path} logger=mine"
-    assert (
-        "mine is missing 2000 of 2000 values (no answer for 0 s)" in caplog.text
-        and command in caplog.text
-    )
+    assert "mine is missing 2000 of 2000 values (no answer for 0 s)" in caplog.text
+    assert f"clozelab track {tmp_path} logger=mine" in caplog.text
     assert unsent(tmp_path) == {"mine": 2000}
     assert logger._thread is not None and logger._thread.daemon, "else the process could not end"
     never.set()
@@ -163,19 +153,18 @@ def test_a_connection_that_breaks_once_is_not_worth_a_word(
 def test_what_is_refused_is_left_out_and_a_tracker_that_always_refuses_is_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracker = Tracker()
-    tracker.act = lambda: (
-        (_ for _ in ()).throw(TypeError("no such key")) if len(tracker.steps) == 2 else None
-    )
+    def act() -> None:
+        if len(tracker.steps) == 2:
+            raise TypeError("no such key")
+
+    tracker = Tracker(act)
     logger = BackgroundLogger(tracker, "mine", tmp_path)
     log_steps(logger, range(1, 11))
     logger.close(0)
     assert [step for step, _ in tracker.steps] == [1, 2] and tracker.ends == ["success"]
     assert caplog.text.count("did not take something: TypeError: no such key") == 1
-    assert (
-        caplog.text.count("is off for the rest of this run") == 1
-        and "missing 16 of 20" in caplog.text
-    )
+    assert caplog.text.count("is off for the rest of this run") == 1
+    assert "missing 16 of 20" in caplog.text
 
 
 def test_no_more_is_kept_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,14 +215,15 @@ def test_after_a_kill_all_is_sent_again_and_the_note_goes(
     log_steps(logger, range(3, 4))
     logger.close(0)
     clock["train/seconds"] = 0.123
-    before = [
+    *before, after = tracker.steps
+    assert after == (3, {"loss": 1.0 / 3, "accuracy": 0.5})
+    sent_again = [
         "anew",
         (1, {"loss": 1.0, "accuracy": 0.5, **clock}),
         (2, {"loss": 0.5, **clock}),
         (2, {"validation/loss": 0.25, **clock, "train/seconds": 1.5}),
     ]
-    after = [(3, {"loss": 1.0 / 3, "accuracy": 0.5})]
-    assert tracker.steps == (after if is_refused else before + after)
+    assert before == ([] if is_refused else sent_again)
     assert unsent(tmp_path) == ({"mine": None} if is_refused else {})
     assert (f"clozelab track {tmp_path} logger=mine" in caplog.text) is is_refused
 
@@ -263,9 +253,7 @@ def test_a_call_that_is_sent_again_is_the_same_to_the_millisecond(tmp_path: Path
 
 
 def test_lightning_is_not_led_to_the_server(tmp_path: Path) -> None:
-    """Before it trains it asks every logger that has one for its experiment; MLflow's waits for the
-    server there.
-    """
+    """It asks every logger for its experiment, where MLflow's waits for the server."""
 
     class Asking(Tracker):
         @property

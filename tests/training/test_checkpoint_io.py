@@ -9,7 +9,9 @@ import signal
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,8 +63,7 @@ def test_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         save_file({"global_step": 4}, path)
     monkeypatch.undo()
-    assert load_file(path)["global_step"] == 3
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+    assert_alone(tmp_path, 3)
 
 
 def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
@@ -86,14 +87,18 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
     process.wait()
     loaded = load_file(path)
     assert torch.equal(loaded["w"], torch.full((500_000,), float(loaded["global_step"])))
-    save_file(loaded, path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"], (
-        "leftovers of the killed process are removed"
-    )
+    save_file(loaded, path)  # which removes what the killed process has left
+    assert_alone(tmp_path, loaded["global_step"])
 
 
 def steps(folder: Path, *names: str) -> list[int]:
     return [load_file(folder / f"{name}.ckpt")["global_step"] for name in names]
+
+
+def assert_alone(folder: Path, step: int) -> None:
+    """The last checkpoint is of this step, and nothing half-written lies beside it."""
+    assert steps(folder, "last") == [step]
+    assert [entry.name for entry in folder.iterdir()] == ["last.ckpt"]
 
 
 def save_steps(folder: Path, *numbers: int) -> None:
@@ -103,32 +108,23 @@ def save_steps(folder: Path, *numbers: int) -> None:
         )
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, where: float = 0.5) -> None:
+    """Change one byte: the one at a place, or at a share of the file."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[int(len(data) * where) if isinstance(where, float) else where] ^= 1
     path.write_bytes(data)
 
 
-DAMAGES = {
-    "cut": lambda path: os.truncate(path, 700),
-    "emptied": lambda path: os.truncate(path, 0),
-    "flipped": flip,
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_one_is_named_and_passed_over(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the next save does not keep it as the one before: then both might be lost."""
     save_steps(tmp_path, 2)
-    assert (
-        newest_intact(tmp_path) == tmp_path / "last.ckpt"
-        and not (tmp_path / "previous.ckpt").exists()
-    )
+    assert newest_intact(tmp_path) == tmp_path / "last.ckpt"
+    assert not (tmp_path / "previous.ckpt").exists()
     save_steps(tmp_path, 4)
     assert steps(tmp_path, "last", "previous") == [4, 2]
-    DAMAGES[damage](tmp_path / "last.ckpt")
+    flip(tmp_path / "last.ckpt")
     with caplog.at_level(logging.WARNING):
         assert newest_intact(tmp_path) == tmp_path / "previous.ckpt"
     assert f"{tmp_path / 'last.ckpt'}" in caplog.text and "passed over" in caplog.text
@@ -142,17 +138,10 @@ def test_another_rank_takes_the_same_one_and_moves_nothing(
 ) -> None:
     save_steps(tmp_path, 2, 4)
     flip(tmp_path / "last.ckpt")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert (
-        newest_intact(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
-    )
-    monkeypatch.delenv("LOCAL_RANK")
-    assert (
-        newest_intact(tmp_path) == tmp_path / "previous.ckpt"
-        and not (tmp_path / "last.ckpt").exists()
-    )
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert newest_intact(tmp_path) == tmp_path / "previous.ckpt"
+    for rank, is_there in ((1, True), (0, False), (1, False)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert newest_intact(tmp_path) == tmp_path / "previous.ckpt"
+        assert (tmp_path / "last.ckpt").exists() == is_there
 
 
 def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path: Path) -> None:
@@ -215,14 +204,10 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_begun(
     monkeypatch.setattr(torch, "save", None)  # would fail
     with pytest.raises(CheckpointNotSavedError) as caught:
         save_steps(tmp_path, 4)
-    said = (
-        f"{tmp_path / 'last.ckpt'} is not saved (No space left on device): it needs"
-        f" {size_of(content()):,} bytes, and"
-    )
-    assert str(caught.value).startswith(f"{said} 1,000 are free there")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
-        tmp_path, "last"
-    ) == [2]
+    needed = f"it needs {size_of(content()):,} bytes, and 1,000 are free there"
+    said = f"{tmp_path / 'last.ckpt'} is not saved (No space left on device): {needed}"
+    assert str(caught.value).startswith(said)
+    assert_alone(tmp_path, 2)
 
 
 FILL = """
@@ -244,38 +229,28 @@ FILL = """
 
 
 def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path) -> None:
-    """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at
-    inline_container".
-    """
+    """At ten sizes, from nothing to just too little."""
     path = tmp_path / "last.ckpt"
     words = [sys.executable, "-c", textwrap.dedent(FILL), str(path)]
     done = forked.run(words, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 10 and all(
-        line.startswith(f"CheckpointNotSavedError {path} is not saved (File ") for line in lines
-    )
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(
-        tmp_path, "last"
-    ) == [1]
+    assert done.stdout.count(f"CheckpointNotSavedError {path} is not saved (File ") == 10
+    assert len(done.stdout.splitlines()) == 10
+    assert_alone(tmp_path, 1)
 
 
-@pytest.mark.parametrize("where", [0, 100, 0.5, -60, -1])
-def test_one_flipped_byte_is_refused(tmp_path: Path, where: float) -> None:
+FLIPS = [pytest.param(flip, where, id=f"flipped at {where}") for where in (0, 100, 0.5, -60, -1)]
+CUTS = [pytest.param(os.truncate, size, id=f"cut to {size}") for size in (0, 10, 1000)]
+
+
+@pytest.mark.parametrize(("damage", "where"), [*FLIPS, *CUTS])
+def test_a_damaged_file_is_refused(
+    tmp_path: Path, damage: Callable[[Path, Any], None], where: float
+) -> None:
     path = tmp_path / "last.ckpt"
     save_file(content(), path)
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * where) if isinstance(where, float) else where] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CheckpointCorruptError, match=r"last\.ckpt"):
-        load_file(path)
-
-
-@pytest.mark.parametrize("size", [0, 10, 1000])
-def test_a_file_that_is_cut_is_refused(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "last.ckpt"
-    save_file(content(), path)
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CheckpointCorruptError, match="truncated"):
+    damage(path, where)
+    reason = "truncated" if damage is os.truncate else r"last\.ckpt"
+    with pytest.raises(CheckpointCorruptError, match=reason):
         load_file(path)
 
 

@@ -40,16 +40,7 @@ def test_growth_steps(lengths: list[int], given: int, expected: dict[int, tuple[
 @pytest.fixture
 def embeddings(tiny_config: Callable[..., EncoderConfig]) -> Embeddings:
     torch.manual_seed(0)
-    config = tiny_config(
-        vocab_size=11,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=12,
-        initializer_range=0.02,
-    )
-    embeddings = Embeddings(config)
+    embeddings = Embeddings(tiny_config(max_position_embeddings=12))
     # the encoder does this; memory as found may hold NaN
     torch.nn.init.normal_(embeddings.position_embeddings.weight)
     return embeddings
@@ -82,9 +73,8 @@ def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(
         callback.on_train_batch_start(trainer, module, None, step)
         if not torch.equal(weight, before):
             grown.append(step)
-            assert torch.equal(weight[4:8], before[[1, 2, 3, 1]]) and torch.equal(
-                weight[8:], before[8:]
-            )
+            assert torch.equal(weight[4:8], before[[1, 2, 3, 1]])
+            assert torch.equal(weight[8:], before[8:])
     assert grown == [3]
     for one in (*encoders, *averaged.model.encoders):
         assert torch.equal(one.embeddings.position_embeddings.weight, weight), "so does an average"

@@ -1,4 +1,4 @@
-"""W&B: named and grouped, offline without a key, finished, and never the end of a training."""
+"""Trackers: runs are named, grouped and finished, and what is sent twice is kept once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.screens import shows
 
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import MetricCall
 from clozelab.training.jobs import TrackedJob
+from clozelab.training.mlflow_tracker import accepted_name
 from clozelab.training.tracking import (
+    build_mlflow_logger,
     build_tensorboard_logger,
     build_wandb_logger,
     summarise,
@@ -23,10 +25,8 @@ from clozelab.training.tracking import (
 
 class FakeRun:
     def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-        self.summary: dict[str, Any] = {}
-        self.finished: list[int] = []
-        self.command: list[str] = []
+        self.logged, self.finished, self.command = [], [], []
+        self.summary = {}
 
     def define_metric(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -54,16 +54,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]
 
 
 def job(folder: Path) -> TrackedJob:
-    return TrackedJob(
-        folder=folder,
-        run_id=f"id-{folder.name}",
-        experiment="e",
-        arm="mlm",
-        stage="pretrain",
-        name="mlm/seed-1",
-        tags=("scale:demo", "x" * 80),
-        config={"seed": 1},
-    )
+    tags, names = ("scale:demo", "x" * 80), ("e", "mlm", "pretrain", "mlm/seed-1")
+    return TrackedJob(folder, f"id-{folder.name}", *names, tags, {"seed": 1})
 
 
 def test_it_is_told_the_command_line_it_may_see(
@@ -98,11 +90,8 @@ def test_one_run_per_job_grouped_and_finished(
         logger.finalize("success")
     assert len(runs) == 2 and runs[0][0]["id"] != runs[1][0]["id"]
     settings, run = runs[0]
-    assert (settings["group"], settings["job_type"], settings["name"]) == (
-        "e/mlm",
-        "pretrain",
-        "mlm/seed-1",
-    )
+    assert (settings["group"], settings["job_type"]) == ("e/mlm", "pretrain")
+    assert settings["name"] == "mlm/seed-1"
     assert settings["tags"] == ["scale:demo", "x" * 64]
     assert run.logged[1] == {"train/loss": 0.5, "step": 6} and run.finished == [0]
     assert run.summary == {"validation/accuracy": 0.9}
@@ -131,32 +120,6 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(tmp_path, "auto").settings["mode"] == "offline"
     with pytest.raises(ValueError, match=r"logger\.wandb\.mode is 'on'"):
         build(tmp_path, "on")
-
-
-def test_broken_tracker_is_switched_off(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Its service takes a second start under the same id for a conflict, so there is none."""
-    starts: list[Any] = []
-
-    def init(**settings: Any) -> FakeRun:
-        starts.append(settings)
-        raise ConnectionError("no network")
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, teardown=lambda: None))
-    logger = BackgroundLogger(build(tmp_path), "wandb", tmp_path)
-    with tracked([logger]):
-        for step in range(5):
-            logger.log_metrics({"train/loss": 1.0}, step)
-        summarise([logger], {"accuracy": 0.5})
-    assert len(starts) == 1 and caplog.text.count("wandb did not take something") == 1
-    shows(
-        caplog.text,
-        "wandb failed 3 times in a row and is off for the rest of this run",
-        "wandb is missing 6 of 6 values (ConnectionError: no network)",
-    )
 
 
 def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
@@ -190,8 +153,80 @@ def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
     assert {path.name.split(".")[0] for path in (tmp_path / "tensorboard").iterdir()} == {"events"}
 
 
-def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_tracker_that_is_an_extra_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    reason = r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"
-    with pytest.raises(ValueError, match=reason):
-        build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
+    build_it = {
+        "tensorboard": lambda: build_tensorboard_logger(flush_seconds=1, job=job(tmp_path)),
+        "mlflow": lambda: mlflow(tmp_path),
+    }
+    with pytest.raises(ValueError, match=rf"logger={name} needs.*pip install 'clozelab\[{name}\]'"):
+        build_it[name]()
+
+
+# MLflow's logger against its own store
+
+
+def mlflow(folder: Path, run_name: str | None = "runs/mlm", tags: tuple[str, ...] = ()) -> Any:
+    job = TrackedJob(folder, "id-1", "e", "mlm", "pretrain", "mlm/seed-1", tags, {"seed": 1})
+    uri = f"sqlite:///{folder}/mlflow.db"
+    names = {"experiment_name": "e", "run_name": run_name, "tracking_uri": uri}
+    return build_mlflow_logger(**names, lock=str(folder / ".lock"), job=job)
+
+
+def test_a_folder_is_one_run_and_nothing_is_kept_twice(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    calls = [MetricCall({"train/loss": 1.0 / step}, step, float(step)) for step in range(1, 1501)]
+    first = mlflow(tmp_path)
+    first.log_hyperparams({"seed": 1, "long": "x" * 9000})
+    first.log_many(calls)
+    first.close(1)
+    second = mlflow(tmp_path)
+    second.log_hyperparams({"seed": 2, "new": 3})
+    second.log_many(calls[-10:])
+    assert second.run_id == first.run_id
+    history = second.client().get_metric_history(second.run_id, "train/loss")
+    assert sorted((one.step, one.timestamp, one.value) for one in history) == [
+        (call.step, 1000 * call.step, call.metrics["train/loss"]) for call in calls
+    ]
+    run = second.client().get_run(second.run_id)
+    assert (run.data.params["seed"], run.data.params["new"]) == ("1", "3")
+    assert run.info.status == "RUNNING"
+    second.close(0)
+    assert second.client().get_run(second.run_id).info.status == "FINISHED"
+
+
+def test_names_that_mlflow_refuses_stay_apart(tmp_path: Path) -> None:
+    """Also without MLflow here: each refused character is its number."""
+    names = ["loss/a,b", "loss/a(b", "loss/a_b", "train/a-b. c:d"]
+    assert list(map(accepted_name, names)) == ["loss/a_2c_b", "loss/a_28_b", *names[2:]]
+    pytest.importorskip("mlflow")
+    tracker = mlflow(tmp_path)
+    tracker.log_many([MetricCall(dict.fromkeys(names, 1.0), 1, 1.0)])
+    metrics = tracker.client().get_run(tracker.run_id).data.metrics
+    assert sorted(metrics) == sorted(map(accepted_name, names))
+
+
+def test_seeds_are_told_apart_by_tags_and_runs_have_our_names(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    tracker = mlflow(tmp_path, run_name=None, tags=("scale:demo", "task:mrpc", "seed:1"))
+    run = tracker.client().get_run(tracker.run_id)
+    assert run.info.run_name == "mlm/seed-1"
+    known = {"group": "e/mlm", "stage": "pretrain", "scale": "demo", "task": "mrpc", "seed": "1"}
+    assert known.items() <= run.data.tags.items()
+
+
+def test_what_the_server_refuses_is_no_outage(tmp_path: Path) -> None:
+    exceptions = pytest.importorskip("mlflow.exceptions")
+    tracker = mlflow(tmp_path)
+    away = exceptions.MlflowException("API request failed")
+    of_store = exceptions.MlflowException.invalid_parameter_value("no")
+    refused = exceptions.RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
+    trouble = exceptions.RestException({"error_code": "INTERNAL_ERROR", "message": "busy"})
+    answers = [
+        tracker.is_outage(error)
+        for error in (away, of_store, refused, trouble, TimeoutError(), TypeError())
+    ]
+    assert answers == [True, False, False, True, True, False]
