@@ -68,15 +68,17 @@ def corpus(tokenizer: WordPieceTokenizer) -> Corpus:
     )
 
 
+MASKING = {
+    "predict_prob": 0.15,
+    "mask_fraction": 0.8,
+    "random_fraction": 0.1,
+    "same_fraction": 0.1,
+    "weight": 1.0,
+}
+
+
 def make_mlm(**changes: float) -> MaskedLanguageModel:
-    settings = {
-        "predict_prob": 0.15,
-        "mask_fraction": 0.8,
-        "random_fraction": 0.1,
-        "same_fraction": 0.1,
-        "weight": 1.0,
-    }
-    return MaskedLanguageModel(**{**settings, **changes})
+    return MaskedLanguageModel(**{**MASKING, **changes})
 
 
 def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:

@@ -64,6 +64,14 @@ def with_corpus(subject: Subject, make: Make, corpus: Corpus) -> Subject:
     return replace(subject, arms=arms)
 
 
+def plant(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, defect: Callable[..., Any]
+) -> None:
+    """A method that gives what `defect` makes of the method, its object and what it is given."""
+    whole = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda self, *given: defect(whole, self, *given))
+
+
 @pytest.fixture
 def one_arm(subject: Subject) -> Subject:
     """For defects of tasks and of the machine: arms are looked at by the tests of theirs."""
@@ -73,26 +81,9 @@ def one_arm(subject: Subject) -> Subject:
 def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
     findings = list(examine(subject))
     assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
-    expected = {
-        "future",
-        "own label",
-        "neighbours",
-        "masks",
-        "pairs",
-        "duplicates",
-        "held out",
-        "labels",
-        "label map",
-    }
-    expected |= {
-        "contamination",
-        "vocabulary",
-        "unknown tokens",
-        "lengths",
-        "schedule",
-        "disk",
-        "task overlap",
-    }
+    expected = {"future", "own label", "neighbours", "masks", "pairs", "duplicates", "held out"}
+    expected |= {"vocabulary", "unknown tokens", "schedule", "disk"}
+    expected |= {"labels", "label map", "contamination", "lengths", "task overlap"}
     assert {one.check for one in findings} == expected
 
 
@@ -149,15 +140,54 @@ def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
         assert caught(replace(subject, arms=[replace(arm, config=config)])) == expected
 
 
-def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Masking.apply
+def labels_in_sight(whole: Any, masking: Masking, rows: PackedInstances, *rest: Any) -> Any:
+    _, position, labels = whole(masking, rows, *rest)
+    return rows.input_ids, position, labels
 
-    def leave(self: Masking, rows: PackedInstances, *rest: Any) -> Any:
-        _, position, labels = whole(self, rows, *rest)
-        return rows.input_ids, position, labels
 
-    monkeypatch.setattr(Masking, "apply", leave)
-    assert caught(subject) == {"own label", "masks"}
+def special_as_others(whole: Any, masking: Masking, rows: PackedInstances, *rest: Any) -> Any:
+    return whole(masking, replace(rows, special=rows.special & False), *rest)
+
+
+def always_next(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    rows = whole(pairs, *rest)
+    return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
+
+
+def lying_labels(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    """As many random pairs as there should be, and lengths as they should be: only the text
+    tells.
+    """
+    rows = whole(pairs, *rest)
+    return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
+
+
+def betraying_lengths(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    rows = whole(pairs, *rest)
+    b_length = rows.token_type_ids.reshape(-1, rows.width).sum(1)
+    return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "defect", "found"),
+    [
+        (Masking, "apply", labels_in_sight, {"own label", "masks"}),
+        (Masking, "apply", special_as_others, {"masks"}),
+        (PairInstances, "pack", always_next, {"pairs"}),
+        (PairInstances, "pack", lying_labels, {"pairs"}),
+        (PairInstances, "pack", betraying_lengths, {"pairs"}),
+    ],
+)
+def test_a_defect_of_instances(
+    subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    defect: Callable[..., Any],
+    found: set[str],
+) -> None:
+    plant(monkeypatch, owner, name, defect)
+    assert caught(subject) == found
 
 
 @pytest.fixture
@@ -186,14 +216,13 @@ def test_a_discriminator_that_reads_what_was_replaced(
     """Both models are tried, each against what the objective allows it."""
     sound = replace(subject, arms=[electra])
     assert caught(sound) == set()
-    whole = ReplacedTokenDetection.replace
 
-    def leave(self: ReplacedTokenDetection, generator: Any, hidden: Any, batch: Any) -> Any:
-        _, is_replaced = whole(self, generator, hidden, batch)
+    def leave(whole: Any, token: Any, generator: Any, hidden: Any, batch: Any) -> Any:
+        _, is_replaced = whole(token, generator, hidden, batch)
         places = batch["prediction_positions"]
         return batch["input_ids"].index_copy(0, places, batch["prediction_labels"]), is_replaced
 
-    monkeypatch.setattr(ReplacedTokenDetection, "replace", leave)
+    plant(monkeypatch, ReplacedTokenDetection, "replace", leave)
     assert caught(sound) == {"own label"}
     (finding,) = [one for one in examine(sound) if one.level == ERROR]
     assert finding.what == "rtd, rtd: sees what it predicts"
@@ -248,12 +277,10 @@ def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
 def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
     subject: Subject, electra: Arm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ReplacedTokenDetection.arrays
+    def leave(whole: Any, token: Any, packed: PackedInstances, *rest: Any) -> Any:
+        return whole(token, packed, *rest) | {"input_ids": packed.input_ids}
 
-    def leave(self: ReplacedTokenDetection, packed: PackedInstances, *rest: Any) -> Any:
-        return whole(self, packed, *rest) | {"input_ids": packed.input_ids}
-
-    monkeypatch.setattr(ReplacedTokenDetection, "arrays", leave)
+    plant(monkeypatch, ReplacedTokenDetection, "arrays", leave)
     found = [one for one in examine(replace(subject, arms=[electra])) if one.level == ERROR]
     first = next(one for one in found if one.check == "own label")
     assert first.what == "rtd, mlm: sees what it predicts"
@@ -300,60 +327,10 @@ def test_another_split_than_the_configured_one(
     monkeypatch: pytest.MonkeyPatch,
     fractions: tuple[float, ...],
 ) -> None:
-    whole = Masking.apply
     other = Masking(0.15, *fractions)
-    monkeypatch.setattr(Masking, "apply", lambda self, *rest: whole(other, *rest))
+    plant(monkeypatch, Masking, "apply", lambda whole, _, *rest: whole(other, *rest))
     found = caught(subject)
     assert "masks" in found and found <= {"masks", "own label"}
-
-
-def test_special_tokens_are_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Masking.apply
-    monkeypatch.setattr(
-        Masking,
-        "apply",
-        lambda self, rows, *rest: whole(self, replace(rows, special=rows.special & False), *rest),
-    )
-    assert caught(subject) == {"masks"}
-
-
-def test_pairs_that_are_always_next(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.pack
-
-    def always(self: PairInstances, *rest: Any) -> PackedInstances:
-        rows = whole(self, *rest)
-        return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
-
-    monkeypatch.setattr(PairInstances, "pack", always)
-    assert caught(subject) == {"pairs"}
-
-
-def test_pair_labels_that_lie(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many random pairs as there should be, and lengths as they should be: only the text
-    tells.
-    """
-    whole = PairInstances.pack
-
-    def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
-        rows = whole(self, seed, epoch, index)
-        assert rows.next_sentence_label is not None
-        return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
-
-    monkeypatch.setattr(PairInstances, "pack", lie)
-    assert caught(subject) == {"pairs"}
-
-
-def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.pack
-
-    def betray(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
-        rows = whole(self, seed, epoch, index)
-        slots = rows.width
-        b_length = rows.token_type_ids.reshape(-1, slots).sum(1)
-        return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
-
-    monkeypatch.setattr(PairInstances, "pack", betray)
-    assert caught(subject) == {"pairs"}
 
 
 def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
@@ -471,9 +448,8 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
     """What it is known for is a warning, which hides no error. Here the lengths of true Bs are
     halved.
     """
-    whole = ReleasedInstances.pack
 
-    def betray(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+    def betray(whole: Any, self: ReleasedInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
         assert rows.b_length is not None and rows.next_sentence_label is not None
         is_random = rows.next_sentence_label == 1
@@ -484,7 +460,7 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
             next_sentence_label=label,
         )
 
-    monkeypatch.setattr(ReleasedInstances, "pack", betray)
+    plant(monkeypatch, ReleasedInstances, "pack", betray)
     spoilt = replace(subject, arms=[released()])
     assert caught(spoilt, warning=not lies) == {"pairs"}
     assert any("lengths of segments betray" in one.what for one in examine(spoilt)) != lies
@@ -497,11 +473,8 @@ def test_words_that_are_torn(
         "clozelab.corpus.packing.begin_words",
         lambda packed, _: ~packed.special.reshape(-1, packed.width),
     )
-    found = [
-        one
-        for one in examine(replace(subject, arms=[released(whole_words=True)]))
-        if one.level == ERROR
-    ]
+    torn = replace(subject, arms=[released(whole_words=True)])
+    found = [one for one in examine(torn) if one.level == ERROR]
     assert {one.check for one in found} == {"masks"}
     shows(found[0].what, "mlm_nsp: 6638 words are predicted in part")
 
@@ -512,9 +485,11 @@ def test_another_share_than_the_settings_say(
     arm = released(count_specials=True, predict_prob=0.5)
     assert caught(replace(subject, arms=[arm])) == set()
     assert caught(replace(subject, arms=[released(max_predictions_fraction=0.1)])) == set()
-    whole = Masking.number
-    monkeypatch.setattr(
-        Masking, "number", lambda self, *rest: whole(replace(self, count_specials=False), *rest)
+    plant(
+        monkeypatch,
+        Masking,
+        "number",
+        lambda whole, self, *rest: whole(replace(self, count_specials=False), *rest),
     )
     assert caught(replace(subject, arms=[arm])) == {"masks"}
 
@@ -522,15 +497,12 @@ def test_another_share_than_the_settings_say(
 def test_random_pairs_at_another_share(
     subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ReleasedInstances.pack
-
-    def next_too_often(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+    def next_too_often(whole: Any, self: ReleasedInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
-        return replace(
-            rows, next_sentence_label=rows.next_sentence_label * (rows.draws.names % 3 > 0)
-        )
+        label = rows.next_sentence_label * (rows.draws.names % 3 > 0)
+        return replace(rows, next_sentence_label=label)
 
-    monkeypatch.setattr(ReleasedInstances, "pack", next_too_often)
+    plant(monkeypatch, ReleasedInstances, "pack", next_too_often)
     assert caught(replace(subject, arms=[released()])) == {"pairs"}
 
 
@@ -546,34 +518,37 @@ def repeated(shards: TokenShards, times: int) -> TokenShards:
     )
 
 
-def test_a_duplicated_corpus(subject: Subject, corpus: Corpus, make: Make) -> None:
-    double = replace(corpus, train=repeated(corpus.train, 2), _instances={})
-    assert caught(with_corpus(subject, make, double)) == {"duplicates"}
-
-
-def test_held_out_text_that_is_trained_on(subject: Subject, corpus: Corpus, make: Make) -> None:
-    leaky = replace(corpus, validation=corpus.train, _instances={})
-    assert caught(with_corpus(subject, make, leaky)) == {"held out"}
-
-
-def test_ids_beyond_the_vocabulary(subject: Subject, corpus: Corpus, make: Make) -> None:
+def rewritten(corpus: Corpus, places: slice, token: int) -> TokenShards:
+    """The training text with one token in all of these places."""
     tokens = corpus.train.tokens[:].astype("<u2")
-    tokens[-1] = corpus.ids.vocab_size
-    broken = replace(
-        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
-    )
-    assert caught(with_corpus(subject, make, broken)) == {"vocabulary"}
+    tokens[places] = token
+    return replace(corpus.train, tokens=TokenStream([tokens]))
 
 
-def test_a_vocabulary_that_does_not_know_the_text(
-    subject: Subject, corpus: Corpus, make: Make
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        (lambda corpus: {"train": repeated(corpus.train, 2)}, "duplicates"),
+        (lambda corpus: {"validation": corpus.train}, "held out"),
+        (
+            lambda corpus: {"train": rewritten(corpus, slice(-1, None), corpus.ids.vocab_size)},
+            "vocabulary",
+        ),
+        (
+            lambda corpus: {"train": rewritten(corpus, slice(0, None, 4), corpus.unk_id)},
+            "unknown tokens",
+        ),
+    ],
+)
+def test_a_defect_of_the_corpus(
+    subject: Subject,
+    corpus: Corpus,
+    make: Make,
+    defect: Callable[[Corpus], dict[str, TokenShards]],
+    check: str,
 ) -> None:
-    tokens = corpus.train.tokens[:].astype("<u2")
-    tokens[::4] = corpus.unk_id
-    unknown = replace(
-        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
-    )
-    assert caught(with_corpus(subject, make, unknown)) == {"unknown tokens"}
+    broken = replace(corpus, **defect(corpus), _instances={})
+    assert caught(with_corpus(subject, make, broken)) == {check}
 
 
 def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
@@ -614,10 +589,9 @@ def exchanged(preview: Any, first: str, second: str) -> Any:
 def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
-    assert caught(replace(one_arm, tasks=[swapped])) == {"label map"}
-    (finding,) = [
-        one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"
-    ]
+    spoilt = replace(one_arm, tasks=[swapped])
+    assert caught(spoilt) == {"label map"}
+    (finding,) = [one for one in examine(spoilt) if one.check == "label map"]
     shows(finding.what, "nli: labels of the training and the validation file are exchanged")
 
 
@@ -700,12 +674,8 @@ def test_no_disk(one_arm: Subject) -> None:
     assert caught(replace(one_arm, disk=DiskUsage("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
     assert caught(replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
-    assert (
-        caught(
-            replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))
-        )
-        == set()
-    )
+    there = DiskUsage("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9)
+    assert caught(replace(one_arm, disk=there)) == set()
 
 
 def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:

@@ -166,35 +166,30 @@ def skipped(folder: Path) -> dict[str, int]:
 # Cases that are some files, and the documents that are expected of them
 
 
+@CASES.rows("prepare")
 def files_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     files: Mapping[str, bytes | str],
     documents: Sequence[Sequence[str]] = DOCUMENTS,
-    names: str = "",
     path: str = "text",
     **source: Any,
 ) -> None:
     """Files below the folder `text`, unless `path` names another."""
-
-    def act(place: Path) -> None:
-        write(place, files)
-        holds(prepare(place, path, **source), documents)
-
-    CASES.add("prepare", expected, names, oddity=oddity)(act)
+    write(place, files)
+    holds(prepare(place, path, **source), documents)
 
 
+@CASES.rows("prepare", "text")
 def file_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     content: bytes | str,
     suffix: str = ".txt",
     documents: Sequence[Sequence[str]] = DOCUMENTS,
-    names: str = "text",
     **source: Any,
 ) -> None:
     """A folder with one file."""
-    files_case(oddity, expected, {f"text/text{suffix}": content}, documents, names, **source)
+    write(place, {f"text/text{suffix}": content})
+    holds(prepare(place, **source), documents)
 
 
 HALF = len(DOCUMENTS) // 2
@@ -261,16 +256,14 @@ file_case(
 )
 
 
-def bytes_case(oddity: str, lines: Sequence[str]) -> None:
-    def act(place: Path) -> None:
-        write(place, {"text/a.txt": "\n\n".join(lines)})
-        holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
-
-    CASES.add("prepare", READ, oddity=f"{oddity} with tokenizer=byte_bpe: nothing is lost")(act)
+@CASES.rows("prepare")
+def bytes_case(place: Path, lines: Sequence[str]) -> None:
+    write(place, {"text/a.txt": "\n\n".join(lines)})
+    holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
 
 
-bytes_case("DNA", [line[:1500] for line in dna])
-bytes_case("Thai", thai)
+bytes_case("DNA with tokenizer=byte_bpe: nothing is lost", READ, [line[:1500] for line in dna])
+bytes_case("Thai with tokenizer=byte_bpe: nothing is lost", READ, thai)
 
 
 # Names and folders

@@ -41,17 +41,14 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 # Keys of config.json
 
 
-def keys_case(oddity: str, expected: str, *names: str, says: str = "", **keys: Any) -> None:
+@CASES.rows("load")
+def keys_case(place: Path, says: str = "", **keys: Any) -> None:
     """A BERT whose config.json has these keys; `says`: what a warning holds."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        configure(folder, **keys)
-        agrees(folder, twin)
-        check(not says or heard(says), f"nothing was said of {says}")
-
-    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
+    folder = bert(place)
+    twin = copy_of(folder)
+    configure(folder, **keys)
+    agrees(folder, twin)
+    check(not says or heard(says), f"nothing was said of {says}")
 
 
 keys_case(
@@ -101,7 +98,7 @@ keys_case(
 )
 keys_case("notes of somebody's training", READ, says="training_notes", training_notes={"lr": 1e-5})
 keys_case("a part that no class of BERT has", READ, says="layer_scale", layer_scale=0.1)
-keys_case("an activation of transformers", EITHER, "hidden_act", hidden_act="gelu_fast")
+keys_case("an activation of transformers", EITHER, names="hidden_act", hidden_act="gelu_fast")
 REFUSED_KEYS: dict[str, Any] = {
     "position_embedding_type": "relative_key",
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -114,7 +111,7 @@ REFUSED_KEYS: dict[str, Any] = {
     "pooler_type": "mean",
 }
 for key, value in REFUSED_KEYS.items():
-    keys_case(f"{key} is {json.dumps(value)}", REFUSED, key, **{key: value})
+    keys_case(f"{key} is {json.dumps(value)}", REFUSED, names=key, **{key: value})
 
 
 def family_case(
@@ -162,23 +159,16 @@ family_case("MPNetModel", "relative_attention_num_buckets", 64)
 # Files beside the weights
 
 
+@CASES.rows("load")
 def file_case(
-    oddity: str,
-    expected: str,
-    change: Callable[[Path], object],
-    *names: str,
-    says: str = "",
-    is_quiet: bool = False,
+    place: Path, change: Callable[[Path], object], says: str = "", is_quiet: bool = False
 ) -> None:
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        change(folder)
-        agrees(folder, twin)
-        check(not says or heard(says), f"nothing was said of {says}")
-        check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
-
-    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
+    folder = bert(place)
+    twin = copy_of(folder)
+    change(folder)
+    agrees(folder, twin)
+    check(not says or heard(says), f"nothing was said of {says}")
+    check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
 
 
 def pickle_beside(change: float) -> Callable[[Path], object]:
@@ -199,20 +189,20 @@ file_case(
     "an adapter beside a whole model",
     REFUSED,
     put("adapter_config.json", '{"peft_type": "LORA", "r": 4}'),
-    "adapter_config.json",
+    names="adapter_config.json",
 )
 file_case(
     "an adapter's weights without its configuration",
     REFUSED,
     put("adapter_model.bin", b"x"),
-    "adapter_model.bin",
+    names="adapter_model.bin",
 )
-file_case("an adapter without its model", REFUSED, adapter_alone, "adapter alone")
+file_case("an adapter without its model", REFUSED, adapter_alone, names="adapter alone")
 file_case(
     "quantize_config.json of GPTQ",
     REFUSED,
     put("quantize_config.json", '{"bits": 4}'),
-    "quantize_config.json",
+    names="quantize_config.json",
 )
 file_case("generation_config.json", READ, put("generation_config.json", '{"temperature": 0.1}'))
 file_case("preprocessor_config.json", READ, put("preprocessor_config.json", '{"image_size": 224}'))
@@ -228,7 +218,7 @@ file_case(
     "model.onnx and no other weights",
     REFUSED,
     lambda folder: (folder / WEIGHTS).rename(folder / "model.onnx"),
-    "model.onnx",
+    names="model.onnx",
 )
 
 
@@ -254,26 +244,18 @@ def sentence_folder(
     return folder
 
 
+@CASES.rows("embed")
 def sentence_case(
-    oddity: str,
-    expected: str,
-    files: Mapping[str, Any],
-    *names: str,
-    more: tuple[str, ...] = (),
-    says: str = "",
+    place: Path, files: Mapping[str, Any], more: tuple[str, ...] = (), says: str = ""
 ) -> None:
     """Vectors are compared with the library's."""
+    from sentence_transformers import SentenceTransformer
 
-    def act(place: Path) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        folder = sentence_folder(place, files, more)
-        vectors = load(folder).embed(TEXTS)
-        theirs = SentenceTransformer(str(folder), device="cpu")
-        close(vectors, theirs.encode(TEXTS), "vectors", 1e-5)
-        check(not says or heard(says), f"nothing was said of {says}")
-
-    CASES.add("embed", expected, "|".join(names), oddity=oddity)(act)
+    folder = sentence_folder(place, files, more)
+    vectors = load(folder).embed(TEXTS)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    close(vectors, theirs.encode(TEXTS), "vectors", 1e-5)
+    check(not says or heard(says), f"nothing was said of {says}")
 
 
 LIBRARY, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -284,7 +266,7 @@ sentence_case(
     "truncate_dim behind Normalize", READ, {LIBRARY: {"truncate_dim": 5}}, more=("Normalize",)
 )
 sentence_case("truncate_dim above the width", READ, {LIBRARY: {"truncate_dim": 99}})
-sentence_case("a Transformer alone", REFUSED, {"modules.json": ALONE}, "no Pooling")
+sentence_case("a Transformer alone", REFUSED, {"modules.json": ALONE}, names="no Pooling")
 sentence_case(
     "prompts that one may name", READ, {LIBRARY: {"prompts": {"q": "query: "}}}, says="has prompts"
 )
@@ -292,7 +274,7 @@ sentence_case(
     "a prompt before every text",
     REFUSED,
     {LIBRARY: {"prompts": {"q": "query: "}, "default_prompt_name": "q"}},
-    "default_prompt_name",
+    names="default_prompt_name",
 )
 sentence_case(
     "vectors to be compared by dot products",
@@ -304,16 +286,16 @@ for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lastt
     key = f"pooling_mode_{mode}"
     oddity = f"a pooling of {mode}"
     content = {POOLING: {"word_embedding_dimension": 16, key: True}}
-    sentence_case(oddity, REFUSED, content, mode.partition("_")[0])
+    sentence_case(oddity, REFUSED, content, names=mode.partition("_")[0])
 sentence_case(
     "two poolings side by side",
     REFUSED,
     {POOLING: {"pooling_mode": ["cls", "mean"], "embedding_dimension": 16}},
-    "pooling",
+    names="pooling",
 )
 for kind in ("Dense", "LayerNorm", "CNN", "LSTM", "WeightedLayerPooling", "Router", "BoW"):
     oddity = f"a {kind} module behind the pooling"
-    sentence_case(oddity, REFUSED, {}, kind, more=(kind,))
+    sentence_case(oddity, REFUSED, {}, names=kind, more=(kind,))
 sentence_case(
     "texts in lower case before a tokenizer that lower-cases, by an older file's name",
     READ,
@@ -323,29 +305,26 @@ sentence_case(
     "a Transformer that gives logits",
     REFUSED,
     {TRANSFORMER: {"transformer_task": "fill-mask"}},
-    "transformer_task",
+    names="transformer_task",
 )
 sentence_case(
     "the longest text as a word",
     REFUSED,
     {TRANSFORMER: {"max_seq_length": "many"}},
-    "max_seq_length",
+    names="max_seq_length",
 )
-sentence_case("modules.json that is no list", REFUSED, {"modules.json": {}}, "modules")
+sentence_case("modules.json that is no list", REFUSED, {"modules.json": {}}, names="modules")
 
 
-def cross_encoder_case(oddity: str, expected: str, names: str = "", **keys: Any) -> None:
+@CASES.rows("classify")
+def cross_encoder_case(place: Path, **keys: Any) -> None:
     """A score of two texts, compared with CrossEncoder.predict."""
+    from sentence_transformers import CrossEncoder
 
-    def act(place: Path) -> None:
-        from sentence_transformers import CrossEncoder
-
-        folder = classifier(place, ["score"], num_labels=1)
-        configure(folder, **keys)
-        numbers = [answer.value for answer in load(folder).classify(PAIRS)]
-        close(numbers, CrossEncoder(str(folder), device="cpu").predict(PAIRS), "scores", 1e-5)
-
-    CASES.add("classify", expected, names, oddity=oddity)(act)
+    folder = classifier(place, ["score"], num_labels=1)
+    configure(folder, **keys)
+    numbers = [answer.value for answer in load(folder).classify(PAIRS)]
+    close(numbers, CrossEncoder(str(folder), device="cpu").predict(PAIRS), "scores", 1e-5)
 
 
 cross_encoder_case(
@@ -362,7 +341,7 @@ cross_encoder_case(
 cross_encoder_case(
     "a cross-encoder's Tanh",
     REFUSED,
-    "activation_fn",
+    names="activation_fn",
     sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"},
 )
 

@@ -99,37 +99,35 @@ def deeper_than_the_scale(place: Path) -> None:
     check(heard("steps are few"), "the log does not say that three steps are few")
 
 
+@CASES.rows("finetune")
 def origin_case(
-    oddity: str,
+    place: Path,
     folder: str,
     recipe: Sequence[float],
     prepare: Callable[[Path], object],
     words: str = "",
 ) -> None:
     """An encoder in `folder` of the case's place, with whatever `prepare` puts beside it."""
-
-    def act(place: Path) -> None:
-        encoder = place / folder
-        encoder.parent.mkdir(parents=True)
-        plain_encoder(encoder)
-        prepare(encoder)
-        record = tune(place, encoder)
-        has_recipe(record, recipe)
-        has_shape(record, encoder)
-        if words:
-            check(heard(words), f"nothing says {words!r}")
-
-    CASES.add("finetune", READ, oddity=oddity)(act)
+    encoder = place / folder
+    encoder.parent.mkdir(parents=True)
+    plain_encoder(encoder)
+    prepare(encoder)
+    record = tune(place, encoder)
+    has_recipe(record, recipe)
+    has_shape(record, encoder)
+    check(not words or heard(words), f"nothing says {words!r}")
 
 
 origin_case(
     "The run beside it is of this scale",
+    READ,
     "mine/encoder",
     OWN,
     lambda folder: run_beside(folder, "own"),
 )
 origin_case(
     "The run beside it is of another scale",
+    READ,
     "mine/encoder",
     TASK,
     lambda folder: run_beside(folder, "laptop"),
@@ -137,6 +135,7 @@ origin_case(
 )
 origin_case(
     "A run of this scale has trained it further from given weights",
+    READ,
     "mine/encoder",
     TASK,
     lambda folder: run_beside(folder, "own", encoder={"scale": ""}),
@@ -144,6 +143,7 @@ origin_case(
 )
 origin_case(
     "A public encoder that lies in the folder of a run of this scale",
+    READ,
     "mine/public",
     TASK,
     lambda folder: run_beside(folder, "own"),
@@ -151,6 +151,7 @@ origin_case(
 )
 origin_case(
     "The run beside it has a record of half a line",
+    READ,
     "mine/encoder",
     TASK,
     lambda folder: (folder.parent / "run.json").write_text('{"stage": "pre'),

@@ -58,6 +58,10 @@ class HangError(BaseException):
     """A verb did not come back. No `except Exception` of the code under trial can swallow it."""
 
 
+Row = Callable[..., None]
+"""Writes a case down: row(oddity, expected, *given, names="", **named)."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One odd input, called by what is odd in it.
@@ -108,6 +112,26 @@ class Cases:
             return act
 
         return register
+
+    def rows(self, verb: str, names: str = "") -> Callable[[Callable[..., object]], Row]:
+        """A decorator for `act(place, *given)`, of which each row is a case.
+
+        The function that it makes writes one down: it takes what is odd, what is expected, and what
+        `act` is given.
+        """
+
+        def decorate(act: Callable[..., object]) -> Row:
+            def write_row(
+                oddity: str, expected: str, *given: Any, names: str = names, **named: Any
+            ) -> None:
+                def run(place: Path) -> object:
+                    return act(place, *given, **named)
+
+                self.add(verb, expected, names, oddity=oddity)(run)
+
+            return write_row
+
+        return decorate
 
 
 # What a case compares with

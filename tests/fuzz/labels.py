@@ -187,32 +187,27 @@ def parquet(frame: pandas.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
+@CASES.rows("finetune", "train.")
 def labelled_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     train: bytes | str,
     suffix: str = ".csv",
     *,
     rows: Sequence[Row] = TRAIN,
     validation: bytes | str | None = None,
     validation_rows: Sequence[Row] = VALIDATION,
-    names: str = "train.",
     must_say: str = "",
 ) -> None:
     """A training file of `rows`, and a validation file (by default a clean one, as JSON lines)."""
-
-    def act(place: Path) -> None:
-        files = {f"train{suffix}": train, "validation.jsonl": jsonl(validation_rows)}
-        validation_file = "validation.jsonl"
-        if validation is not None:
-            validation_file = f"validation{suffix}"
-            files = {f"train{suffix}": train, validation_file: validation}
-        run = finetune(place, files, labelled_words(f"train{suffix}", validation_file))
-        is_said = not must_say or heard(must_say)
-        is_labelled_as(run, rows, validation_rows)
-        check(is_said, f"nothing is said of {must_say}")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    files = {f"train{suffix}": train, "validation.jsonl": jsonl(validation_rows)}
+    validation_file = "validation.jsonl"
+    if validation is not None:
+        validation_file = f"validation{suffix}"
+        files = {f"train{suffix}": train, validation_file: validation}
+    run = finetune(place, files, labelled_words(f"train{suffix}", validation_file))
+    is_said = not must_say or heard(must_say)
+    is_labelled_as(run, rows, validation_rows)
+    check(is_said, f"nothing is said of {must_say}")
 
 
 def rows_case(

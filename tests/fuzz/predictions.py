@@ -47,21 +47,14 @@ TWO: list[Text] = [(str(text), "a dog sat") for text in TEXTS]
 SECOND = "a dog sat"
 
 
+@CASES.rows("predict")
 def object_case(
-    oddity: str,
-    expected: str,
-    make: Callable[[], Any],
-    texts: Sequence[Text | None] | None = TEXTS,
-    names: str = "",
+    _: Path, make: Callable[[], Any], texts: Sequence[Text | None] | None = TEXTS
 ) -> None:
     """`texts` None: it is to be refused whatever comes out."""
-
-    def act(_: Path) -> None:
-        answers = predictor().classify(make())
-        if texts is not None:
-            compare(rows_of(answers), texts, "text")
-
-    CASES.add("predict", expected, names, oddity=oddity)(act)
+    answers = predictor().classify(make())
+    if texts is not None:
+        compare(rows_of(answers), texts, "text")
 
 
 # Objects that hold texts
@@ -138,7 +131,7 @@ SOME_READ: dict[str, tuple[Callable[[], Any], Sequence[Text | None] | None, str]
     ),
 }
 for _oddity, (_make, _texts, _names) in SOME_READ.items():
-    object_case(_oddity, EITHER, _make, _texts, _names)
+    object_case(_oddity, EITHER, _make, _texts, names=_names)
 
 NEVER_READ: dict[str, tuple[Callable[[], Any], str]] = {
     "a set, which has no order": (lambda: set(TEXTS), "set"),
@@ -155,7 +148,7 @@ NEVER_READ: dict[str, tuple[Callable[[], Any], str]] = {
     "lists in lists in a list": (lambda: [[[text] for text in TEXTS]], "expected|text"),
 }
 for _oddity, (_make, _names) in NEVER_READ.items():
-    object_case(_oddity, REFUSED, _make, None, _names)
+    object_case(_oddity, REFUSED, _make, None, names=_names)
 
 # Characters of texts: what stands in the third place, and the text that is answered so
 
@@ -198,46 +191,37 @@ def pair_model_python(_: Path) -> None:
     load(mrpc_twin(tuple(PAIRS))).classify("the cat sat")
 
 
-@CASES.add("embed", EITHER, "text 2")
-def embed_unknown(_: Path) -> None:
-    """A text of unknown characters alone among texts to embed"""
-    embed_beside("😀")
-
-
-@CASES.add("embed", EITHER, "text 2")
-def embed_none(_: Path) -> None:
-    """None among texts to embed"""
-    embed_beside(None)
-
-
-def embed_beside(odd: Any) -> None:
+@CASES.rows("embed", "text 2")
+def embed_beside(_: Path, odd: Any) -> None:
     """WrongError unless the texts beside an odd one have their vectors."""
     vectors = predictor().embed(["the cat sat", odd, "a dog ran"])
     close(vectors[[0, 2]], [vector_of("the cat sat"), vector_of("a dog ran")], "vectors")
 
 
+embed_beside("A text of unknown characters alone among texts to embed", EITHER, "😀")
+embed_beside("None among texts to embed", EITHER, None)
+
+
 # Settings, and acts that a model has no head for
 
 
-def setting_case(oddity: str, names: str, act: Callable[[Any], Any], verb: str = "predict") -> None:
-    CASES.add(verb, REFUSED, names, oddity=oddity)(lambda _: act(predictor()))
+@CASES.rows("predict")
+def setting_case(_: Path, act: str, text: str, **settings: Any) -> None:
+    getattr(predictor(), act)(text, **settings)
+
+
+@CASES.rows("embed")
+def vector_case(_: Path, **settings: Any) -> None:
+    predictor().embed("the cat", **settings)
 
 
 for _stride in (0, "3", 1.5):
-    setting_case(
-        f"a stride of {_stride!r}",
-        "stride",
-        lambda made, stride=_stride: made.classify("the cat", stride=stride),  # type: ignore[misc]
-    )
+    oddity = f"a stride of {_stride!r}"
+    setting_case(oddity, REFUSED, "classify", "the cat", stride=_stride, names="stride")
 for _setting in ({"pooling": "max"}, {"layer": 2}, {"layer": "last"}):
-    setting_case(
-        f"vectors with {_setting}",
-        next(iter(_setting)),
-        lambda made, setting=_setting: made.embed("the cat", **setting),  # type: ignore[misc]
-        "embed",
-    )
-setting_case("a mask to fill by a classifier", "lm", lambda made: made.fill_mask("the [MASK]"))
-setting_case("words to tag by a classifier", "tag", lambda made: made.tag("the cat"))
+    vector_case(f"vectors with {_setting}", REFUSED, names=next(iter(_setting)), **_setting)
+setting_case("a mask to fill by a classifier", REFUSED, "fill_mask", "the [MASK]", names="lm")
+setting_case("words to tag by a classifier", REFUSED, "tag", "the cat", names="tag")
 
 
 @CASES.add("predict", READ)
@@ -286,18 +270,15 @@ def tag_odd_words(_: Path) -> None:
     equal(lost, [], "letters in no word")
 
 
-def word_case(oddity: str, word: Any, names: str) -> None:
+@CASES.rows("predict")
+def word_case(_: Path, word: Any) -> None:
     """A list of words to tag with an odd one: it is a word of its own, or refused."""
-
-    def act(_: Path) -> None:
-        answer = load(tagger()).tag([["the", word, "cat"]])[0]
-        equal([span.text for span in answer.words], ["the", str(word), "cat"], "words")
-
-    CASES.add("predict", EITHER, names, oddity=oddity)(act)
+    answer = load(tagger()).tag([["the", word, "cat"]])[0]
+    equal([span.text for span in answer.words], ["the", str(word), "cat"], "words")
 
 
-word_case("an empty word in a list of words to tag", "", "word 2|text 1")
-word_case("a number among the words to tag", 7, "words|text 1")
+word_case("an empty word in a list of words to tag", EITHER, "", names="word 2|text 1")
+word_case("a number among the words to tag", EITHER, 7, names="words|text 1")
 
 
 @CASES.add("predict", READ)

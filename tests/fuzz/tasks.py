@@ -56,22 +56,15 @@ def mrpc_twin(pairs: tuple[Pair, ...]) -> Path:
     return finetune(twin_place("mrpc", pairs), {"a.jsonl": content}, words)
 
 
+@CASES.rows("finetune", "train.tsv")
 def mrpc_case(
-    oddity: str,
-    expected: str,
-    content: str | bytes,
-    suffix: str = ".tsv",
-    pairs: Sequence[Pair] = PAIRS,
-    names: str = "train.tsv",
+    place: Path, content: str | bytes, suffix: str = ".tsv", pairs: Sequence[Pair] = PAIRS
 ) -> None:
-    def act(place: Path) -> None:
-        files = {f"glue/MRPC/train{suffix}": content, "glue/MRPC/dev.tsv": mrpc(pairs)}
-        words = ["task=mrpc", f"task.data.train_file=glue/MRPC/train{suffix}"]
-        run = finetune(place, files, words)
-        equal(labels_of(run), [label for *_, label in pairs], "labels")
-        learnt_as(run, mrpc_twin(tuple(pairs)))
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    files = {f"glue/MRPC/train{suffix}": content, "glue/MRPC/dev.tsv": mrpc(pairs)}
+    words = ["task=mrpc", f"task.data.train_file=glue/MRPC/train{suffix}"]
+    run = finetune(place, files, words)
+    equal(labels_of(run), [label for *_, label in pairs], "labels")
+    learnt_as(run, mrpc_twin(tuple(pairs)))
 
 
 in_every_layout(mrpc_case, "GLUE's pairs", mrpc(), ".tsv")
@@ -119,13 +112,11 @@ def stsb_twin() -> Path:
     return score_run(twins() / "stsb", SCORES)
 
 
-def stsb_case(oddity: str, expected: str, scores: Sequence[str]) -> None:
-    def act(place: Path) -> None:
-        run = score_run(place, scores)
-        equal([float(label) for label in labels_of(run)], [*map(float, SCORES)], "scores")
-        learnt_as(run, stsb_twin())
-
-    CASES.add("finetune", expected, "train.tsv:6", oddity=oddity)(act)
+@CASES.rows("finetune", "train.tsv:6")
+def stsb_case(place: Path, scores: Sequence[str]) -> None:
+    run = score_run(place, scores)
+    equal([float(label) for label in labels_of(run)], [*map(float, SCORES)], "scores")
+    learnt_as(run, stsb_twin())
 
 
 def fifth(value: str) -> list[str]:
@@ -220,27 +211,23 @@ def tagged_of(run: Path) -> list[Sentence]:
     return [(row["words"], row["label"]) for row in predictions(run)]
 
 
+@CASES.rows("finetune", "train.txt")
 def tag_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     train: str | bytes,
     suffix: str = ".txt",
     *,
     twin: str = CLEAN_TAGGED,
     dev: str | bytes = CLEAN_TAGGED,
-    names: str = "train.txt",
     must_say: str = "",
     words: Sequence[str] = (),
 ) -> None:
-    def act(place: Path) -> None:
-        run = tag_run(place, train, suffix, dev, words)
-        is_said = not must_say or heard(must_say)
-        equal(tagged_of(run), TAGGED, "words and tags that it is scored by")
-        equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
-        learnt_as(run, tagged_twin(twin))
-        check(is_said, f"nothing is said of {must_say}")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = tag_run(place, train, suffix, dev, words)
+    is_said = not must_say or heard(must_say)
+    equal(tagged_of(run), TAGGED, "words and tags that it is scored by")
+    equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
+    learnt_as(run, tagged_twin(twin))
+    check(is_said, f"nothing is said of {must_say}")
 
 
 in_every_layout(tag_case, "tagged words", CLEAN_TAGGED, ".txt")
@@ -350,28 +337,23 @@ def squad_twin(content: str) -> Path:
     return squad_run(twin_place("squad", content), content, ".json")
 
 
+@CASES.rows("finetune", "train.json")
 def squad_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     content: str | bytes,
     suffix: str = ".json",
     *,
     rows: Sequence[Mapping[str, Any]] | None = None,
-    names: str = "train.json",
     num_dropped: int = 0,
 ) -> None:
     """`rows`: what is trained on; `num_dropped`: questions that must be counted as left out."""
-
-    def act(place: Path) -> None:
-        run = squad_run(place, content, suffix)
-        answered = json.loads((run / "predictions.json").read_text())
-        equal(list(answered), [row["id"] for row in questions()], "ids of the predictions")
-        learnt_as(run, squad_twin(squad(questions() if rows is None else rows)))
-        counts = facts(run)["data"]["train_counts"]
-        left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
-        equal(left_out, num_dropped, "questions that are counted as left out")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = squad_run(place, content, suffix)
+    answered = json.loads((run / "predictions.json").read_text())
+    equal(list(answered), [row["id"] for row in questions()], "ids of the predictions")
+    learnt_as(run, squad_twin(squad(questions() if rows is None else rows)))
+    counts = facts(run)["data"]["train_counts"]
+    left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
+    equal(left_out, num_dropped, "questions that are counted as left out")
 
 
 def changed(change: Callable[[Question], object], numbers: Sequence[int] = range(32)) -> str:
@@ -497,20 +479,13 @@ def choice_twin(rows: tuple[Choice, ...]) -> Path:
     return choice_run(twin_place("choices", rows), "\n".join(lines) + "\n", ".jsonl")
 
 
+@CASES.rows("finetune", "train")
 def choice_case(
-    oddity: str,
-    expected: str,
-    content: str | bytes,
-    suffix: str = ".csv",
-    rows: Sequence[Choice] = CHOICES,
-    names: str = "train",
+    place: Path, content: str | bytes, suffix: str = ".csv", rows: Sequence[Choice] = CHOICES
 ) -> None:
-    def act(place: Path) -> None:
-        run = choice_run(place, content, suffix)
-        equal(labels_of(run), [label for *_, label in CHOICES], "labels")
-        learnt_as(run, choice_twin(tuple(rows)))
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = choice_run(place, content, suffix)
+    equal(labels_of(run), [label for *_, label in CHOICES], "labels")
+    learnt_as(run, choice_twin(tuple(rows)))
 
 
 def labelled_as(new: Callable[[str], str]) -> str:

@@ -84,4 +84,5 @@ def test_a_server_imports_what_a_verbs_jobs_import_by_address(verb: str) -> None
     modules = modules_of(verb)
     assert f"clozelab.stages.{verb}" in modules
     assert all(find_spec(module) is not None for module in modules)
-    assert ("clozelab.tasks.tags" in modules) is (verb in ("finetune", "evaluate"))
+    for part in ("texts", "tags", "classes"):
+        assert (f"clozelab.tasks.{part}" in modules) is (verb in ("finetune", "evaluate"))

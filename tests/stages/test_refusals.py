@@ -37,6 +37,26 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     ),
     "runs of two names": (runs.main, ["a", "b"], "runs takes 0 to 1 names, not a b"),
     "gc of everything": (gc.main, ["what=everything"], "what=everything: there are checkpoints"),
+    "doctor, misspelt option of a stage": (
+        doctor,
+        ["pretrain", "--config-nam", "x"],
+        "did you mean '--config-name'",
+    ),
+    "doctor, a stage's option": (
+        doctor,
+        [TABLE5, "--config-name", "x"],
+        "doctor has no option --config-name; there are --all",
+    ),
+    "doctor, misspelt key": (doctor, ["pretrain", "sed=3"], "did you mean 'seed'"),
+    "doctor of two names": (doctor, ["one", "two"], "takes 0 to 1 names, not one two"),
+    "doctor of a machine's key": (
+        doctor,
+        ["threads=2"],
+        "threads=2: doctor without an experiment looks at the machine, and takes nothing",
+    ),
+    "doctor of a text": (doctor, ["text=mails"], "say clozelab doctor pretrain text=mails "),
+    "doctor, misspelt experiment": (doctor, ["table5"], f"did you mean '{TABLE5}'"),
+    "doctor, misspelt key of an experiment": (doctor, [TABLE5, "sed=3"], "did you mean 'seed'"),
     "gc, misspelt option": (gc.main, ["--delte"], "did you mean '--delete'"),
 }
 
