@@ -20,12 +20,12 @@ from tests.fuzz.making import (
     SIZES,
     VOCABULARY,
     WEIGHTS,
-    agrees,
+    agrees_after,
     bert,
     classifier,
     configure,
-    copy_of,
     drawn,
+    in_json,
     load,
     put,
     wordpiece,
@@ -44,10 +44,7 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 @CASES.rows("load")
 def keys_case(place: Path, says: str = "", **keys: Any) -> None:
     """A BERT whose config.json has these keys; `says`: what a warning holds."""
-    folder = bert(place)
-    twin = copy_of(folder)
-    configure(folder, **keys)
-    agrees(folder, twin)
+    agrees_after(place, in_json("config.json", **keys))
     check(not says or heard(says), f"nothing was said of {says}")
 
 
@@ -163,10 +160,7 @@ family_case("MPNetModel", "relative_attention_num_buckets", 64)
 def file_case(
     place: Path, change: Callable[[Path], object], says: str = "", is_quiet: bool = False
 ) -> None:
-    folder = bert(place)
-    twin = copy_of(folder)
-    change(folder)
-    agrees(folder, twin)
+    agrees_after(place, change)
     check(not says or heard(says), f"nothing was said of {says}")
     check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
 

@@ -41,14 +41,13 @@ VALIDATION: list[Row] = [(f"a {COLOURS[n % 4]} dog {n}", ("neg", "pos")[n % 2]) 
 
 
 @cache
+def twins_folder() -> tempfile.TemporaryDirectory[str]:
+    """For what clean twins leave; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="clozelab-odd-twins-")
+
+
 def twins() -> Path:
-    """A folder for what clean twins leave; it goes with the process."""
-    folder = tempfile.TemporaryDirectory(prefix="clozelab-odd-twins-")
-    _kept.append(folder)
-    return Path(folder.name)
-
-
-_kept: list[Any] = []
+    return Path(twins_folder().name)
 
 
 def twin_place(kind: str, content: object) -> Path:

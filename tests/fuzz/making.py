@@ -253,6 +253,14 @@ def same_classes(predictor: Any, twin: Path, labels: Sequence[str] = LABELS) -> 
         equal(answer.label, labels[int(shares.argmax())], "label")
 
 
+def agrees_after(place: Path, change: Change, **made: Any) -> None:
+    """A clean model is changed; WrongError unless it answers as it did."""
+    folder = bert(place, **made)
+    twin = copy_of(folder)
+    change(folder)
+    agrees(folder, twin)
+
+
 def agrees(
     folder: Path, twin: Path | None = None, texts: Sequence[str] = TEXTS, place: Path | str = ""
 ) -> Any:

@@ -26,6 +26,7 @@ from tests.fuzz.making import (
     VOCABULARY,
     Change,
     agrees,
+    agrees_after,
     bert,
     byte_level,
     classifier,
@@ -420,11 +421,7 @@ for _oddity, _changes, _names in (
 @CASES.rows("load", "config.json")
 def config_file_case(place: Path, change: Callable[[bytes], bytes]) -> None:
     """A config.json that is another file, or written otherwise."""
-    folder = bert(place)
-    twin = copy_of(folder)
-    path = folder / "config.json"
-    path.write_bytes(change(path.read_bytes()))
-    agrees(folder, twin)
+    agrees_after(place, rules_in_bytes(change, "config.json"))
 
 
 def rewritten(content: bytes) -> bytes:

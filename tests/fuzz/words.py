@@ -14,6 +14,8 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from tests.fuzz.answering import masked
 from tests.fuzz.lab import READ, Cases, check, equal
@@ -54,21 +56,16 @@ def furnish(place: Path) -> None:
 def command(place: Path, words: Sequence[str]) -> tuple[int, str]:
     """Status and output of a command that is given in a folder."""
     output = io.StringIO()
-    before = os.environ.get("CLOZELAB_CACHE")
-    os.environ["CLOZELAB_CACHE"] = f"{place}-cache"
-    try:
-        with (
-            contextlib.chdir(place),
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(output),
-        ):
+    with (
+        contextlib.chdir(place),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+        mock.patch.dict(os.environ, CLOZELAB_CACHE=f"{place}-cache"),
+    ):
+        try:
             status = cli.main([*words])
-    except SystemExit as stop:  # argparse's
-        status = int(stop.code or 0)
-    finally:
-        del os.environ["CLOZELAB_CACHE"]
-        if before is not None:
-            os.environ["CLOZELAB_CACHE"] = before
+        except SystemExit as stop:  # argparse's
+            status = int(stop.code or 0)
     return status, output.getvalue()
 
 
@@ -222,12 +219,14 @@ def config_dir_behind_a_key(place: Path) -> None:
 def queries_in_a_file(place: Path) -> None:
     """queries= of two lines answers as two searches do"""
     furnish(place)
+
+    def found(word: str) -> list[dict[str, Any]]:
+        _, output = command(place, [*SEARCH, word, "--json"])
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
     alone = []
     for query in ("a film", "the slow one"):
-        _, output = command(place, [*SEARCH, f"query={query}", "--json"])
-        hits = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        alone += [hit | {"query": query} for hit in hits]
-    _, output = command(place, [*SEARCH, "queries=queries.txt", "--json"])
-    together = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        alone += [hit | {"query": query} for hit in found(f"query={query}")]
+    together = found("queries=queries.txt")
     equal(len(together), 4, "hits")
     equal(together, alone, "hits")

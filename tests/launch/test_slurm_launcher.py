@@ -34,6 +34,9 @@ needs_submitit = pytest.mark.skipif(
 )
 SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
+OWN = ("_target_", "cluster", "jobs_at_once", "poll_seconds", "grace_seconds", "max_num_timeout")
+"""Parameters of the launcher that are none of a job's."""
+RUN = "adhoc/demo/pretrain/mlm_nsp/seed-1"
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 
@@ -41,15 +44,7 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     """(the launcher's parameters, the job's configuration)."""
     composed = sweep.compose("pretrain", [f"hydra/launcher={launcher}", *overrides], sweep=True)
     plain = composed.hydra_value("launcher")
-    own = (
-        "_target_",
-        "cluster",
-        "jobs_at_once",
-        "poll_seconds",
-        "grace_seconds",
-        "max_num_timeout",
-    )
-    return {str(key): value for key, value in plain.items() if key not in own}, composed
+    return {str(key): value for key, value in plain.items() if key not in OWN}, composed
 
 
 @pytest.mark.parametrize(
@@ -94,9 +89,8 @@ def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
         "setup=[module load x]",
         "mem_gb=3",
     ]
-    parameters, config = settings(
-        "slurm", "trainer=ddp", *(f"hydra.launcher.{word}" for word in every)
-    )
+    words = [f"hydra.launcher.{word}" for word in every]
+    parameters, config = settings("slurm", "trainer=ddp", *words)
     asked = job_resources(parameters, config, "slurm")
     assert {"partition", "account", "qos", "constraint", "setup", "mem"} <= asked.keys()
     assert asked.keys() <= _get_default_parameters().keys()
@@ -111,47 +105,25 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     """
     for name, value in (slurm | {"FAKE_SLURM_ONLY": "sbatch"}).items():
         monkeypatch.setenv(name, value)
-    parameters, config = settings(
-        "slurm", "trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2"
-    )
+    words = ("trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2")
+    parameters, config = settings("slurm", *words)
     launcher = SlurmLauncher("slurm", 1, 1.0, 60.0, max_num_timeout=3, **parameters)
     launcher.folder = tmp_path / "handed"
     job = Job("one", [], tmp_path / "one.log", words=["pretrain", "seed=1"], folder="runs/one")
-    launcher._hand_over(
-        job, RemoteJob(job, 8, 60.0, is_alone=False), job_resources(parameters, config, "slurm")
-    )
+    remote = RemoteJob(job, 8, 60.0, is_alone=False)
+    launcher._hand_over(job, remote, job_resources(parameters, config, "slurm"))
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
     lines = script.read_text().splitlines()
-    asked = dict(
-        line.removeprefix("#SBATCH --").split("=", 1)
-        for line in lines
-        if line.startswith("#SBATCH")
-    )
-    assert (
-        asked["nodes"],
-        asked["ntasks-per-node"],
-        asked["gpus-per-node"],
-        asked["cpus-per-task"],
-    ) == (
-        "2",
-        "4",
-        "4",
-        "8",
-    )
-    assert (asked["time"], asked["signal"], asked["open-mode"]) == ("1440", "USR2@180", "append")
+    said = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    expected = {"nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4", "cpus-per-task": "8"}
+    expected |= {"time": "1440", "signal": "USR2@180", "open-mode": "append"}
+    assert expected.items() <= dict(line.split("=", 1) for line in said).items()
     (srun,) = [line for line in lines if line.startswith("srun")]
-    assert (
-        "--cpus-per-task=8" in srun.split()
-        and f"{launcher.folder}/%j" in srun
-        and "submitit.core._submit" in srun
-    )
-    notes = json.loads((launcher.folder / "handed_over.json").read_text())
-    assert notes["runs/one"] | {"time": 0} == {
-        "job_id": script.stem,
-        "tasks": 8,
-        "words": ["pretrain", "seed=1"],
-        "time": 0,
-    }
+    for part in (" --cpus-per-task=8 ", f"{launcher.folder}/%j", "submitit.core._submit"):
+        assert part in srun
+    note = json.loads((launcher.folder / "handed_over.json").read_text())["runs/one"]
+    expected = {"job_id": script.stem, "tasks": 8, "words": ["pretrain", "seed=1"]}
+    assert note | expected == note
 
 
 def test_one_machine_is_one_machine() -> None:
@@ -173,13 +145,7 @@ def test_wrong_settings_and_missing_packages_are_said_early(
     ):
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=sentence):
             patch.setattr(importlib.util, "find_spec", lambda name, spec=submitit: spec)
-            SlurmLauncher(
-                cluster=cluster,
-                grace_seconds=grace_seconds,
-                jobs_at_once=1,
-                poll_seconds=1,
-                signal_delay_s=20,
-            )
+            SlurmLauncher(cluster, 1, 1.0, grace_seconds, signal_delay_s=20)
 
 
 # Real sweeps
@@ -251,9 +217,27 @@ def states(runs: Path) -> dict[str, dict[str, Any]]:
     return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
 
 
-def trained_steps(folder: Path) -> list[int]:
+def losses(folder: Path) -> dict[int, float]:
     with (folder / "metrics.csv").open(newline="") as stream:
-        return [int(row["step"]) for row in csv.DictReader(stream) if row["key"] == "train/loss"]
+        rows = [row for row in csv.DictReader(stream) if row["key"] == "train/loss"]
+    values = {int(row["step"]): float(row["value"]) for row in rows}
+    assert len(values) == len(rows), "each step once"
+    return values
+
+
+def is_whole(runs: Path, sessions: int = 2) -> None:
+    """The one run is complete, after so many sessions, and has each of 250 steps once."""
+    record = states(runs)["mlm_nsp/seed-1"]
+    assert (record["status"], record["sessions"]) == ("complete", sessions)
+    assert list(losses(runs / RUN)) == list(range(1, 251))
+
+
+def send(slurm: dict[str, str], name: str) -> str:
+    """Signal the one job, as Slurm does it; its number."""
+    number = next(Path(slurm["FAKE_SLURM"]).glob("*.pids")).stem
+    command = ["scancel", number, "--signal", name]
+    subprocess.run(command, env=environment(**slurm), check=True)
+    return number
 
 
 def wait_for(path: Path, launcher: subprocess.Popen[str]) -> None:
@@ -322,14 +306,10 @@ def test_a_job_of_two_ranks_out_of_time_goes_on(
     """
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "metrics.csv", launcher)
-    number = next(state.glob("*.pids")).stem
-    subprocess.run(["scancel", number, "--signal", "USR2"], env=environment(**slurm), check=True)
+    wait_for(runs / RUN / "metrics.csv", launcher)
+    number = send(slurm, "USR2")
     assert counts(said(launcher, 0)) == {"complete": 1}
-    record = states(runs)["mlm_nsp/seed-1"]
-    assert (record["status"], record["sessions"]) == ("complete", 2)
-    assert trained_steps(run_dir) == list(range(1, 251))
+    is_whole(runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["cpus-per-task"]) == ("1", "2", "1")
     assert asked["signal"] == "USR2@180" and "gpus-per-node" not in asked
@@ -346,39 +326,25 @@ def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
     """
     still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(
-        corpus,
-        runs,
-        *SLURM,
-        *DDP[:2],
-        "trainer.devices=1",
-        "trainer.num_nodes=2",
-        *still,
-        steps=250,
-    )
+    nodes = (*DDP[:2], "trainer.devices=1", "trainer.num_nodes=2")
+    words = pretraining(corpus, runs, *SLURM, *nodes, *still, steps=250)
     launcher = start(words, SUBMITIT_PREEMPT_SIGNAL="USR1", **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "metrics.csv", launcher)
+    wait_for(runs / RUN / "metrics.csv", launcher)
     number = next(state.glob("*.pids")).stem
     with socket.create_connection(("127.0.0.1", 15000 + int(number[-4:])), timeout=10):
         pass  # the first node's name, and the job's port: rank 0 listens there
-    subprocess.run(["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True)
+    send(slurm, "USR1")
     assert counts(said(launcher, 0)) == {"complete": 1}
-    record = states(runs)["mlm_nsp/seed-1"]
-    assert (record["status"], record["sessions"]) == ("complete", 2)
+    is_whole(runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "USR1@180")
     places = [json.loads((state / f"{number}.{rank}.place").read_text()) for rank in (0, 1)]
-    assert [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places] == [
-        ("0", "0"),
-        ("1", "0"),
-    ]
+    ranks = [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places]
+    assert ranks == [("0", "0"), ("1", "0")]
     one = pretraining(corpus, tmp_path / "one", *still, "trainer.threads=1", steps=250)
     assert counts(said(start(one), 0)) == {"complete": 1}
-    ours, theirs = (
-        losses(place / "adhoc/demo/pretrain/mlm_nsp/seed-1") for place in (runs, tmp_path / "one")
-    )
-    assert list(ours) == list(theirs) == list(range(1, 251))
+    ours, theirs = (losses(place / RUN) for place in (runs, tmp_path / "one"))
+    assert list(ours) == list(theirs)
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5, rel=1e-5)
 
 
@@ -403,41 +369,27 @@ def test_a_batch_script_of_ones_own_is_put_in_line_again(
     script requeues.
     """
     state, run_dir = Path(slurm["FAKE_SLURM"]), tmp_path / "run"
-    words = [
-        word for word in pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:] if word != "-m"
-    ]
-    words += [
-        "trainer.devices=1",
-        "trainer.num_nodes=2",
-        f"run_dir={run_dir}",
-        "checkpoint_interval_steps=1",
-    ]
+    words = pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:]
+    words.remove("-m")
+    words += ["trainer.devices=1", "trainer.num_nodes=2", "checkpoint_interval_steps=1"]
+    words.append(f"run_dir={run_dir}")
     # by the clock only the first time: nobody but the test changes a job between two starts
     if stop == "max_time":
         words += [
             "trainer.max_time=$(test -e stopped && echo null || echo 00:00:00; touch stopped)"
         ]
     script = tmp_path / "script.sh"
-    text = BATCH_SCRIPT.format(
-        output=tmp_path / "%j.%t.out", python=sys.executable, words=quoted(words)
-    )
-    script.write_text(text)
-    done = subprocess.run(
-        ["sbatch", str(script)],
-        env=environment(**slurm),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    number = done.stdout.split()[-1]
+    places = {"output": tmp_path / "%j.%t.out", "python": sys.executable}
+    script.write_text(BATCH_SCRIPT.format(words=quoted(words), **places))
+    command = ["sbatch", str(script)]
+    done = subprocess.check_output(command, env=environment(**slurm), cwd=tmp_path, text=True)
+    number = done.split()[-1]
     deadline = time.monotonic() + 300
     if stop == "SIGUSR1":
         while not (run_dir / "metrics.csv").exists():
             assert time.monotonic() < deadline, (tmp_path / f"{number}.0.out").read_text()
             time.sleep(0.05)
-        subprocess.run(
-            ["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True
-        )
+        send(slurm, "USR1")
     while (state / f"{number}.state").read_text() in ("PENDING", "RUNNING"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -447,21 +399,12 @@ def test_a_batch_script_of_ones_own_is_put_in_line_again(
         "status 0",
     ], output + (tmp_path / f"{number}.0.out").read_text()
     assert json.loads((run_dir / "run.json").read_text())["sessions"] == 2
-    assert trained_steps(run_dir) == list(range(1, 251))
+    assert list(losses(run_dir)) == list(range(1, 251))
 
 
 def quoted(words: list[str]) -> str:
     """For a shell, with its $(...) left in."""
     return " ".join(f'"{word}"' for word in words)
-
-
-def losses(folder: Path) -> dict[int, float]:
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return {
-            int(row["step"]): float(row["value"])
-            for row in csv.DictReader(stream)
-            if row["key"] == "train/loss"
-        }
 
 
 @needs_submitit
@@ -475,8 +418,7 @@ def test_a_killed_launcher_finds_its_jobs_again(
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     words = pretraining(corpus, runs, *SLURM, "seed=1")
     first = start(words, **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "run.json", first)
+    wait_for(runs / RUN / "run.json", first)
     tasks = int(next(state.glob("*.pids")).read_text())
     os.killpg(tasks, signal.SIGSTOP)  # so that it is still there, however fast the machine is
     first.kill()
@@ -504,8 +446,7 @@ def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     words = pretraining(corpus, runs, *SLURM, "seed=1", "checkpoint_interval_steps=1", steps=250)
     launcher = start(words, **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "checkpoints" / "last.ckpt", launcher)
+    wait_for(runs / RUN / "checkpoints" / "last.ckpt", launcher)
     number = next(state.glob("*.pids")).stem
     (state / f"{number}.forgotten").touch()
     os.killpg(int((state / f"{number}.pids").read_text()), signal.SIGKILL)
@@ -515,5 +456,4 @@ def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
     assert f"job {number} is lost" in text and "the same command takes it up" in text
     assert not re.findall("sacct|accounting", text)
     assert counts(said(start(words, **slurm), 0)) == {"complete": 1}
-    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 2
-    assert trained_steps(run_dir) == list(range(1, 251))
+    is_whole(runs)

@@ -92,24 +92,17 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
     assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
 
 
-@pytest.mark.parametrize("name", ["REVOKED", "LAUNCH_FAILED", "FAILED", LOST])
-def test_an_end_is_not_waited_for(name: str) -> None:
-    assert SlurmState(name).has_ended
+NEVER = [("SPECIAL_EXIT", ""), ("REQUEUE_HOLD", ""), ("PENDING", "JobHoldMaxRequeue")]
+NEVER.append(("PENDING", "InvalidQOS"))
+WAITED_FOR = [*NEVER, ("PENDING", "Priority"), ("RUNNING", "")]
+ENDED = [(name, "") for name in ("REVOKED", "LAUNCH_FAILED", "FAILED", LOST)]
 
 
-@pytest.mark.parametrize(
-    ("state", "never"),
-    [
-        (SlurmState("SPECIAL_EXIT"), True),
-        (SlurmState("REQUEUE_HOLD"), True),
-        (SlurmState("PENDING", "JobHoldMaxRequeue"), True),
-        (SlurmState("PENDING", "InvalidQOS"), True),
-        (SlurmState("PENDING", "Priority"), False),
-        (SlurmState("RUNNING"), False),
-    ],
-)
-def test_what_never_starts_by_itself(state: SlurmState, never: bool) -> None:
-    assert state.never_starts is never and not state.has_ended
+@pytest.mark.parametrize(("name", "reason"), [*ENDED, *WAITED_FOR])
+def test_what_is_waited_for_and_what_never_starts_by_itself(name: str, reason: str) -> None:
+    state = SlurmState(name, reason)
+    assert state.has_ended is ((name, reason) in ENDED)
+    assert state.has_ended or state.never_starts is ((name, reason) in NEVER)
 
 
 def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
@@ -117,11 +110,8 @@ def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
 ) -> None:
     calls = commands("echo '7|RUNNING|None'; echo '8|PENDING|Priority'", sacct="echo '9|TIMEOUT'")
     states = query_slurm(["7", "8", "9"])
-    assert {job_id: state.name for job_id, state in states.items()} == {
-        "7": "RUNNING",
-        "8": "PENDING",
-        "9": "TIMEOUT",
-    }
+    names = {job_id: state.name for job_id, state in states.items()}
+    assert names == {"7": "RUNNING", "8": "PENDING", "9": "TIMEOUT"}
     squeue, sacct = calls.read_text().splitlines()
     assert "--jobs=7,8,9" in squeue and "--jobs=9" in sacct
 
@@ -212,13 +202,9 @@ def test_a_job_without_a_result_is_lost_after_a_while(
     monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.1)
     queue: Any = Queue()
     job = SubmittedJob(submitted(tmp_path), queue)
-    for queue.now in (
-        None,
-        SlurmState("RUNNING"),
-        SlurmState("FAILED"),
-        SlurmState("PENDING"),
-        SlurmState(LOST),
-    ):
+    assert job.query_status() is None
+    for name in ("RUNNING", "FAILED", "PENDING", LOST):
+        queue.now = SlurmState(name)
         assert job.query_status() is None
     time.sleep(0.15)
     queue.now = SlurmState("RUNNING")  # put in line again, and started
