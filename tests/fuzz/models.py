@@ -139,12 +139,7 @@ LEFT_OVER = {
         "pad_type_id": 0,
         "pad_token": "[PAD]",
     },
-    "truncation": {
-        "direction": "Right",
-        "max_length": 8,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    },
+    "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
 }
 SLOW = {"tokenizer_class": "BertTokenizer", "do_basic_tokenize": True, "never_split": None}
 VOCABULARIES = {
@@ -384,10 +379,7 @@ REFUSED_CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"add_cross_attention": True, "is_decoder": True},
         "cross",
     ),
-    "the configuration has two layers, the weights have one": (
-        {"num_hidden_layers": 2},
-        "layer.1",
-    ),
+    "the configuration has two layers, the weights have one": ({"num_hidden_layers": 2}, "layer.1"),
     "three heads for 16 dimensions": ({"num_attention_heads": 3}, "head"),
     "a hidden size of 32, and weights of 16": ({"hidden_size": 32}, "shape|16"),
     "vocab_size is one more than the weights have rows": (
@@ -407,11 +399,7 @@ for _oddity, (_changes, _names) in REFUSED_CONFIGURATIONS.items():
     config_case(_oddity, REFUSED, _changes, names=_names)
 for _oddity, _changes, _names in (
     ("architectures is a text, not a list", {"architectures": "BertForMaskedLM"}, "architecture"),
-    (
-        "numbers are written as text",
-        {"hidden_size": "16", "num_hidden_layers": "1"},
-        "config.json",
-    ),
+    ("numbers are written as text", {"hidden_size": "16", "num_hidden_layers": "1"}, "config.json"),
     ("1.0 layers", {"num_hidden_layers": 1.0}, "config.json"),
     ("auto_map names code of the folder", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map"),
 ):

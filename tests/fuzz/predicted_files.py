@@ -37,10 +37,7 @@ TWO: list[Text] = [(str(text), SECOND) for text in TEXTS]
 
 @CASES.rows("predict", "input.")
 def file_case(
-    place: Path,
-    content: str | bytes,
-    suffix: str,
-    texts: Sequence[Text | None] | None = TEXTS,
+    place: Path, content: str | bytes, suffix: str, texts: Sequence[Text | None] | None = TEXTS
 ) -> None:
     """`texts` None: it is to be refused whatever comes out."""
     path, output = place / f"input{suffix}", place / "out.jsonl"

@@ -85,11 +85,7 @@ def disagrees(_: Path) -> None:
     ],
 )
 def test_the_judge(
-    tmp_path: Path,
-    act: Callable[[Path], object],
-    expected: str,
-    names: str,
-    verdict: str,
+    tmp_path: Path, act: Callable[[Path], object], expected: str, names: str, verdict: str
 ) -> None:
     case = lab.Case("kind", "what is odd", "load", expected, act, names)
     assert lab.run_case(case, tmp_path / "place").verdict == verdict

@@ -172,11 +172,7 @@ refused(
 refused(
     "output= is a read-only file", [*PREDICT, "output=read-only.npy"], "read-only.npy is read-only"
 )
-refused(
-    "verify of a pack that is not there",
-    ["verify", "monday.zip"],
-    "monday.zip does not exist",
-)
+refused("verify of a pack that is not there", ["verify", "monday.zip"], "monday.zip does not exist")
 refused(
     "a misspelt key of the corpus for a whole experiment",
     ["reproduce", "rates.yaml", "corpus.sources.0.pth=texts", "scale=own", "--dry-run"],

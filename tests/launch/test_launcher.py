@@ -10,11 +10,7 @@ import pytest
 from tests import composing
 
 from clozelab.launch import process_launcher
-from clozelab.launch.launcher import (
-    THREAD_VARIABLES,
-    read_records,
-    wait_for_inputs,
-)
+from clozelab.launch.launcher import THREAD_VARIABLES, read_records, wait_for_inputs
 from clozelab.launch.process_launcher import ProcessLauncher, modules_of
 from clozelab.launch.processes import Job, JobState
 

@@ -372,11 +372,7 @@ def test_a_key_twice_in_a_job_is_refused() -> None:
         ("finetune", ["row=r", "encoder=a,b"], ["r+encoder-a", "r+encoder-b"]),
         # Seeds and tasks have their own places in the folder's name.
         ("finetune", ["row=public", "seed=1,2", "task=mrpc,sst2"], ["public"] * 4),
-        (
-            "pretrain",
-            ["arm=short", "objective=mlm,ltr"],
-            ["short+mlm", "short+ltr"],
-        ),
+        ("pretrain", ["arm=short", "objective=mlm,ltr"], ["short+mlm", "short+ltr"]),
         ("pretrain", ["objective=mlm,ltr"], ["mlm", "ltr"]),
         ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),
         ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),

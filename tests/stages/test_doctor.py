@@ -89,9 +89,7 @@ def test_before_anything_is_there(places: list[str]) -> None:
 
 
 def test_the_pre_flight_of_a_prepared_world(
-    places: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    places: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg = compose("prepare", ["scale=demo", *places]).config
     prepared_corpus(cfg)

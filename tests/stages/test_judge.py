@@ -164,11 +164,7 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
 )
 @pytest.mark.usefixtures("scores")
 def test_a_slip_in_the_claims_is_named_before_anything_is_judged(
-    tmp_path: Path,
-    old: str,
-    new: str,
-    part: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, old: str, new: str, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(CLAIMS.replace(old, new))

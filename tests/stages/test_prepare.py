@@ -150,9 +150,7 @@ def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
 
 
 def test_a_text_that_the_vocabulary_does_not_know(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Warned of whenever the corpus is opened; too much is refused, and a limit lets it pass.
 

@@ -25,16 +25,8 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     "compare one run": (compare.main, ["one"], "takes 2 names, not one"),
     "track nowhere": (track.main, ["FOLDER/typo"], "is no folder"),
     "runs below nowhere": (runs.main, ["runs_dir=FOLDER/nothing"], "is no folder"),
-    "runs, misspelt key": (
-        runs.main,
-        ["tsk=mrpc"],
-        "runs has no key 'tsk'; did you mean 'task'",
-    ),
-    "runs, misspelt option": (
-        runs.main,
-        ["--cvs"],
-        "has no option --cvs; did you mean '--csv'",
-    ),
+    "runs, misspelt key": (runs.main, ["tsk=mrpc"], "runs has no key 'tsk'; did you mean 'task'"),
+    "runs, misspelt option": (runs.main, ["--cvs"], "has no option --cvs; did you mean '--csv'"),
     "runs of two names": (runs.main, ["a", "b"], "runs takes 0 to 1 names, not a b"),
     "gc of everything": (gc.main, ["what=everything"], "what=everything: there are checkpoints"),
     "doctor, misspelt option of a stage": (
@@ -78,11 +70,7 @@ for word, hint in NO_OPTIONS.items():
 
 @pytest.mark.parametrize(("verb", "words", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_a_verb_refuses(
-    verb: Verb,
-    words: Sequence[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    verb: Verb, words: Sequence[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reproduce, "make_steps", None)  # would fail
     given = [word.replace("FOLDER", str(tmp_path)) for word in words]

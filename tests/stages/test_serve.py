@@ -63,11 +63,7 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
         ),
         ('{"txt": "a"}', 400, "did you mean 'text'?"),
         ('{"text": "a", "words": ["b"]}', 400, "'words', which do=classify does not read"),
-        (
-            '{"text": "a", "errors": "ignore"}',
-            400,
-            "errors=ignore: choose one of mark, raise",
-        ),
+        ('{"text": "a", "errors": "ignore"}', 400, "errors=ignore: choose one of mark, raise"),
         ('{"records": [{"text": "a"}, {"text": ""}], "errors": "raise"}', 400, "record 2 is empty"),
         ('{"records": [{"text": ""}, {"text": null}]}', 400, "record 1 is empty"),
         ('{"text": ""}', 400, "record 1 is empty"),

@@ -181,9 +181,7 @@ def test_a_table_killed_behind_any_validation_is_filled(
 
 
 def test_folders_above_runs_give_those_that_lack_something(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[Path] = []
     monkeypatch.setattr(track, "read_record", lambda folder: folder)
