@@ -173,13 +173,13 @@ CORPUS = ("corpus=text", "corpus.sources.0.path=text.txt", "corpus.validation_fr
 
 
 def phases(steps: int) -> str:
-    return f"phases=[{{seq_length: 16, steps: {steps}, global_batch_size: 8, micro_batch_size: 8}}]"
+    return f"phases=[{{seq_length: 16, steps: {steps}, global_batch_size: 8, micro_batch_size: 4}}]"
 
 
 def pretraining(*words: str, steps: int = 400) -> list[str]:
-    """A sweep of two pre-trainings, unless `words` say another seed."""
+    """A sweep of two pre-trainings, unless `words` say something else."""
     shape = [*CORPUS, "tokenizer.vocab_size=60", *MODEL, *COMMON, phases(steps)]
-    return ["pretrain", "-m", *(words or ["seed=1,2"]), *shape]
+    return ["pretrain", "-m", *shape, *(words or ["seed=1,2"])]
 
 
 def write_data(folder: Path) -> None:

@@ -8,7 +8,6 @@ import csv
 import importlib.util
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -17,11 +16,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.engines import (
+    Engine,
+    Place,
+    launcher_words,
+    outcome,
+    pretraining,
+    wait_until,
+    write_data,
+)
 from tests.screens import refuses
 
 from clozelab.launch import sweep
@@ -152,57 +159,10 @@ def test_wrong_settings_and_missing_packages_are_said_early(
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    draw = random.Random(0)
-    words = [a + b for a, b in product("bcdfg", "aeiou")]
-    documents = []
-    for _ in range(60):
-        documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))
-    (folder / "text.txt").write_text("\n\n".join(documents))
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
     return folder
-
-
-def pretraining(corpus: Path, runs: Path, *overrides: str, steps: int = 6) -> list[str]:
-    """A command line: one sweep of tiny runs."""
-    batch = f"steps: {steps}, global_batch_size: 8, micro_batch_size: 4"
-    words = [
-        "corpus=text",
-        "corpus.sources.0.path=text.txt",
-        "tokenizer.vocab_size=60",
-        "corpus.validation_fraction=0.2",
-        f"data_dir={corpus}",
-        f"cache_dir={corpus / 'cache'}",
-        f"runs_dir={runs}",
-        "model.hidden_size=16",
-        "model.num_hidden_layers=1",
-        "model.num_attention_heads=2",
-        "model.intermediate_size=32",
-        "model.max_position_embeddings=64",
-        f"phases=[{{seq_length: 16, {batch}}}]",
-        "validation.interval_steps=99999",
-        "validation.instances=20",
-        "validation.seq_length=16",
-        "checkpoint_interval_steps=99999",
-        "trainer.precision=32-true",
-        "trainer.log_interval_steps=1",
-        "trainer.progress_bar=false",
-    ]
-    return [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *overrides]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "COLUMNS": "200"} | more
-
-
-def start(words: list[str], **more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, env=environment(**more), stderr=subprocess.PIPE, text=True)
-
-
-def said(process: subprocess.Popen[str], status: int) -> str:
-    text = process.communicate(timeout=500)[1]
-    assert process.returncode == status, text
-    return text
 
 
 def counts(text: str) -> dict[str, int]:
@@ -235,17 +195,13 @@ def is_whole(runs: Path, sessions: int = 2) -> None:
 def send(slurm: dict[str, str], name: str) -> str:
     """Signal the one job, as Slurm does it; its number."""
     number = next(Path(slurm["FAKE_SLURM"]).glob("*.pids")).stem
-    command = ["scancel", number, "--signal", name]
-    subprocess.run(command, env=environment(**slurm), check=True)
+    subprocess.run(["scancel", number, "--signal", name], env=os.environ | slurm, check=True)
     return number
 
 
 def wait_for(path: Path, launcher: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while not path.exists():
-        assert launcher.poll() is None, launcher.communicate()[1]
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.1)
+    wait_until(lambda: path.exists() or launcher.poll() is not None, str(path))
+    assert path.exists(), launcher.communicate()[1]
 
 
 @pytest.fixture
@@ -267,49 +223,49 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
                 os.killpg(int(pid), signal.SIGKILL)
 
 
+NODES = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2")
 DDP = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
-SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll_seconds=1", "hydra.launcher.cpus_per_task=1")
+SLURM = launcher_words(("hydra/launcher=slurm", "poll_seconds=1", "cpus_per_task=1"))
+
+
+@pytest.fixture
+def place(data: Path, tmp_path: Path, slurm: dict[str, str]) -> Place:
+    """A folder of runs, whose sweeps are handed to the stand-in."""
+    return Place(data, tmp_path / "runs", Engine("slurm", SLURM, slurm))
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path) -> None:
+def test_two_jobs_through_submitit_on_this_machine(data: Path, tmp_path: Path) -> None:
     """One cannot run (its batch does not fit); the other is whole, and is left alone the next
     time.
     """
-    arms = "schedule.warmup_fraction=0.1,7"
-    words = pretraining(
-        corpus,
-        tmp_path,
-        "hydra/launcher=slurm_local",
-        arms,
-        "arm=warmup-${schedule.warmup_fraction}",
-    )
-    text = said(start(words), 1)
+    arms = ("schedule.warmup_fraction=0.1,7", "arm=warmup-${schedule.warmup_fraction}")
+    place = Place(data, tmp_path, Engine("local", ("hydra/launcher=slurm_local",), {}))
+    text = place.run(*pretraining(*arms, steps=6), status=1)
     assert counts(text) == {"complete": 1, "failed": 1}
     assert "schedule.warmup_fraction is 7" in text
-    assert {name: state["status"] for name, state in states(tmp_path).items()} == {
+    before = states(tmp_path)
+    assert {name: state["status"] for name, state in before.items()} == {
         "warmup-0.1/seed-1": "complete"
     }
-    before = states(tmp_path)
-    assert counts(said(start(words), 1)) == {"skipped": 1, "failed": 1}
+    again = place.run(*pretraining(*arms, steps=6), status=1)
+    assert counts(again) == {"skipped": 1, "failed": 1}
     assert states(tmp_path) == before
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_job_of_two_ranks_out_of_time_goes_on(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
-) -> None:
+def test_a_job_of_two_ranks_out_of_time_goes_on(place: Place, slurm: dict[str, str]) -> None:
     """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job
     comes back.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
-    wait_for(runs / RUN / "metrics.csv", launcher)
+    state = Path(slurm["FAKE_SLURM"])
+    launcher = place.start(*pretraining(*DDP, "seed=1", steps=250))
+    wait_for(place.runs / RUN / "metrics.csv", launcher)
     number = send(slurm, "USR2")
-    assert counts(said(launcher, 0)) == {"complete": 1}
-    is_whole(runs)
+    assert counts(outcome(launcher, 0)) == {"complete": 1}
+    is_whole(place.runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["cpus-per-task"]) == ("1", "2", "1")
     assert asked["signal"] == "USR2@180" and "gpus-per-node" not in asked
@@ -319,31 +275,30 @@ def test_a_job_of_two_ranks_out_of_time_goes_on(
 @needs_submitit
 @pytest.mark.slow
 def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+    place: Place, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     """Two "nodes" of this machine, one task each: the losses are those of one process, also over
     the requeue.
     """
     still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    nodes = (*DDP[:2], "trainer.devices=1", "trainer.num_nodes=2")
-    words = pretraining(corpus, runs, *SLURM, *nodes, *still, steps=250)
-    launcher = start(words, SUBMITIT_PREEMPT_SIGNAL="USR1", **slurm)
-    wait_for(runs / RUN / "metrics.csv", launcher)
+    state = Path(slurm["FAKE_SLURM"])
+    slurm["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
+    launcher = place.start(*pretraining(*NODES, *still, steps=250))
+    wait_for(place.runs / RUN / "metrics.csv", launcher)
     number = next(state.glob("*.pids")).stem
     with socket.create_connection(("127.0.0.1", 15000 + int(number[-4:])), timeout=10):
         pass  # the first node's name, and the job's port: rank 0 listens there
     send(slurm, "USR1")
-    assert counts(said(launcher, 0)) == {"complete": 1}
-    is_whole(runs)
+    assert counts(outcome(launcher, 0)) == {"complete": 1}
+    is_whole(place.runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "USR1@180")
     places = [json.loads((state / f"{number}.{rank}.place").read_text()) for rank in (0, 1)]
     ranks = [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places]
     assert ranks == [("0", "0"), ("1", "0")]
-    one = pretraining(corpus, tmp_path / "one", *still, "trainer.threads=1", steps=250)
-    assert counts(said(start(one), 0)) == {"complete": 1}
-    ours, theirs = (losses(place / RUN) for place in (runs, tmp_path / "one"))
+    alone = Place(place.data, tmp_path / "alone", None)
+    assert counts(alone.run(*pretraining(*still, steps=250))) == {"complete": 1}
+    ours, theirs = losses(place.runs / RUN), losses(alone.runs / RUN)
     assert list(ours) == list(theirs)
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5, rel=1e-5)
 
@@ -363,16 +318,16 @@ if [ $status -eq 85 -o $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; f
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["SIGUSR1", "max_time"])
 def test_a_batch_script_of_ones_own_is_put_in_line_again(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str], stop: str
+    place: Place, tmp_path: Path, slurm: dict[str, str], stop: str
 ) -> None:
     """srun alone on two "nodes", without our launcher: a warning, or trainer.max_time, and the
     script requeues.
     """
     state, run_dir = Path(slurm["FAKE_SLURM"]), tmp_path / "run"
-    words = pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:]
+    by_hand = Place(place.data, tmp_path, None)
+    words = pretraining(*NODES, "checkpoint_interval_steps=1", f"run_dir={run_dir}", steps=250)
     words.remove("-m")
-    words += ["trainer.devices=1", "trainer.num_nodes=2", "checkpoint_interval_steps=1"]
-    words.append(f"run_dir={run_dir}")
+    words = by_hand.command(*words)[3:]
     # by the clock only the first time: nobody but the test changes a job between two starts
     if stop == "max_time":
         words += [
@@ -382,17 +337,13 @@ def test_a_batch_script_of_ones_own_is_put_in_line_again(
     places = {"output": tmp_path / "%j.%t.out", "python": sys.executable}
     script.write_text(BATCH_SCRIPT.format(words=quoted(words), **places))
     command = ["sbatch", str(script)]
-    done = subprocess.check_output(command, env=environment(**slurm), cwd=tmp_path, text=True)
+    done = subprocess.check_output(command, env=place.environment(), cwd=tmp_path, text=True)
     number = done.split()[-1]
-    deadline = time.monotonic() + 300
     if stop == "SIGUSR1":
-        while not (run_dir / "metrics.csv").exists():
-            assert time.monotonic() < deadline, (tmp_path / f"{number}.0.out").read_text()
-            time.sleep(0.05)
+        wait_until((run_dir / "metrics.csv").exists, f"{run_dir}/metrics.csv")
         send(slurm, "USR1")
-    while (state / f"{number}.state").read_text() in ("PENDING", "RUNNING"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    ended = ("FAILED", "COMPLETED")
+    wait_until(lambda: (state / f"{number}.state").read_text() in ended, f"the end of {number}")
     output = (state / f"{number}.out").read_text()
     assert [line for line in output.splitlines() if line.startswith("status")] == [
         "status 138" if stop == "SIGUSR1" else "status 85",
@@ -409,51 +360,48 @@ def quoted(words: list[str]) -> str:
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_killed_launcher_finds_its_jobs_again(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
-) -> None:
+def test_a_killed_launcher_finds_its_jobs_again(place: Place, slurm: dict[str, str]) -> None:
     """Two launchers, one job: the second waits for what the first has handed over, and never hands
     it over again.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(corpus, runs, *SLURM, "seed=1")
-    first = start(words, **slurm)
-    wait_for(runs / RUN / "run.json", first)
+    state, words = Path(slurm["FAKE_SLURM"]), pretraining("seed=1", steps=6)
+    first = place.start(*words)
+    wait_for(place.runs / RUN / "run.json", first)
     tasks = int(next(state.glob("*.pids")).read_text())
     os.killpg(tasks, signal.SIGSTOP)  # so that it is still there, however fast the machine is
     first.kill()
     first.communicate()
-    other = start([*words, "trainer.log_interval_steps=2"], **slurm)
-    assert "is in line for the same folder with other settings" in said(other, 1)
-    second = start(words, **slurm)
+    other = place.run(*words, "trainer.log_interval_steps=2", status=1)
+    assert "is in line for the same folder with other settings" in other
+    second = place.start(*words)
     assert second.stderr is not None
     while " waiting" not in (line := second.stderr.readline()):
         assert line, "the second launcher ended"
     os.killpg(tasks, signal.SIGCONT)
-    assert counts(said(second, 0)) == {"complete": 1}
-    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 1
+    assert counts(outcome(second, 0)) == {"complete": 1}
+    assert states(place.runs)["mlm_nsp/seed-1"]["sessions"] == 1
     assert len(list(state.glob("*.json"))) == 1
 
 
 @needs_submitit
 @pytest.mark.slow
 def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+    place: Place, slurm: dict[str, str]
 ) -> None:
     """All its processes get -9 and Slurm forgets it: the launcher ends, and the same command trains
     the rest.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(corpus, runs, *SLURM, "seed=1", "checkpoint_interval_steps=1", steps=250)
-    launcher = start(words, **slurm)
-    wait_for(runs / RUN / "checkpoints" / "last.ckpt", launcher)
+    state = Path(slurm["FAKE_SLURM"])
+    words = pretraining("seed=1", "checkpoint_interval_steps=1", steps=250)
+    launcher = place.start(*words)
+    wait_for(place.runs / RUN / "checkpoints" / "last.ckpt", launcher)
     number = next(state.glob("*.pids")).stem
     (state / f"{number}.forgotten").touch()
     os.killpg(int((state / f"{number}.pids").read_text()), signal.SIGKILL)
     killed = time.monotonic()
-    text = said(launcher, 1)
+    text = outcome(launcher, 1)
     assert time.monotonic() - killed < 60
     assert f"job {number} is lost" in text and "the same command takes it up" in text
     assert not re.findall("sacct|accounting", text)
-    assert counts(said(start(words, **slurm), 0)) == {"complete": 1}
-    is_whole(runs)
+    assert counts(place.run(*words)) == {"complete": 1}
+    is_whole(place.runs)

@@ -28,6 +28,6 @@ def predictor(
     heads = {
         "classification": family_for(encoder.config).head("classification", encoder, num_labels=2)
     }
-    folder = tmp_path_factory.mktemp("predictor") / "m"
+    folder = tmp_path_factory.mktemp("rows") / "m"
     write_model(folder, encoder, heads, TOKENIZER, labels=("no", "yes"))
     return clozelab.load(folder, device="cpu", precision="32-true")
