@@ -23,8 +23,8 @@ import pyarrow
 import tokenizers
 from pyarrow import ipc
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check
-from tests.fuzz.labels import parquet
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet
 
 import clozelab
 
@@ -67,10 +67,6 @@ def text_of(documents: Sequence[Sequence[str]], between: str = "") -> str:
 
 TEXT = text_of(DOCUMENTS)
 ROWS = [{"text": " ".join(document)} for document in DOCUMENTS]
-
-
-def jsonl(rows: Sequence[Any], **options: Any) -> str:
-    return "".join(json.dumps(row, **options) + "\n" for row in rows)
 
 
 def write(place: Path, files: Mapping[str, bytes | str]) -> None:
@@ -198,7 +194,7 @@ FRAME = pandas.DataFrame(ROWS).assign(number=range(len(ROWS)))
 PACKED = ("packed by gzip", "two gzip files put together by cat", "packed by zstd")
 for _suffix, _content in {
     ".txt": TEXT,
-    ".jsonl": jsonl(ROWS),
+    ".jsonl": json_lines(ROWS),
     ".csv": FRAME.to_csv(index=False),
     ".tsv": FRAME.to_csv(index=False, sep="\t"),
 }.items():
@@ -289,7 +285,7 @@ for _oddity, _names in {
 }.items():
     halves = {f"text/{_names[0]}": text_of(FIRST), f"text/{_names[1]}": text_of(SECOND)}
     files_case(_oddity, READ, halves)
-capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[HALF:])}
+capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": json_lines(ROWS[HALF:])}
 files_case("suffixes in capitals", READ, capitals)
 odd_folder = "my 'text' [v=1], é"
 files_case(
@@ -323,7 +319,7 @@ def rows_case(
     documents: Sequence[Sequence[str]] = DOCUMENTS,
     **more: Any,
 ) -> None:
-    file_case(oddity, expected, jsonl(rows), ".jsonl", documents, **more)
+    file_case(oddity, expected, json_lines(rows), ".jsonl", documents, **more)
 
 
 breaks = [{"text": "\r\n".join(document)} for document in DOCUMENTS]
@@ -351,15 +347,15 @@ with_empty = [*itertools.chain.from_iterable((row, {"text": ""}) for row in ROWS
 rows_case("every other text empty", READ, with_empty)
 for _oddity, _suffix, _content in (
     ("one JSON array called .jsonl", ".jsonl", json.dumps(ROWS)),
-    ("JSON objects over several lines each", ".jsonl", jsonl(ROWS, indent=1)),
+    ("JSON objects over several lines each", ".jsonl", json_lines(ROWS, indent=1)),
     ("a JSON array called .json", ".json", json.dumps(ROWS)),
-    ("JSON lines called .txt", ".txt", jsonl(ROWS)),
+    ("JSON lines called .txt", ".txt", json_lines(ROWS)),
 ):
     file_case(_oddity, EITHER, _content, _suffix)
-between = jsonl(ROWS).replace("\n", "\n\n  \n")
+between = json_lines(ROWS).replace("\n", "\n\n  \n")
 file_case("blank lines between JSON lines", READ, between, ".jsonl")
-file_case("the last JSON line cut off", READ, jsonl(ROWS)[:-20], ".jsonl", DOCUMENTS[:-1])
-deep = jsonl(ROWS) + '{"text": ' + "[" * 10000 + "]" * 10000 + "}\n"
+file_case("the last JSON line cut off", READ, json_lines(ROWS)[:-20], ".jsonl", DOCUMENTS[:-1])
+deep = json_lines(ROWS) + '{"text": ' + "[" * 10000 + "]" * 10000 + "}\n"
 file_case("one line of JSON nested ten thousand deep", READ, deep, ".jsonl")
 
 

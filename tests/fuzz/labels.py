@@ -9,8 +9,6 @@ true order.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import tempfile
 import zlib
@@ -22,7 +20,7 @@ from typing import Any
 import pandas
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.layouts import in_every_layout
-from tests.fuzz.making import plain_encoder
+from tests.fuzz.making import json_lines, parquet, plain_encoder, table
 
 import clozelab
 
@@ -136,7 +134,7 @@ def labelled_words(train: str, validation: str, **more: Any) -> list[str]:
 
 
 def jsonl(rows: Sequence[Row]) -> str:
-    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    return json_lines({"text": text, "label": label} for text, label in rows)
 
 
 @cache
@@ -164,26 +162,6 @@ def is_labelled_as(run: Path, train: Sequence[Row], validation: Sequence[Row]) -
     twin = labelled_twin(tuple(train), tuple(validation))
     learnt_as(run, twin)
     equal(logits_of(run), logits_of(twin), "logits")
-
-
-def table(
-    rows: Sequence[Sequence[Any]],
-    separator: str = ",",
-    line_end: str = "\n",
-    header: str = "text,label",
-) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator, lineterminator=line_end)
-    if header:
-        writer.writerow(header.split(","))
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def parquet(frame: pandas.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer)
-    return buffer.getvalue()
 
 
 @CASES.rows("finetune", "train.")
@@ -463,14 +441,9 @@ OBJECTS = [{"text": text, "label": label} for text, label in TRAIN]
 labelled_case("one JSON array called .jsonl", EITHER, json.dumps(OBJECTS), ".jsonl")
 as_array = json.dumps(OBJECTS, indent=1)
 labelled_case("one JSON array called .json", EITHER, as_array, ".json", names="an object a line")
-labelled_case(
-    "the first row has another order and a key less than the others",
-    EITHER,
-    json.dumps(dict(reversed(OBJECTS[0].items())))
-    + "\n"
-    + "".join(json.dumps({"id": 1, **row}) + "\n" for row in OBJECTS[1:]),
-    ".jsonl",
-)
+first_turned = [dict(reversed(OBJECTS[0].items())), *({"id": 1, **row} for row in OBJECTS[1:])]
+oddity = "the first row has another order and a key less than the others"
+labelled_case(oddity, EITHER, json_lines(first_turned), ".jsonl")
 twice = jsonl(TRAIN).replace('"label": ', '"label": "x", "label": ')
 labelled_case("a key `label` twice in each object", EITHER, twice, ".jsonl")
 blank_lines = jsonl(TRAIN).replace("\n", "\n\n")

@@ -8,13 +8,16 @@ that the odd one was made from.
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas
 import tokenizers
 import torch
 import transformers
@@ -135,6 +138,30 @@ def copy_of(folder: Path) -> Path:
 
 def nothing(_: Path) -> None:
     """No change: the folder is odd as it was made."""
+
+
+def json_lines(rows: Iterable[Any], **options: Any) -> str:
+    return "".join(json.dumps(row, **options) + "\n" for row in rows)
+
+
+def table(
+    rows: Iterable[Sequence[Any]],
+    separator: str = ",",
+    line_end: str = "\n",
+    header: str = "text,label",
+) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=separator, lineterminator=line_end)
+    if header:
+        writer.writerow(header.split(","))
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def parquet(frame: pandas.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer)
+    return buffer.getvalue()
 
 
 def remove(*names: str) -> Change:

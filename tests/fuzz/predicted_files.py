@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +21,8 @@ from tests.fuzz.answering import (
     with_odd,
 )
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, close, equal
-from tests.fuzz.labels import parquet
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet, table
 from tests.fuzz.tasks import PAIRS, mrpc_twin
 
 CASES = Cases("files to predict")
@@ -32,6 +30,7 @@ LINES = "".join(f"{text}\n" for text in TEXTS)
 ROWS = [{"text": text} for text in TEXTS]
 MARKED: list[Text | None] = with_odd(None)
 SECOND = "a dog sat"
+HEADER = "id,text,label"
 TWO: list[Text] = [(str(text), SECOND) for text in TEXTS]
 
 
@@ -51,27 +50,16 @@ def file_case(
         compare(rows_written(output), texts, "row")
 
 
-def table(
-    texts: Sequence[Any] = TEXTS,
-    separator: str = ",",
-    header: Sequence[str] = ("id", "text", "label"),
-) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
-    if header:
-        writer.writerow(header)
-    writer.writerows([(f"00{number}", text, number % 2) for number, text in enumerate(texts)])
-    return buffer.getvalue()
-
-
-def jsonl(rows: Sequence[Any]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def rows_of(texts: Sequence[Any] = TEXTS, separator: str = ",", header: str = HEADER) -> str:
+    """A table of texts between their numbers and labels."""
+    cells = [(f"00{number}", text, number % 2) for number, text in enumerate(texts)]
+    return table(cells, separator, header=header)
 
 
 for _suffix, _content in {
-    ".csv": table(),
-    ".tsv": table(separator="\t"),
-    ".jsonl": jsonl(ROWS),
+    ".csv": rows_of(),
+    ".tsv": rows_of(separator="\t"),
+    ".jsonl": json_lines(ROWS),
 }.items():
     in_every_layout(file_case, _suffix, _content, _suffix)
 
@@ -152,14 +140,14 @@ def csv_case(
 
 odd_texts = [f'"{text}", so\nit' for text in TEXTS]
 read_so = [text.replace("\n", " ") for text in odd_texts]
-csv_case("commas, quotes and line breaks inside quoted texts", READ, table(odd_texts), read_so)
-csv_case("semicolons between the columns", EITHER, table(separator=";"), names="input.csv|column")
+csv_case("commas, quotes and line breaks inside quoted texts", READ, rows_of(odd_texts), read_so)
+csv_case("semicolons between the columns", EITHER, rows_of(separator=";"), names="input.csv|column")
 csv_case("one column", READ, "text\n" + LINES)
-sentences = table(header=("id", "sentence", "label"))
+sentences = rows_of(header="id,sentence,label")
 csv_case("a column called sentence", EITHER, sentences, names="sentence")
-csv_case("columns that nobody knows", REFUSED, table(header=tuple("abc")), None, names="column")
-csv_case("no header", REFUSED, table(header=()), None, names="column|header")
-two_texts = table(header=("text", "text", "label"))
+csv_case("columns that nobody knows", REFUSED, rows_of(header="a,b,c"), None, names="column")
+csv_case("no header", REFUSED, rows_of(header=""), None, names="column|header")
+two_texts = rows_of(header="text,text,label")
 csv_case("two columns text", REFUSED, two_texts, None, names="text")
 for _oddity, _cells in {
     "texts that are numbers, with zeros before them": ["007", "1.50", "1e5"],
@@ -167,17 +155,17 @@ for _oddity, _cells in {
     "texts that are the words NA, null, None and nan": ["NA", "null", "None", "nan"],
 }.items():
     csv_case(_oddity, READ, "\n".join(["text", *_cells]) + "\n", _cells)
-csv_case("an empty cell", READ, table(with_odd("")), MARKED)
-csv_case("a comma at the end of every line", EITHER, table().replace("\n", ",\n"))
-ragged = table().replace("slow", "slow,x")
+csv_case("an empty cell", READ, rows_of(with_odd("")), MARKED)
+csv_case("a comma at the end of every line", EITHER, rows_of().replace("\n", ",\n"))
+ragged = rows_of().replace("slow", "slow,x")
 csv_case("one row with a field too many", EITHER, ragged, without_second, names="input.csv:3")
-open_quote = table().replace("the slow", '"the slow')
+open_quote = rows_of().replace("the slow", '"the slow')
 csv_case("a quotation mark that is never closed", REFUSED, open_quote, None)
-long_field = table([*TEXTS, "the cat " * 25_000])
+long_field = rows_of([*TEXTS, "the cat " * 25_000])
 csv_case("a field of 200,000 characters", READ, long_field, [*TEXTS, None])
-csv_case("a NUL inside a field", EITHER, table().replace("slow", "sl\0ow"))
+csv_case("a NUL inside a field", EITHER, rows_of().replace("slow", "sl\0ow"))
 csv_case("a header and no row", REFUSED, "id,text\n", None)
-file_case("a suffix in capitals, .CSV", READ, table(), ".CSV")
+file_case("a suffix in capitals, .CSV", READ, rows_of(), ".CSV")
 file_case(
     "quotation marks in a .tsv, which does not quote",
     READ,
@@ -187,7 +175,7 @@ file_case(
 )
 of_pairs = "sentence1,sentence2\n" + "".join(f"{one},{two}\n" for one, two in TWO)
 csv_case("the columns sentence1 and sentence2", EITHER, of_pairs, TWO, names="column")
-predicted = table(header=("prediction", "text", "label"))
+predicted = rows_of(header="prediction,text,label")
 csv_case("a column prediction already", EITHER, predicted, names="prediction")
 
 # JSON
@@ -200,7 +188,7 @@ def json_case(
     texts: Sequence[Text | None] | None = TEXTS,
     names: str = "input.jsonl",
 ) -> None:
-    file_case(f"JSON lines: {oddity}", expected, jsonl(rows), ".jsonl", texts, names=names)
+    file_case(f"JSON lines: {oddity}", expected, json_lines(rows), ".jsonl", texts, names=names)
 
 
 broken = [{"text": str(text).replace(" film", "\t\nfilm")} for text in TEXTS]
@@ -226,16 +214,16 @@ half_pair = [{"text": text} for text in with_odd("the cat\ud800 sat")]
 json_case(
     "half a surrogate pair, as an escape", EITHER, half_pair, with_odd("the cat sat"), names=third
 )
-between = jsonl(ROWS).replace("\n", "\n\n")
+between = json_lines(ROWS).replace("\n", "\n\n")
 file_case("a blank line among JSON lines", EITHER, between, ".jsonl", names="input.jsonl:2")
-no_json = jsonl(ROWS) + '{"text": "the\n'
+no_json = json_lines(ROWS) + '{"text": "the\n'
 file_case(
     "a line that is no JSON", EITHER, no_json, ".jsonl", [*TEXTS, None], names="input.jsonl:6"
 )
 file_case("one JSON array called .jsonl", EITHER, json.dumps(ROWS), ".jsonl")
 file_case("one JSON array called .json", EITHER, json.dumps(ROWS, indent=1), ".json")
-file_case("JSON lines called .txt", EITHER, jsonl(ROWS), ".txt", names="")
-twice = jsonl(ROWS).replace('{"text"', '{"text": "x", "text"')
+file_case("JSON lines called .txt", EITHER, json_lines(ROWS), ".txt", names="")
+twice = json_lines(ROWS).replace('{"text"', '{"text": "x", "text"')
 file_case("a key twice in a line", EITHER, twice, ".jsonl")
 
 # Parquet and other files
@@ -263,11 +251,11 @@ def input_is_a_folder(place: Path) -> None:
 def output_is_the_input(place: Path) -> None:
     """The output is the input's own file"""
     path = place / "a.jsonl"
-    path.write_text(jsonl(ROWS))
+    path.write_text(json_lines(ROWS))
     try:
         run_predict(path, path)
     except ValueError:
-        equal(path.read_text(), jsonl(ROWS), "the input")
+        equal(path.read_text(), json_lines(ROWS), "the input")
         raise
     compare(rows_written(path), TEXTS, "row")
 

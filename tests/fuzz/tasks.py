@@ -21,13 +21,12 @@ from tests.fuzz.labels import (
     finetune,
     labels_of,
     learnt_as,
-    parquet,
     predictions,
-    table,
     twin_place,
     twins,
 )
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet, table
 
 CASES = Cases("files of tasks")
 
@@ -51,7 +50,7 @@ def mrpc(pairs: Sequence[Pair] = PAIRS, header: str = MRPC_HEADER) -> str:
 @cache
 def mrpc_twin(pairs: tuple[Pair, ...]) -> Path:
     rows = [{"#2 String": two, "Quality": label, "#1 String": one} for one, two, label in pairs]
-    content = "".join(json.dumps(row) + "\n" for row in rows)
+    content = json_lines(rows)
     words = ["task=mrpc", "task.data.train_file=a.jsonl", "task.data.validation_file=a.jsonl"]
     return finetune(twin_place("mrpc", pairs), {"a.jsonl": content}, words)
 
@@ -279,7 +278,7 @@ rows_of_tags = [{"tokens": words, "ner_tags": tags} for words, tags in TAGGED]
 tag_case(
     "JSON lines with tokens and ner_tags, as the datasets library writes them",
     REFUSED,
-    "".join(json.dumps(row) + "\n" for row in rows_of_tags),
+    json_lines(rows_of_tags),
 )
 latin_1 = CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1")
 tag_case("Latin-1 in every sentence", REFUSED, latin_1)
@@ -432,11 +431,8 @@ squad_case("a question that is empty", EITHER, squad(empty_question), rows=empty
 squad_case("answers that are a text", REFUSED, changed(lambda row: row.update(answers="ada")))
 inside = "answers as the datasets library has them, inside SQuAD's layout"
 squad_case(inside, EITHER, squad(hub_rows()))
-hub_lines = "".join(json.dumps(row) + "\n" for row in hub_rows())
-for _suffix, _content in {
-    ".jsonl": hub_lines,
-    ".parquet": parquet(pandas.DataFrame(hub_rows())),
-}.items():
+of_hub = {".jsonl": json_lines(hub_rows()), ".parquet": parquet(pandas.DataFrame(hub_rows()))}
+for _suffix, _content in of_hub.items():
     oddity = f"{_suffix} as the datasets library writes it"
     squad_case(oddity, EITHER, _content, _suffix, names=f"train{_suffix}")
 squad_case("cut in half", REFUSED, squad(questions())[:-500])
@@ -475,8 +471,8 @@ def choice_run(place: Path, train: str | bytes, suffix: str) -> Path:
 
 @cache
 def choice_twin(rows: tuple[Choice, ...]) -> Path:
-    lines = [json.dumps(dict(zip(CHOICE_COLUMNS, row, strict=True))) for row in rows]
-    return choice_run(twin_place("choices", rows), "\n".join(lines) + "\n", ".jsonl")
+    content = json_lines(dict(zip(CHOICE_COLUMNS, row, strict=True)) for row in rows)
+    return choice_run(twin_place("choices", rows), content, ".jsonl")
 
 
 @CASES.rows("finetune", "train")
@@ -507,10 +503,5 @@ for _oddity, _new, _expected, _names in (
 no_end = [(*row[:2], "" if n == 3 else row[2], row[3]) for n, row in enumerate(CHOICES)]
 choice_case("an ending is empty", EITHER, choices(no_end), rows=no_end, names="train.csv:5")
 listed = [{"prompt": a, "endings": [b, c], "label": y} for a, b, c, y in CHOICES]
-choice_case(
-    "endings as one list, as the datasets library has HellaSwag",
-    EITHER,
-    "".join(json.dumps(row) + "\n" for row in listed),
-    ".jsonl",
-    names="ending0",
-)
+oddity = "endings as one list, as the datasets library has HellaSwag"
+choice_case(oddity, EITHER, json_lines(listed), ".jsonl", names="ending0")
