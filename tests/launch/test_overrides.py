@@ -14,6 +14,7 @@ from clozelab.launch.overrides import check_overrides
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
+TABLE5 = "table5_pretraining_tasks"
 FACTOR = r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
 RATIO = r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
 GIVEN = r" would change nothing: encoder=F brings its own shape"
@@ -31,11 +32,7 @@ CHANGES_NOTHING = [
     ("pretrain", ["model=tiny", "size.heads=2"], RATIO),
     # the shape of an encoder that brings its own
     ("pretrain", ["encoder=F", "model=tiny"], "model=tiny" + GIVEN),
-    (
-        "pretrain",
-        ["encoder=F", "model.hidden_dropout_prob=0"],
-        "model.hidden_dropout_prob=0" + GIVEN,
-    ),
+    ("pretrain", ["encoder=F", "model.hidden_dropout_prob=0"], "hidden_dropout_prob=0" + GIVEN),
     ("pretrain", ["encoder=F", "architecture=modernbert"], "architecture=modernbert" + GIVEN),
     ("pretrain", ["encoder=F", "recipe=modernbert"], ""),  # its other choices count
     ("pretrain", ["encoder=F", "recipe=longformer", "model.max_position_embeddings=4096"], ""),
@@ -118,16 +115,12 @@ def test_a_longer_encoder_has_no_fewer_positions(
         (["encoder=F", "row=mine"], "", ""),
         (["encoder=F", "encoder_arm=mlm"], "", ""),
         (["encoder_arm=mlm"], "", ""),
-        (
-            ["encoder=F", "row=ltr"],
-            "table5_pretraining_tasks",
-            "the row ltr stands for the encoder that the arm ltr",
-        ),
-        (["row=ltr"], "table5_pretraining_tasks", ""),
+        (["encoder=F", "row=ltr"], TABLE5, "the row ltr stands for the encoder that the arm ltr"),
+        (["row=ltr"], TABLE5, ""),
         (["encoder=F", "row=given", "task=mrpc"], "table1_glue", ""),
         (["encoder=F", "row=mlm_nsp"], "table1_glue", "take row=given"),
         (["encoder=F", "row=last", "task=ner_conll2003"], "table7_feature_based_ner", ""),
-        (["row=ltr", "encoder='elsewhere/${encoder_arm}'"], "table5_pretraining_tasks", ""),
+        (["row=ltr", "encoder='elsewhere/${encoder_arm}'"], TABLE5, ""),
     ],
 )
 def test_a_given_encoder_needs_a_name_of_its_own(
@@ -151,7 +144,7 @@ def test_an_encoder_in_a_configuration_of_ones_own_needs_a_name_too(tmp_path: Pa
 
 # Experiment -> a choice of its arms or rows, a word beside it, and the sentence that refuses both.
 MISFILED = {
-    "table5_pretraining_tasks": [
+    TABLE5: [
         ("row=ltr", "encoder_arm=mlm_nsp", "the row ltr stands for .*encoder_arm=ltr,"),
         ("row=ltr", "initialisation=random", "stands for .*initialisation=pretrained"),
         ("row=ltr", "head=bilstm", "stands for .*head=linear"),
@@ -233,26 +226,23 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     text = "defaults: [sweep_finetune, _self_]\nhead: bilstm\nrow: {}\n"
     (tmp_path / "row").mkdir()
     for name in ("mlm", "mlm_nsp"):
-        (tmp_path / f"row/{name}.yaml").write_text(
-            f"# @package _global_\nrow: {name}\nhead: linear\n"
-        )
+        row = f"# @package _global_\nrow: {name}\nhead: linear\n"
+        (tmp_path / f"row/{name}.yaml").write_text(row)
     sweep_file = EXPERIMENTS_DIR / "table5_pretraining_tasks/sweep_finetune.yaml"
     (tmp_path / "sweep_finetune.yaml").write_text(sweep_file.read_text())
-    (tmp_path / "one.yaml").write_text(text.format("mine"))
-    (tmp_path / "two.yaml").write_text(text.format("mlm_nsp"))
-    (tmp_path / "three.yaml").write_text(text.format("mlm"))
-    plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
-    for name, message in (
-        ("two", "head=bilstm: the row mlm_nsp stands for .*head=linear"),
-        ("three", "row=mlm: the row"),
+    for row, message in (
+        ("mine", ""),
+        ("mlm_nsp", "head=bilstm: the row mlm_nsp stands for .*head=linear"),
+        ("mlm", "row=mlm: the row"),
     ):
+        (tmp_path / "one.yaml").write_text(text.format(row))
         with refusal(message):
-            plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
-    for words in (
-        ["pretrain", "arm=mine", "objective.pair=null"],
-        ["finetune", "row=mine", "head=bilstm"],
+            plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
+    for stage, words in (
+        ("pretrain", ["arm=mine", "objective.pair=null"]),
+        ("finetune", ["row=mine", "head=bilstm"]),
     ):
-        plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
+        plan_job(sweep.compose(stage, [*words, "runs_dir=R"]), [])
 
 
 PAIRS = "measure=minimal_pairs"
@@ -262,22 +252,10 @@ EVALUATED = [
     ([PAIRS, "encoder=F", "encoder_arm=mlm"], ""),
     ([PAIRS, "encoder_fraction=0.5"], ""),
     ([PAIRS], ""),
-    (
-        ["measured=mlm", "initialisation=random"],
-        "initialisation=random: the row mlm stands for .* another row",
-    ),
-    (
-        ["measured=mlm", "encoder_arm=ltr"],
-        "encoder_arm=ltr: the row mlm stands for .*encoder_arm=mlm,",
-    ),
-    (
-        ["measured=mlm", "encoder=F"],
-        "encoder=F: the row mlm stands for the encoder that the arm mlm has trained",
-    ),
-    (
-        ["measured=mlm", "encoder_fraction=0.5"],
-        "encoder_fraction=0.5: the row mlm stands for encoder_fraction=1.0,",
-    ),
+    (["measured=mlm", "initialisation=random"], "=random: the row mlm stands for .* another row"),
+    (["measured=mlm", "encoder_arm=ltr"], "the row mlm stands for .*encoder_arm=mlm,"),
+    (["measured=mlm", "encoder=F"], "the row mlm stands for the encoder that the arm mlm has"),
+    (["measured=mlm", "encoder_fraction=0.5"], "row mlm stands for encoder_fraction=1.0,"),
     (["measured=mlm"], ""),
     (["measured=mlm_25", "encoder_fraction=0.25"], ""),
     (["measured=random", "initialisation=random"], ""),

@@ -58,19 +58,17 @@ def test_answers_stand_beside_the_given_columns(
     assert header == [*given[0], *added]
     assert [row[:4] for row in rows] == given[1:], "as they were written"
     expected = predictor.classify(['a b, c\n"d"', "e f"])
-    assert [rows[number][4] for number in READABLE] == [answer.label for answer in expected]
-    assert [float(rows[number][5]) for number in READABLE] == pytest.approx(
-        [one.probability for one in expected]
-    )
+    for number, answer in zip(READABLE, expected, strict=True):
+        assert rows[number][4] == answer.label
+        assert float(rows[number][5]) == pytest.approx(answer.probability)
     assert rows[1][4:8] == [""] * 4
     assert rows[1][8] == "is empty: there is nothing to read"
     assert rows[0][8] == ""
-    assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), (
-        "also to a pipe"
-    )
+    written = (tmp_path / "out.csv").read_text()
+    assert predict("input=rows.csv", "text=review")[1] == written, "also to a pipe"
     # What was written is read again, and its own columns are replaced.
     status, out, err = predict("input=out.csv", "text=review")
-    assert out == (tmp_path / "out.csv").read_text()
+    assert out == written
     shows(
         err,
         f"out.csv: the column {', '.join(added)} is replaced by the answers'",
@@ -148,10 +146,8 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
 ) -> None:
     """Nobody can tell `what it says` from `why`, and the run was trained on the first."""
     root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
-    data = {"text_columns": ["what it says"]}
-    writers.finetune(
-        root, "mlm", "mrpc", (1, 1), 70.0, config={"task": {"name": "mrpc", "data": data}}
-    )
+    task = {"name": "mrpc", "data": {"text_columns": ["what it says"]}}
+    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, config={"task": task})
     run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
     shutil.copytree(predictor.model.folder, run / "model")
     (tmp_path / "rows.csv").write_text("why,what it says\nx,a b\ny,c\n")

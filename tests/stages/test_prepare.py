@@ -70,21 +70,14 @@ def write_text(folder: Path) -> None:
     )
 
 
-def test_main_prints_where_the_corpus_lies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_text(tmp_path / "data")
-    folder = main(config(tmp_path))
-    assert folder.parent == tmp_path / "cache" / "corpora"
-    assert f"prepared corpus: {folder}" in capsys.readouterr().out
-
-
 def test_main_shows_what_each_step_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "data")
     with (tmp_path / "data" / "one.txt").open("a") as file:
         file.write("\n\n<br>\n\n<b>Bold</b> text.\n\nDocument 3.\nIt has two sentences.\n")
-    main(config(tmp_path))
+    folder = main(config(tmp_path))
+    assert folder.parent == tmp_path / "cache" / "corpora"
     shown = capsys.readouterr().out
+    assert f"prepared corpus: {folder}" in shown
     rows = [" ".join(line.split()) for line in shown.splitlines()]
     assert "read 53 1,693" in rows
     assert "clean 52 1,683 empty document: 1 dropped; cleaned: 1 changed" in rows
