@@ -32,6 +32,9 @@ from clozelab.training.stopping import TERMINATED
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
+CANCELLED = SlurmState("CANCELLED")
+STANDS = "JobId=7 JobState"
+ALL = ["squeue", "sacct", "scontrol"]
 AWAY = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
 
 Commands = Callable[..., Path]
@@ -63,24 +66,16 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         (("echo '7|RUNNING|None'",), SlurmState("RUNNING"), ["squeue"]),
         (("echo '7|PENDING|Resources'",), SlurmState("PENDING", "Resources"), ["squeue"]),
         (("echo '7|FAILED|NonZeroExitCode'",), SlurmState("FAILED", "NonZeroExitCode"), ["squeue"]),
-        (
-            (UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"),
-            SlurmState("CANCELLED"),
-            ["squeue", "sacct"],
-        ),
-        ((UNKNOWN, NO_ACCOUNTS), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
-        (("true", "true"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
-        (
-            ("true", "true", "echo 'JobId=7 JobState=RUNNING Reason=None Dependency=(null)'"),
-            SlurmState("RUNNING"),
-            ["squeue", "sacct", "scontrol"],
-        ),
+        ((UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"), CANCELLED, ALL[:2]),
+        ((UNKNOWN, NO_ACCOUNTS), SlurmState(LOST), ALL),
+        (("true", "true"), SlurmState(LOST), ALL),
+        (("true", "true", f"echo '{STANDS}=RUNNING Reason=None'"), SlurmState("RUNNING"), ALL),
         # a runaway job: the accounts have missed its end
-        (("true", "echo '7|RUNNING'"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
+        (("true", "echo '7|RUNNING'"), SlurmState(LOST), ALL),
         (
-            ("true", "echo '7|RUNNING'", "echo 'JobId=7 JobState=COMPLETED Reason=None'"),
+            ("true", "echo '7|RUNNING'", f"echo '{STANDS}=COMPLETED Reason=None'"),
             SlurmState("COMPLETED"),
-            ["squeue", "sacct", "scontrol"],
+            ALL,
         ),
     ],
 )
