@@ -112,9 +112,13 @@ def learnt_as(run: Path, twin: Path) -> None:
     check(weights(run) == weights(twin), "the weights are not those of the clean twin")
 
 
-def facts(run: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((run / "run.json").read_text())["facts"]
-    return read
+def record_of(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return content
+
+
+def facts(run: Path) -> Any:
+    return record_of(run)["facts"]
 
 
 # Texts with one label

@@ -23,7 +23,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.fuzz.lab import close, equal
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import BertConfig, BertTokenizerFast
 
 import clozelab
 
@@ -55,10 +55,11 @@ Tensors = dict[str, torch.Tensor]
 # Making folders
 
 
-def plain_encoder(folder: Path) -> Path:
-    """A tiny BERT without any oddity."""
+def plain_encoder(folder: Path, head: str = "ForMaskedLM", **sizes: Any) -> Path:
+    """A tiny BERT without any oddity, in `folder` itself and with fresh weights."""
     torch.manual_seed(0)
-    BertForMaskedLM(BertConfig(vocab_size=len(VOCABULARY), **SIZES)).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(VOCABULARY), **(SIZES | sizes))
+    getattr(transformers, f"Bert{head}")(config).save_pretrained(folder)
     wordpiece().save_pretrained(folder)
     return folder
 

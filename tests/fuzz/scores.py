@@ -28,8 +28,9 @@ from tests.fuzz.labels import (
     jsonl,
     labelled_words,
     predictions,
+    record_of,
 )
-from tests.fuzz.making import WORDS
+from tests.fuzz.making import WORDS, json_lines
 
 import clozelab
 
@@ -49,18 +50,10 @@ def run_rows(
     allows_overlap: bool = False,
 ) -> Path:
     """Train on rows, and score on others; without these a part of the first is held out."""
-    files = {"train.jsonl": jsonl(train)}
-    validation_file = "null"
-    if validation is not None:
-        files["validation.jsonl"] = jsonl(validation)
-        validation_file = "validation.jsonl"
+    files = {"train.jsonl": jsonl(train), "validation.jsonl": jsonl(validation or [])}
+    validation_file = "null" if validation is None else "validation.jsonl"
     every_word = [*labelled_words("train.jsonl", validation_file), *words]
     return finetune(place, files, every_word, allows_overlap=allows_overlap)
-
-
-def record_of(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((run / "run.json").read_text())
-    return content
 
 
 def scores_of(run: Path) -> dict[str, float]:
@@ -115,17 +108,10 @@ def f1_of_three(place: Path) -> None:
     is_f1_of(run_rows(place, train, validation, *F1, "task.data.positive_label=slow"), "slow")
 
 
-@CASES.add("finetune", REFUSED, "fraud, ok")
-def f1_unnamed(place: Path) -> None:
-    """F1 of the labels fraud and ok, and nobody says of which."""
-    names = {"neg": "ok", "pos": "fraud"}
-    run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names), *F1)
-
-
-@CASES.add("finetune", REFUSED, "is not one of the labels neg, pos")
-def f1_misspelt(place: Path) -> None:
-    """A positive label that is none."""
-    run_rows(place, TRAIN, VALIDATION, *F1, "task.data.positive_label=positive")
+unnamed = "F1 of the labels fraud and ok, and nobody says of which"
+f1_case(unnamed, REFUSED, ("ok", "fraud"), "", names="fraud, ok")
+not_one = "is not one of the labels neg, pos"
+f1_case("A positive label that is none", REFUSED, ("neg", "pos"), "", "positive", names=not_one)
 
 
 @CASES.add("finetune", REFUSED, "number")
@@ -185,10 +171,10 @@ def classes_are_right(run: Path) -> None:
     answers = [row["prediction"] for row in rows]
     report = metrics.classification_report(labels, answers, output_dict=True, zero_division=0.0)
     means = {"(macro mean)": "macro avg", "(weighted mean)": "weighted avg"}
+    # a class that neither is a label nor an answer
+    nothing = {"precision": 0, "recall": 0, "f1-score": 0, "support": 0}
     for line in read_csv(run / "classes.csv"):
-        expected = report.get(means.get(line["label"], line["label"]))
-        if expected is None:  # a class that neither is a label nor an answer
-            expected = {"precision": 0, "recall": 0, "f1-score": 0, "support": 0}
+        expected = report.get(means.get(line["label"], line["label"]), nothing)
         found = [float(line[key]) for key in ("precision", "recall", "f1")]
         for value, key in zip(found, ("precision", "recall", "f1-score"), strict=True):
             check(abs(value - 100 * expected[key]) < 1e-3, f"{key} of {line['label']}")
@@ -237,10 +223,7 @@ def pair_errors(place: Path) -> None:
     """Wrong answers to pairs, which have two texts."""
 
     def lines(rows: Sequence[Row]) -> str:
-        return "".join(
-            json.dumps({"a": text, "b": f"other {text}", "label": label}) + "\n"
-            for text, label in rows
-        )
+        return json_lines({"a": text, "b": f"other {text}", "label": y} for text, y in rows)
 
     words = [*labelled_words("t.jsonl", "v.jsonl"), "task.data.text_columns=[a,b]"]
     run = finetune(place, {"t.jsonl": lines(TRAIN), "v.jsonl": lines(VALIDATION)}, words)
@@ -309,16 +292,11 @@ held_out_case(
 )
 
 
-@CASES.add("finetune", REFUSED, "validation_fraction")
-def alone_one_text(place: Path) -> None:
-    """One file whose rows have one text."""
-    run_rows(place, [("the same film", label) for _, label in TRAIN], None)
-
-
-@CASES.add("finetune", REFUSED, "between 0 and 1")
-def alone_percent(place: Path) -> None:
-    """A share of 10, which is meant as per cent."""
-    run_rows(place, MANY, None, "task.data.validation_fraction=10")
+one_text = [("the same film", label) for _, label in TRAIN]
+held_out_case("One file whose rows have one text", REFUSED, one_text, names="validation_fraction")
+per_cent = "A share of 10, which is meant as per cent"
+tenths = "task.data.validation_fraction=10"
+held_out_case(per_cent, REFUSED, MANY, tenths, names="between 0 and 1")
 
 
 @CASES.add("finetune", READ)

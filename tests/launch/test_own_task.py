@@ -136,7 +136,7 @@ def test_a_sweep_runs_through_other_keys(tmp_path: Path) -> None:
     [
         (["task=no.csv"], "task=no.csv: there is no such file"),
         (["task=reviews.csv,mrpc"], "a file is the only task of a command"),
-        (["task=reviews.csv", "text_column=txt"], "no column 'txt'"),
+        (["task=reviews.csv", "text_column=txt", "label_column=label"], "no column 'txt'"),
         (
             ["task=reviews.csv", "text_column=text", "label_column=label,score"],
             "label,score: some hold classes and some numbers",
