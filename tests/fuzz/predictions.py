@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,107 +47,83 @@ SECOND = "a dog sat"
 
 
 @CASES.rows("predict")
-def object_case(
-    _: Path, make: Callable[[], Any], texts: Sequence[Text | None] | None = TEXTS
-) -> None:
-    """`texts` None: it is to be refused whatever comes out."""
-    answers = predictor().classify(make())
+def object_case(_: Path, given: Any, texts: Sequence[Text | None] | None = TEXTS) -> None:
+    """`given`: an object, or a function that makes it; `texts` None: it is to be refused whatever
+    comes out.
+    """
+    answers = predictor().classify(given() if callable(given) else given)
     if texts is not None:
         compare(rows_of(answers), texts, "text")
 
 
 # Objects that hold texts
 
-ALL_READ: dict[str, Callable[[], Any]] = {
-    "nothing: the control of the objects": lambda: TEXTS,
-    "a generator": lambda: (text for text in TEXTS),
-    "a Series whose index is not 0, 1, 2": lambda: pandas.Series(TEXTS, index=[9, 3, 3, 1, 0]),
-    "a Series of categories": lambda: pandas.Series(TEXTS, dtype="category"),
-    "an array of numpy": lambda: np.array(TEXTS),
-    "an array of objects": lambda: np.array(TEXTS, dtype=object),
-    "a column of a Dataset": lambda: datasets.Dataset.from_pandas(FRAME)["text"],
-    "texts of numpy's own kind": lambda: [np.str_(text) for text in TEXTS],
-}
-for _oddity, _make in ALL_READ.items():
-    object_case(_oddity, READ, _make)
-object_case("one text, not a list", READ, lambda: TEXTS[0], TEXTS[:1])
-object_case("a list of pairs", READ, lambda: TWO, TWO)
+object_case("nothing: the control of the objects", READ, TEXTS)
+object_case("one text, not a list", READ, TEXTS[0], TEXTS[:1])
+object_case("a list of pairs", READ, TWO, TWO)
+object_case("a generator", READ, lambda: (text for text in TEXTS))
+shuffled = pandas.Series(TEXTS, index=[9, 3, 3, 1, 0])
+object_case("a Series whose index is not 0, 1, 2", READ, shuffled)
+object_case("a Series of categories", READ, pandas.Series(TEXTS, dtype="category"))
+object_case("an array of numpy", READ, np.array(TEXTS))
+object_case("an array of objects", READ, np.array(TEXTS, dtype=object))
+object_case("a column of a Dataset", READ, lambda: datasets.Dataset.from_pandas(FRAME)["text"])
+object_case("texts of numpy's own kind", READ, [np.str_(text) for text in TEXTS])
 
-SOME_READ: dict[str, tuple[Callable[[], Any], Sequence[Text | None] | None, str]] = {
-    "a tuple of three texts": (lambda: tuple(TEXTS[:3]), TEXTS[:3], "pair|two"),
-    "pairs that are lists, not tuples": (lambda: [[*pair] for pair in TWO], TWO, "expected|text"),
-    "a dict with the key text": (lambda: {"text": TEXTS[0]}, TEXTS[:1], "dict|key"),
-    "a dict with the keys text and pair": (
-        lambda: {"text": TEXTS[0], "pair": SECOND},
-        TWO[:1],
-        "dict|key",
-    ),
-    "a dict of lists": (lambda: {"text": TEXTS}, TEXTS, "dict|key"),
-    "a list of dicts": (lambda: [{"text": text} for text in TEXTS], TEXTS, "dict|expected"),
-    "a DataFrame with a column text": (lambda: FRAME, TEXTS, "DataFrame|column"),
-    "an array of two dimensions": (
-        lambda: np.array([[text, SECOND] for text in TEXTS]),
-        TWO,
-        "expected|text",
-    ),
-    "an array of pyarrow": (lambda: pyarrow.array(TEXTS), TEXTS, "expected|text"),
-    "a Dataset of the datasets library": (
-        lambda: datasets.Dataset.from_pandas(FRAME),
-        TEXTS,
-        "Dataset|column|expected",
-    ),
-    "the keys of a Counter": (lambda: Counter(TEXTS).keys(), TEXTS, "expected|text"),
-    "an empty list": (list, [], "empty"),
-    "bytes among the texts": (lambda: with_odd(b"the cat"), MARKED, "text 3"),
-    "None among the texts": (lambda: with_odd(None), MARKED, "text 3"),
-    "NaN among the texts, as pandas has it": (lambda: with_odd(float("nan")), MARKED, "text 3"),
-    "pandas.NA among the texts": (
-        lambda: pandas.Series(with_odd(pandas.NA), dtype="string"),
-        MARKED,
-        "text 3",
-    ),
-    "a number among the texts": (lambda: with_odd(7), MARKED, "text 3"),
-    "a pair among texts": (lambda: with_odd(("a cat", "a dog")), None, "pair"),
-    "a pair whose second text is None": (
-        lambda: [*TWO[:2], ("a cat", None)],
-        [*TWO[:2], None],
-        "text 3",
-    ),
-    "a pair whose second text is empty": (
-        lambda: [*TWO[:2], ("a cat", "")],
-        [*TWO[:2], None],
-        "text 3",
-    ),
-    "a tuple of three among pairs": (
-        lambda: [*TWO[:2], ("a", "b", "c")],
-        [*TWO[:2], None],
-        "pair|text 3",
-    ),
-    "half a surrogate pair inside a text": (
-        lambda: with_odd("the cat\ud800 sat"),
-        with_odd("the cat sat"),
-        "text 3",
-    ),
-}
-for _oddity, (_make, _texts, _names) in SOME_READ.items():
-    object_case(_oddity, EITHER, _make, _texts, names=_names)
+object_case("a tuple of three texts", EITHER, tuple(TEXTS[:3]), TEXTS[:3], names="pair|two")
+listed = [[*pair] for pair in TWO]
+object_case("pairs that are lists, not tuples", EITHER, listed, TWO, names="expected|text")
+one_text = {"text": TEXTS[0]}
+object_case("a dict with the key text", EITHER, one_text, TEXTS[:1], names="dict|key")
+one_pair = one_text | {"pair": SECOND}
+object_case("a dict with the keys text and pair", EITHER, one_pair, TWO[:1], names="dict|key")
+object_case("a dict of lists", EITHER, {"text": TEXTS}, names="dict|key")
+rows = [{"text": text} for text in TEXTS]
+object_case("a list of dicts", EITHER, rows, names="dict|expected")
+object_case("a DataFrame with a column text", EITHER, FRAME, names="DataFrame|column")
+square = np.array([[text, SECOND] for text in TEXTS])
+object_case("an array of two dimensions", EITHER, square, TWO, names="expected|text")
+object_case("an array of pyarrow", EITHER, lambda: pyarrow.array(TEXTS), names="expected|text")
+object_case(
+    "a Dataset of the datasets library",
+    EITHER,
+    lambda: datasets.Dataset.from_pandas(FRAME),
+    names="Dataset|column|expected",
+)
+object_case("the keys of a Counter", EITHER, Counter(TEXTS).keys(), names="expected|text")
+object_case("an empty list", EITHER, [], [], names="empty")
+for _oddity, _odd in {
+    "bytes among the texts": b"the cat",
+    "None among the texts": None,
+    "NaN among the texts, as pandas has it": float("nan"),
+    "a number among the texts": 7,
+}.items():
+    object_case(_oddity, EITHER, with_odd(_odd), MARKED, names="text 3")
+missing = pandas.Series(with_odd(pandas.NA), dtype="string")
+object_case("pandas.NA among the texts", EITHER, missing, MARKED, names="text 3")
+object_case("a pair among texts", EITHER, with_odd(("a cat", "a dog")), None, names="pair")
+for _oddity, _pair, _names in (
+    ("a pair whose second text is None", ("a cat", None), "text 3"),
+    ("a pair whose second text is empty", ("a cat", ""), "text 3"),
+    ("a tuple of three among pairs", ("a", "b", "c"), "pair|text 3"),
+):
+    object_case(_oddity, EITHER, [*TWO[:2], _pair], [*TWO[:2], None], names=_names)
+half, read_so = with_odd("the cat\ud800 sat"), with_odd("the cat sat")
+object_case("half a surrogate pair inside a text", EITHER, half, read_so, names="text 3")
 
-NEVER_READ: dict[str, tuple[Callable[[], Any], str]] = {
-    "a set, which has no order": (lambda: set(TEXTS), "set"),
-    "a dict whose keys nobody knows": (lambda: {"headline": TEXTS}, "headline|dict"),
-    "a DataFrame without a column text": (
-        lambda: FRAME.rename(columns={"text": "body"}),
-        "DataFrame|column",
-    ),
-    "bytes": (lambda: b"the red film", "bytes"),
-    "None in place of the texts": (lambda: None, "None"),
-    "numbers alone": (lambda: [1, 2], "text 1"),
-    "a number in place of the texts": (lambda: 7, "7|int"),
-    "a Path in place of the texts": (lambda: Path("a.txt"), "path"),
-    "lists in lists in a list": (lambda: [[[text] for text in TEXTS]], "expected|text"),
-}
-for _oddity, (_make, _names) in NEVER_READ.items():
-    object_case(_oddity, REFUSED, _make, None, names=_names)
+no_text = FRAME.rename(columns={"text": "body"})
+for _oddity, _given, _names in (
+    ("a set, which has no order", set(TEXTS), "set"),
+    ("a dict whose keys nobody knows", {"headline": TEXTS}, "headline|dict"),
+    ("a DataFrame without a column text", no_text, "DataFrame|column"),
+    ("bytes", b"the red film", "bytes"),
+    ("None in place of the texts", None, "None"),
+    ("numbers alone", [1, 2], "text 1"),
+    ("a number in place of the texts", 7, "7|int"),
+    ("a Path in place of the texts", Path("a.txt"), "path"),
+    ("lists in lists in a list", [[[text] for text in TEXTS]], "expected|text"),
+):
+    object_case(_oddity, REFUSED, _given, None, names=_names)
 
 # Characters of texts: what stands in the third place, and the text that is answered so
 
@@ -165,7 +140,7 @@ CHARACTERS: dict[str, tuple[str, str | None]] = {
     "line breaks and tabs inside a text": ("the cat\r\n\tsat", "the cat sat"),
 }
 for _oddity, (_text, _read) in CHARACTERS.items():
-    object_case(_oddity, READ, partial(with_odd, _text), with_odd(_read))
+    object_case(_oddity, READ, with_odd(_text), with_odd(_read))
 
 
 @CASES.add("predict", READ)
