@@ -288,20 +288,13 @@ for _oddity, _names in {
 capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": json_lines(ROWS[HALF:])}
 files_case("suffixes in capitals", READ, capitals)
 odd_folder = "my 'text' [v=1], é"
-files_case(
-    "a path with blanks, quotes, brackets and an equals sign",
-    READ,
-    {f"{odd_folder}/a.txt": TEXT},
-    path=odd_folder,
-)
+in_odd_folder = {f"{odd_folder}/a.txt": TEXT}
+oddity = "a path with blanks, quotes, brackets and an equals sign"
+files_case(oddity, READ, in_odd_folder, path=odd_folder)
 like_a_glob = {"a[1].txt": TEXT, "a1.txt": "other words here\n"}
 files_case("a file that is itself called like a glob", READ, like_a_glob, path="a[1].txt")
-files_case(
-    "a glob that also meets a folder",
-    READ,
-    {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND), "text/c.txt/d.pdf": b"\0"},
-    path="text/*.txt",
-)
+halves = {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND), "text/c.txt/d.pdf": b"\0"}
+files_case("a glob that also meets a folder", READ, halves, path="text/*.txt")
 packed = {"text/a.txt.xz": lzma.compress(TEXT.encode())}
 files_case("packed by xz, and named itself", EITHER, packed, path="text/a.txt.xz")
 page = "<html><body><p>The old teacher.</p></body></html>"
@@ -330,12 +323,9 @@ bodies = [{"body": row["text"]} for row in ROWS]
 rows_case("the text under another key, which is named", READ, bodies, text_field="body")
 rows_case("no key `text`, and none named", REFUSED, bodies, names="body")
 beyond = replaced(DOCUMENTS, " on day", " 𐐷𐐷 on day")
-rows_case(
-    "letters beyond U+FFFF, written as pairs of \\u escapes",
-    READ,
-    [{"text": " ".join(document)} for document in beyond],
-    beyond,
-)
+beyond_rows = [{"text": " ".join(document)} for document in beyond]
+oddity = "letters beyond U+FFFF, written as pairs of \\u escapes"
+rows_case(oddity, READ, beyond_rows, beyond)
 half_pairs = [{"text": row["text"].replace("the", "the\ud800")} for row in ROWS]
 rows_case("half a surrogate pair in every text", READ, half_pairs)
 rows_case("one text of 200 is null", READ, [*ROWS * 4, {"text": None}, *ROWS])
@@ -363,13 +353,8 @@ file_case("one line of JSON nested ten thousand deep", READ, deep, ".jsonl")
 
 quoted_documents = replaced(DOCUMENTS, "the", '"the",')
 quoted = pandas.DataFrame({"text": ["\n".join(document) for document in quoted_documents]})
-file_case(
-    "a .csv file with commas, quotes and line breaks inside its texts",
-    READ,
-    quoted.to_csv(),
-    ".csv",
-    quoted_documents,
-)
+oddity = "a .csv file with commas, quotes and line breaks inside its texts"
+file_case(oddity, READ, quoted.to_csv(), ".csv", quoted_documents)
 UNNAMED = pandas.DataFrame({"omega": [row["text"] for row in ROWS]})
 UNNAMED.insert(0, "alpha", UNNAMED["omega"][::-1].to_list())
 # Compressed as feather files are, and without a thread: a test module starts none when imported.

@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,9 @@ def has_shape(record: Any, folder: Path) -> None:
     equal(encoder["num_attention_heads"], config.num_attention_heads, "heads")
 
 
-def run_beside(folder: Path, scale: str, **facts: Any) -> None:
-    """The record of a pre-training in the folder above an encoder's."""
-    run = {"stage": "pretrain", "scale": scale, "facts": facts}
-    (folder.parent / "run.json").write_text(json.dumps(run))
+def run_of(scale: str, **facts: Any) -> str:
+    """The record of a pre-training."""
+    return json.dumps({"stage": "pretrain", "scale": scale, "facts": facts})
 
 
 # Who has pre-trained it
@@ -92,63 +91,48 @@ def deeper_than_the_scale(place: Path) -> None:
 
 
 @CASES.rows("finetune")
-def origin_case(
-    place: Path,
-    folder: str,
-    recipe: Sequence[float],
-    prepare: Callable[[Path], object],
-    words: str = "",
-) -> None:
-    """An encoder in `folder` of the case's place, with whatever `prepare` puts beside it."""
+def origin_case(place: Path, folder: str, recipe: Sequence[float], record: str, words: str) -> None:
+    """An encoder in `folder` of the case's place, with a record beside it."""
     encoder = place / folder
     encoder.parent.mkdir(parents=True)
     plain_encoder(encoder)
-    prepare(encoder)
-    record = tune(place, encoder)
-    has_recipe(record, recipe)
-    has_shape(record, encoder)
+    (encoder.parent / "run.json").write_text(record)
+    tuned = tune(place, encoder)
+    has_recipe(tuned, recipe)
+    has_shape(tuned, encoder)
     check(not words or heard(words), f"nothing says {words!r}")
 
 
-origin_case(
-    "The run beside it is of this scale",
-    READ,
-    "mine/encoder",
-    OWN,
-    lambda folder: run_beside(folder, "own"),
-)
-origin_case(
-    "The run beside it is of another scale",
-    READ,
-    "mine/encoder",
-    TASK,
-    lambda folder: run_beside(folder, "laptop"),
-    "was pre-trained at scale=laptop",
-)
-origin_case(
-    "A run of this scale has trained it further from given weights",
-    READ,
-    "mine/encoder",
-    TASK,
-    lambda folder: run_beside(folder, "own", encoder={"scale": ""}),
-    "is a given encoder",
-)
-origin_case(
-    "A public encoder that lies in the folder of a run of this scale",
-    READ,
-    "mine/public",
-    TASK,
-    lambda folder: run_beside(folder, "own"),
-    "is a given encoder",
-)
-origin_case(
-    "The run beside it has a record of half a line",
-    READ,
-    "mine/encoder",
-    TASK,
-    lambda folder: (folder.parent / "run.json").write_text('{"stage": "pre'),
-    "is a given encoder",
-)
+GIVEN = "is a given encoder"
+BESIDE: dict[str, tuple[str, Sequence[float], str, str]] = {
+    "The run beside it is of this scale": ("mine/encoder", OWN, run_of("own"), ""),
+    "The run beside it is of another scale": (
+        "mine/encoder",
+        TASK,
+        run_of("laptop"),
+        "was pre-trained at scale=laptop",
+    ),
+    "A run of this scale has trained it further from given weights": (
+        "mine/encoder",
+        TASK,
+        run_of("own", encoder={"scale": ""}),
+        GIVEN,
+    ),
+    "A public encoder that lies in the folder of a run of this scale": (
+        "mine/public",
+        TASK,
+        run_of("own"),
+        GIVEN,
+    ),
+    "The run beside it has a record of half a line": (
+        "mine/encoder",
+        TASK,
+        '{"stage": "pre',
+        GIVEN,
+    ),
+}
+for _oddity, _beside in BESIDE.items():
+    origin_case(_oddity, READ, *_beside)
 
 
 @CASES.add("finetune", READ)
@@ -156,7 +140,7 @@ def link_to_an_encoder(place: Path) -> None:
     """A link to the encoder of a run of this scale"""
     (place / "mine").mkdir()
     encoder = plain_encoder(place / "mine" / "encoder")
-    run_beside(encoder, "own")
+    (encoder.parent / "run.json").write_text(run_of("own"))
     (place / "link").symlink_to(encoder)
     has_recipe(tune(place, place / "link"), OWN)
 
@@ -312,7 +296,7 @@ def moved_encoder(place: Path) -> None:
     """An encoder of this scale that was copied out of its run"""
     (place / "mine").mkdir()
     encoder = plain_encoder(place / "mine" / "encoder")
-    run_beside(encoder, "own")
+    (encoder.parent / "run.json").write_text(run_of("own"))
     shutil.copytree(encoder, place / "copy")
     has_recipe(tune(place, place / "copy"), TASK)
     check(heard("is a given encoder"), "the log does not say that the recipe is another")

@@ -106,12 +106,9 @@ line_case("a tab in each: pairs", READ, LINES.replace("\n", f"\t{SECOND}\n"), TW
 line_case(
     "a tab in one of five", EITHER, LINES.replace("slow", "slow\t"), None, names="pair|column"
 )
-line_case(
-    "quotation marks that are never closed",
-    READ,
-    LINES.replace("the", '"the'),
-    [f'"{text}' for text in TEXTS],
-)
+quoted = [f'"{text}' for text in TEXTS]
+never_closed = LINES.replace("the", '"the')
+line_case("quotation marks that are never closed", READ, never_closed, quoted)
 for _first in ("{the} cat", "19"):
     line_case(f"the first is {_first}", READ, f"{_first}\n{LINES}", [_first, *TEXTS])
 
@@ -166,13 +163,8 @@ csv_case("a field of 200,000 characters", READ, long_field, [*TEXTS, None])
 csv_case("a NUL inside a field", EITHER, rows_of().replace("slow", "sl\0ow"))
 csv_case("a header and no row", REFUSED, "id,text\n", None)
 file_case("a suffix in capitals, .CSV", READ, rows_of(), ".CSV")
-file_case(
-    "quotation marks in a .tsv, which does not quote",
-    READ,
-    "id\ttext\n" + "".join(f'1\t"{text}\n' for text in TEXTS),
-    ".tsv",
-    [f'"{text}' for text in TEXTS],
-)
+in_tabs = "id\ttext\n" + "".join(f"1\t{text}\n" for text in quoted)
+file_case("quotation marks in a .tsv, which does not quote", READ, in_tabs, ".tsv", quoted)
 of_pairs = "sentence1,sentence2\n" + "".join(f"{one},{two}\n" for one, two in TWO)
 csv_case("the columns sentence1 and sentence2", EITHER, of_pairs, TWO, names="column")
 predicted = rows_of(header="prediction,text,label")

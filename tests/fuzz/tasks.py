@@ -247,23 +247,14 @@ said = ("task.data.word_column=1", "task.data.tag_column=0")
 tag_case("the tag before the word, and said so", READ, tag_first, dev=tag_first, words=said)
 tag_case("no tags", REFUSED, columns(row=lambda word, _: [word]))
 tag_case("commas between the columns", REFUSED, columns(separator=","))
-tag_case(
-    "one word of 218 without its tag",
-    EITHER,
-    CLEAN_TAGGED.replace("max O", "max").replace("see O", "see", 1),
-    twin=columns([sentence for number, sentence in enumerate(TAGGED) if number != 5]),
-    names="train.txt:",
-)
+one_less = CLEAN_TAGGED.replace("max O", "max").replace("see O", "see", 1)
+others = columns([sentence for number, sentence in enumerate(TAGGED) if number != 5])
+tag_case("one word of 218 without its tag", EITHER, one_less, twin=others, names="train.txt:")
 lower = columns(tags=lambda tags: [tag.lower() for tag in tags])
 tag_case("tags in lower case", EITHER, lower, names="train.txt|dev.txt")
 new_tag = CLEAN_TAGGED.replace("B-LOC", "B-ORG", 1)
-tag_case(
-    "a tag in validation that training does not have",
-    REFUSED,
-    CLEAN_TAGGED,
-    dev=new_tag,
-    names="dev.txt",
-)
+oddity = "a tag in validation that training does not have"
+tag_case(oddity, REFUSED, CLEAN_TAGGED, dev=new_tag, names="dev.txt")
 no_entity = columns(tags=lambda tags: ["O"] * len(tags))
 tag_case("not one entity in training", REFUSED, no_entity, names="train.txt|dev.txt")
 tag_case(
@@ -275,11 +266,8 @@ tag_case(
     must_say="types without B- and I-",
 )
 rows_of_tags = [{"tokens": words, "ner_tags": tags} for words, tags in TAGGED]
-tag_case(
-    "JSON lines with tokens and ner_tags, as the datasets library writes them",
-    REFUSED,
-    json_lines(rows_of_tags),
-)
+oddity = "JSON lines with tokens and ner_tags, as the datasets library writes them"
+tag_case(oddity, REFUSED, json_lines(rows_of_tags))
 latin_1 = CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1")
 tag_case("Latin-1 in every sentence", REFUSED, latin_1)
 
