@@ -72,12 +72,8 @@ def test_a_published_run_is_inside_of_its_band(
 ) -> None:
     assert main(["curves", str(next(published.glob("rate15/*")))]) == 0
     out = capsys.readouterr().out
-    shows(
-        out,
-        "8 other seeds of this kind are at 4.32 to 4.39 nats",
-        "inside the band",
-        "Kind: mlm, L2 H128, wiki_books, 8,192 entries.",
-    )
+    shows(out, "8 other seeds of this kind are at 4.32 to 4.39 nats", "inside the band")
+    shows(out, "Kind: mlm, L2 H128, wiki_books, 8,192 entries.")
     assert "Possible cause" not in out and "Near" not in out
 
 
@@ -96,11 +92,7 @@ def test_a_published_run_is_beside_the_others_of_its_band(published: Path) -> No
 
 def test_a_demo_run_is_told_what_to_compare_with(change: Callable[..., Path]) -> None:
     texts = sentences(open_run(str(change(0.0, OTHER_TEXT | {"choices.scale": "demo"}))))
-    shows(
-        texts[1],
-        "No band is of scale=demo, whose text is generated: compare the loss with that of word",
-        "frequencies (6.23), or pre-train with scale=laptop",
-    )
+    shows(texts[1], "No band is of scale=demo, whose text is generated: compare", "scale=laptop")
 
 
 def test_picture_and_text_have_one_loss_of_word_frequencies(published: Path) -> None:
@@ -146,13 +138,8 @@ def test_another_vocabulary_gets_no_band_and_no_nats(change: Callable[..., Path]
     changes = {"config.tokenizer.vocab_size": 4096, "facts.unigram_loss": 6.5}
     first, near, *_ = sentences(open_run(str(change(0.0, OTHER_TEXT | changes))))
     shows(first, "Not known: no published runs are of this kind at 13.5 M tokens")
-    shows(
-        near,
-        "Near: mlm, L2 H128, wiki_books, 8,192 entries.",
-        "tokenizer.vocab_size (4096, there 8192)",
-        "do not compare in nats. Below the loss of word frequencies it is 2.53 to 2.60 there,",
-        "and this run 2.11.",
-    )
+    shows(near, "Near: mlm, L2 H128, wiki_books,", "tokenizer.vocab_size (4096, there 8192)")
+    shows(near, "Below the loss of word frequencies it is 2.53 to 2.60 there, and this run 2.11.")
     assert "expected" not in first + near and "the band" not in first + near
 
 
@@ -212,11 +199,8 @@ def test_a_pretraining_ends_with_its_place_in_the_band(
     run = SimpleNamespace(content=open_run(str(change(0.5))), is_complete=False)
     claimed = nullcontext(run)
     job = SimpleNamespace(hardware=None)
-    monkeypatch.setattr(
-        pretrain,
-        "pretraining",
-        SimpleNamespace(prepare=lambda _: job, claim_run=lambda *_: claimed, train=lambda *_: None),
-    )
+    steps = {"prepare": lambda _: job, "claim_run": lambda *_: claimed, "train": lambda *_: None}
+    monkeypatch.setattr(pretrain, "pretraining", SimpleNamespace(**steps))
     monkeypatch.setattr(pretrain.factory, "hardware_of_run", lambda *_: None)
     monkeypatch.setattr(pretrain, "replace", lambda job, **_: job)
     with caplog.at_level("INFO", logger="clozelab"):

@@ -81,14 +81,8 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(
         dict(zip(LABELS, probs.tolist(), strict=True)), abs=1e-5
     )
     card = (out / "README.md").read_text()
-    shows(
-        card,
-        "- Longest sequence: 20 tokens",
-        "- Weights: float32",
-        "- Made with torch 2.13.0, commit",
-        "accuracy | 79.70 % | 79.90 (77.36 to 82.44), 2 pre-training seeds",
-        "- 0.10 hours on A processor",
-    )
+    shows(card, "accuracy | 79.70 % | 79.90 (77.36 to 82.44), 2 pre-training seeds")
+    shows(card, "- Longest sequence: 20 tokens", "- 0.10 hours on A processor")
 
 
 def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
@@ -99,11 +93,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     }
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
-    shows(
-        capsys.readouterr().err,
-        "export: reading",
-        "has no weights for its spans head, so a program would make them up",
-    )
+    shows(capsys.readouterr().err, "has no weights for its spans head, so a program would make")
     assert not (tmp_path / "out").exists()
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
     written = read_model(tmp_path / "out")

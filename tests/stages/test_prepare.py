@@ -50,15 +50,9 @@ def config(
 
 
 def generated_config(folder: Path) -> PrepareConfig:
-    generator = {
-        "_target_": "microworld.world.write_world",
-        "_partial_": True,
-        "world_seed": 1,
-        "num_documents": NUM_DOCUMENTS,
-        "train_examples": 20,
-        "validation_examples": 10,
-        "entropy_documents": 0,
-    }
+    generator = {"_target_": "microworld.world.write_world", "_partial_": True, "world_seed": 1}
+    generator |= {"num_documents": NUM_DOCUMENTS, "entropy_documents": 0}
+    generator |= {"train_examples": 20, "validation_examples": 10}
     sources = [{"name": "microworld", "path": "corpus/microworld.txt", "format": "text"}]
     return config(folder, 400, name="microworld", sources=sources, generator=generator)
 
@@ -90,13 +84,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     write_text(tmp_path / "data")
     assert main(config(tmp_path, dry_run=True)) is None
     shown = capsys.readouterr().out
-    shows(
-        shown,
-        "some 1 s, with",
-        "and twice that while it is prepared,",
-        "tokens are guessed: the vocabulary is still to be learnt",
-        "nothing was written (--dry-run)",
-    )
+    shows(shown, "tokens are guessed: the vocabulary", "nothing was written (--dry-run)")
     row = next(line.split() for line in shown.splitlines() if line.strip().startswith("one "))
     assert row == ["one", "1", "1.8", "kB", "50", "1,600", "360"]
     assert not (tmp_path / "cache").exists()
@@ -166,9 +154,8 @@ def test_a_text_that_the_vocabulary_does_not_know(
             cfg = config(tmp_path, share=1.0, vocab_file="vocab.txt", validation_fraction=0.5)
         for _ in range(2):  # prepared, and found
             caplog.clear()
-            assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(
-                share, abs=0.01
-            )
+            found = prepared_corpus(cfg).manifest["unknown_fraction"]
+            assert found == pytest.approx(share, abs=0.01)
             warnings = [record.getMessage() for record in caplog.records]
             # That its text repeats a line is said when it is prepared.
             warnings = [warning for warning in warnings if "one line has" not in warning]
