@@ -177,6 +177,7 @@ def test_what_is_no_attempt_is_refused(
         "pretrain/mlm/seed-3 read another text than pretrain/mlm/seed-1",
         "pretrain/mlm/seed-3 has other settings than pretrain/mlm/seed-1",
         "pretrain/mlm/seed-3 took 12.03 device minutes, and 2x6min is",
+        "pretrain/mlm/seed-1 took 12.00 device minutes, and 1x6min is 6.00",
         "record needs budget=DEVICESxTIME, such as 2x15min (two cores)",
     )
 
