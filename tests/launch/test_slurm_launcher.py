@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.engines import (
+    RUN,
     Engine,
     Place,
     launcher_words,
@@ -43,7 +44,6 @@ SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
 OWN = ("_target_", "cluster", "jobs_at_once", "poll_seconds", "grace_seconds", "max_num_timeout")
 """Parameters of the launcher that are none of a job's."""
-RUN = "adhoc/demo/pretrain/mlm_nsp/seed-1"
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 
