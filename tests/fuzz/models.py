@@ -130,17 +130,10 @@ def rules_in_bytes(change: Callable[[bytes], bytes], name: str = RULES_FILE) -> 
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-LEFT_OVER = {
-    "padding": {
-        "strategy": {"Fixed": 8},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    },
-    "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
-}
+PADDING = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+CUT = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+LEFT_OVER = {"padding": PADDING, "truncation": CUT}
 SLOW = {"tokenizer_class": "BertTokenizer", "do_basic_tokenize": True, "never_split": None}
 VOCABULARIES = {
     "with Windows line ends": (READ, LINES.replace("\n", "\r\n"), ""),
@@ -201,40 +194,23 @@ def swap_two_words(content: dict[str, Any]) -> None:
     entries["cat"], entries["dog"] = entries["dog"], entries["cat"]
 
 
-for _oddity, _change, _names in (
-    (
-        "vocab.txt and tokenizer.json number two words differently",
-        in_json(JSON, change=swap_two_words),
-        f"vocab.txt|{JSON}",
-    ),
-    (
-        "tokenizer.json keeps case, tokenizer_config.json does not",
-        edited("normalizer", lowercase=False),
-        "case|lower",
-    ),
-    (
-        "a tokenizer.json that adds no [CLS] and no [SEP]",
-        in_json(JSON, post_processor=None),
-        f"{JSON}|[CLS]",
-    ),
-    (
-        "pieces inside words begin with @@",
-        edited("model", continuing_subword_prefix="@@"),
-        f"{JSON}|@@|##",
-    ),
-    ("a tokenizer.json that cleans nothing", in_json(JSON, normalizer=None), JSON),
-    (
-        "a tokenizer.json that splits at blanks alone",
-        in_json(JSON, pre_tokenizer={"type": "WhitespaceSplit"}),
-        JSON,
-    ),
-    (
-        "a tokenizer without token types",
-        in_json(RULES_FILE, model_input_names=["input_ids", "attention_mask"]),
-        "",
-    ),
-):
-    contradiction_case(_oddity, EITHER, _change, names=_names)
+swapped = in_json(JSON, change=swap_two_words)
+oddity = "vocab.txt and tokenizer.json number two words differently"
+contradiction_case(oddity, EITHER, swapped, names=f"vocab.txt|{JSON}")
+cased = edited("normalizer", lowercase=False)
+oddity = "tokenizer.json keeps case, tokenizer_config.json does not"
+contradiction_case(oddity, EITHER, cased, names="case|lower")
+no_ends = in_json(JSON, post_processor=None)
+oddity = "a tokenizer.json that adds no [CLS] and no [SEP]"
+contradiction_case(oddity, EITHER, no_ends, names=f"{JSON}|[CLS]")
+at_signs = edited("model", continuing_subword_prefix="@@")
+contradiction_case("pieces inside words begin with @@", EITHER, at_signs, names=f"{JSON}|@@|##")
+unclean = in_json(JSON, normalizer=None)
+contradiction_case("a tokenizer.json that cleans nothing", EITHER, unclean, names=JSON)
+blanks = in_json(JSON, pre_tokenizer={"type": "WhitespaceSplit"})
+contradiction_case("a tokenizer.json that splits at blanks alone", EITHER, blanks, names=JSON)
+untyped = in_json(RULES_FILE, model_input_names=["input_ids", "attention_mask"])
+contradiction_case("a tokenizer without token types", EITHER, untyped)
 
 
 @CASES.add("load", READ)

@@ -232,9 +232,8 @@ def the_way_on(place: Path) -> None:
     named_roles = {f"{role}_token": name for role, name in roles.items()}
     (folder / "vocab.json").write_text(json.dumps(entries))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    (folder / RULES_FILE).write_text(
-        json.dumps({"tokenizer_class": "HerbertTokenizer", **named_roles})
-    )
+    rules = {"tokenizer_class": "HerbertTokenizer", **named_roles}
+    (folder / RULES_FILE).write_text(json.dumps(rules))
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     predictor = load(folder)
     same_ids(predictor, folder, ["a . ,", "b 1 ? !"])
@@ -306,41 +305,25 @@ def head_case(place: Path, change: Callable[[Tensors], Tensors]) -> None:
     same_classes(load(folder), twin)
 
 
-for _oddity, _expected, _name, _tensor in (
-    (
-        "a head that an adapter's training has left beside the first",
-        REFUSED,
-        "classifier.modules_to_save.default.weight",
-        torch.ones(3, 16),
-    ),
-    ("a head of two layers in sequence", REFUSED, "classifier.2.weight", torch.ones(3, 3)),
-    (
-        "an adapter on the head that was not merged",
-        REFUSED,
-        "classifier.lora_A.weight",
-        torch.ones(2, 16),
-    ),
-    (
-        "an adapter in the encoder that was not merged",
-        REFUSED,
-        "bert.encoder.layer.0.attention.self.query.lora_A.weight",
-        torch.ones(2, 16),
-    ),
-    ("the weights of classes in a loss were saved", READ, "loss_fct.weight", torch.ones(3)),
-    (
-        "a buffer of position numbers was saved",
-        READ,
-        "bert.embeddings.position_ids",
-        torch.arange(64)[None],
-    ),
+def more(name: str, tensor: torch.Tensor) -> Callable[[Tensors], Tensors]:
+    return lambda stored: {**stored, name: tensor}
+
+
+LEFT = "classifier.modules_to_save.default.weight"
+ON_HEAD = "classifier.lora_A.weight"
+IN_ENCODER = "query.lora_A.weight"
+QUERY = f"bert.encoder.layer.0.attention.self.{IN_ENCODER}"
+for _oddity, _name, _named in (
+    ("a head that an adapter's training has left beside the first", LEFT, LEFT),
+    ("a head of two layers in sequence", "classifier.2.weight", "classifier.2.weight"),
+    ("an adapter on the head that was not merged", ON_HEAD, ON_HEAD),
+    ("an adapter in the encoder that was not merged", QUERY, IN_ENCODER),
 ):
-    more = {_name: _tensor}
-    head_case(
-        _oddity,
-        _expected,
-        lambda stored, more=more: {**stored, **more},
-        names=_name.partition("query.")[2] or _name,
-    )  # type: ignore[misc]
+    head_case(_oddity, REFUSED, more(_name, torch.ones(3, 16)), names=_named)
+of_loss = more("loss_fct.weight", torch.ones(3))
+head_case("the weights of classes in a loss were saved", READ, of_loss)
+positions = more("bert.embeddings.position_ids", torch.arange(64)[None])
+head_case("a buffer of position numbers was saved", READ, positions)
 
 
 def wrapped(stored: Tensors) -> Tensors:
