@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.checks.conftest import make_arm, make_mlm, make_numbers, make_questions, make_task
 from tests.screens import shows
 
 from claims.text.phrases import format_count
@@ -38,7 +39,6 @@ from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
 
-Make = Callable[..., Any]
 PHASE = {"steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}
 
 
@@ -59,8 +59,8 @@ def caught(subject: Subject, *, warning: bool = False) -> set[str]:
     return levels(findings, ERROR)
 
 
-def with_corpus(subject: Subject, make: Make, corpus: Corpus) -> Subject:
-    arms = [make("arm", arm.name, corpus) for arm in subject.arms]
+def with_corpus(subject: Subject, corpus: Corpus) -> Subject:
+    arms = [make_arm(arm.name, corpus) for arm in subject.arms]
     return replace(subject, arms=arms)
 
 
@@ -107,8 +107,8 @@ def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.Mo
     assert all(one.what.startswith("ltr") for one in findings)
 
 
-def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus)
+def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus) -> None:
+    arm = make_arm("mlm", corpus)
     arm = replace(arm, config=replace(arm.config, is_causal=True))
     assert caught(replace(subject, arms=[arm])) == {"future"}
 
@@ -129,10 +129,10 @@ def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make
     ],
 )
 def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
-    subject: Subject, corpus: Corpus, make: Make, node: dict[str, Any]
+    subject: Subject, corpus: Corpus, node: dict[str, Any]
 ) -> None:
     """No token needs to see what stands beyond its window."""
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     for is_causal in (False, True):
         part = ModuleSpec.from_node(node, "")
         config = replace(arm.config, attention=part, is_causal=is_causal)
@@ -191,7 +191,7 @@ def test_a_defect_of_instances(
 
 
 @pytest.fixture
-def electra(corpus: Corpus, make: Make) -> Arm:
+def electra(corpus: Corpus) -> Arm:
     """Replaced-token detection on the sound corpus, with a generator half as wide."""
     token = ReplacedTokenDetection(
         generator_width="1/2",
@@ -202,7 +202,7 @@ def electra(corpus: Corpus, make: Make) -> Arm:
         same_fraction=0.15,
         weight=50.0,
     )
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     return replace(
         arm,
         name="rtd",
@@ -241,9 +241,9 @@ def test_a_check_that_cannot_read_a_file_is_a_finding(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
-    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path, is_there: bool
+    subject: Subject, corpus: Corpus, tmp_path: Path, is_there: bool
 ) -> None:
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     if is_there:
         encoder = Encoder(replace(arm.config, hidden_size=8, embedding_size=8))
         head = {"lm": family_for(encoder.config).head("lm", encoder)}
@@ -323,7 +323,6 @@ def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) ->
 def test_another_split_than_the_configured_one(
     subject: Subject,
     corpus: Corpus,
-    make: Make,
     monkeypatch: pytest.MonkeyPatch,
     fractions: tuple[float, ...],
 ) -> None:
@@ -333,7 +332,7 @@ def test_another_split_than_the_configured_one(
     assert "masks" in found and found <= {"masks", "own label"}
 
 
-def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
+def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus) -> None:
     """Half of the random segments come from the other source, unless each is drawn inside its
     own.
     """
@@ -343,7 +342,7 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
         train=replace(corpus.train, document_source=sources, source_names=("a", "b")),
         _instances={},
     )
-    changed = with_corpus(subject, make, mixed)
+    changed = with_corpus(subject, mixed)
     told = [one for one in examine(changed) if one.level == WARNING]
     assert {one.check for one in told} == {"pairs"}
     shows(told[0].what, "mlm_nsp: asking whether both segments are of one source is right for")
@@ -357,13 +356,13 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
     ("weights", "level"), [({}, OK), ({"a": 1.0, "b": 1.0}, WARNING), ({"a": 1.0, "b": 0.0}, OK)]
 )
 def test_sources_are_read_by_their_weights(
-    weights: dict[str, float], level: str, corpus: Corpus, make: Make
+    weights: dict[str, float], level: str, corpus: Corpus
 ) -> None:
     """A source of one text in fifty tells little of the label, unless it is read as often."""
     sources = (np.arange(corpus.train.num_documents) % 50 == 0).astype(np.uint8)
     train = replace(corpus.train, document_source=sources, source_names=("a", "b"))
     mixed = replace(corpus, train=train, _instances={})
-    arm = make("arm", "mlm_nsp", mixed, source_weights=[weights])
+    arm = make_arm("mlm_nsp", mixed, source_weights=[weights])
     (finding,) = check_pairs(arm)
     assert finding.level == level
     packed = sample_instances(arm)
@@ -374,7 +373,7 @@ def test_sources_are_read_by_their_weights(
     assert bool(weights.get("b", 1.0)) == bool(packed.source.any())
 
 
-def test_words_of_several_bytes_leave_a_few_predictions_out(make: Make) -> None:
+def test_words_of_several_bytes_leave_a_few_predictions_out() -> None:
     """No word is as short as what is left of the wanted number."""
     rng = np.random.default_rng(0)
     tokenizer = BytesTokenizer.train([], 0, lowercase=False, add_prefix_space=True)
@@ -393,9 +392,9 @@ def test_words_of_several_bytes_leave_a_few_predictions_out(make: Make) -> None:
     )
     special_ids = SpecialIds.from_tokenizer(tokenizer)
     corpus = Corpus("bytes", train, train, special_ids, tokenizer.unk_id, tokenizer)
-    arm = make("arm", "mlm", corpus, phases=[PHASE | {"seq_length": 32}])
+    arm = make_arm("mlm", corpus, phases=[PHASE | {"seq_length": 32}])
     whole = replace(arm, objective=copy(arm.objective))
-    whole.objective.token = make("mlm", whole_words=True)
+    whole.objective.token = make_mlm(whole_words=True)
     (finding,) = check_masks(whole)
     assert finding.level == OK, finding
 
@@ -412,7 +411,7 @@ RELEASED = SegmentPairs(
 
 
 @pytest.fixture
-def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
+def released(corpus: Corpus) -> Callable[..., Arm]:
     """released(**masking) -> an arm on the released builder's instances, over a vocabulary of words
     and pieces.
     """
@@ -421,12 +420,10 @@ def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
     pieces = replace(corpus, ids=replace(corpus.ids, continues=continues), _instances={})
 
     def build(**masking: Any) -> Arm:
-        arm = make("arm", "mlm_nsp", pieces)
+        arm = make_arm("mlm_nsp", pieces)
         return replace(
             arm,
-            objective=Objective(
-                input=RELEASED, token=make("mlm", **masking), pair=arm.objective.pair
-            ),
+            objective=Objective(input=RELEASED, token=make_mlm(**masking), pair=arm.objective.pair),
         )
 
     return build
@@ -543,16 +540,15 @@ def rewritten(corpus: Corpus, places: slice, token: int) -> TokenShards:
 def test_a_defect_of_the_corpus(
     subject: Subject,
     corpus: Corpus,
-    make: Make,
     defect: Callable[[Corpus], dict[str, TokenShards]],
     check: str,
 ) -> None:
     broken = replace(corpus, **defect(corpus), _instances={})
-    assert caught(with_corpus(subject, make, broken)) == {check}
+    assert caught(with_corpus(subject, broken)) == {check}
 
 
-def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
+def test_a_task_in_another_case(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(type(tokenizer)(tokenizer.vocabulary, lowercase=False))
     texts = {}
     for column, original in task.preview.validation.texts.items():
         texts[column] = [text.upper() for text in original]
@@ -561,9 +557,9 @@ def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) ->
     assert found == {"unknown tokens"}
 
 
-def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, tokenizer: Any) -> None:
+def test_contaminated_corpus(subject: Subject, corpus: Corpus, tokenizer: Any) -> None:
     """Half of the validation texts of one part are put into the corpus."""
-    task = make("task", tokenizer)
+    task = make_task(tokenizer)
     texts = tokenizer.encode_batch(task.preview.validation.texts["first"][::2])
     tokens = corpus.train.tokens[:].astype("<u2")
     for number, ids in enumerate(texts):
@@ -571,7 +567,7 @@ def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, token
     dirty = replace(
         corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
     )
-    spoilt = replace(with_corpus(subject, make, dirty), tasks=[task])
+    spoilt = replace(with_corpus(subject, dirty), tasks=[task])
     assert caught(spoilt, warning=True) == {"contamination"}
     one, other = [found for found in examine(spoilt) if found.check == "contamination"]
     assert one.figure.startswith("150 of 300 (50.0 %)")
@@ -586,8 +582,8 @@ def exchanged(preview: Any, first: str, second: str) -> Any:
     return replace(preview, validation=replace(preview.validation, labels=labels))
 
 
-def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_exchanged_labels_between_files(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
     spoilt = replace(one_arm, tasks=[swapped])
     assert caught(spoilt) == {"label map"}
@@ -595,8 +591,8 @@ def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer:
     shows(finding.what, "nli: labels of the training and the validation file are exchanged")
 
 
-def test_a_turned_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("numbers", tokenizer)
+def test_a_turned_scale(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_numbers(tokenizer)
     turned = [f"{5 - float(label):.1f}" for label in task.preview.validation.labels]
     preview = replace(task.preview, validation=replace(task.preview.validation, labels=turned))
     assert caught(replace(one_arm, tasks=[replace(task, preview=preview)])) == {"label map"}
@@ -625,21 +621,20 @@ def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
 )
 def test_wrong_label_files(
     one_arm: Subject,
-    make: Make,
     tokenizer: Any,
     split: str,
     change: Callable[..., list[str]],
     message: str,
 ) -> None:
-    task = make("task", tokenizer)
+    task = make_task(tokenizer)
     wrong = relabelled(task, split, change(getattr(task.preview, split).labels))
     spoilt = replace(one_arm, tasks=[wrong])
     assert caught(spoilt) == {"labels"}
     assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
 
 
-def test_what_reading_the_files_warned_of(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_what_reading_the_files_warned_of(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     warned = replace(task, preview=replace(task.preview, warnings=["x.csv: 2 odd labels"]))
     subject = replace(one_arm, tasks=[warned])
     assert caught(subject, warning=True) == {"labels"}
@@ -648,25 +643,23 @@ def test_what_reading_the_files_warned_of(one_arm: Subject, make: Make, tokenize
     ]
 
 
-def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    digits = make("task", tokenizer, names=("1", "0"))
+def test_label_maps_out_of_order(one_arm: Subject, tokenizer: Any) -> None:
+    digits = make_task(tokenizer, names=("1", "0"))
     assert caught(replace(one_arm, tasks=[digits])) == {"labels"}
-    assert caught(replace(one_arm, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
+    assert caught(replace(one_arm, tasks=[make_task(tokenizer, names=("0", "1"))])) == set()
 
 
-def test_numbers_on_another_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("numbers", tokenizer)
+def test_numbers_on_another_scale(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_numbers(tokenizer)
     for change in (0.2, 20.0):
         labels = [f"{float(label) * change:g}" for label in task.preview.train.labels]
         assert "labels" in caught(replace(one_arm, tasks=[relabelled(task, "train", labels)]))
 
 
-def test_answers_that_are_not_there(one_arm: Subject, make: Make, tokenizer: Any) -> None:
+def test_answers_that_are_not_there(one_arm: Subject, tokenizer: Any) -> None:
     for counts in ({"answer_not_in_passage": 10}, {"question_without_answer": 3}):
-        assert caught(replace(one_arm, tasks=[make("questions", tokenizer, **counts)])) == {
-            "labels"
-        }
-    repaired = make("questions", tokenizer, answer_offset_repaired=2)
+        assert caught(replace(one_arm, tasks=[make_questions(tokenizer, **counts)])) == {"labels"}
+    repaired = make_questions(tokenizer, answer_offset_repaired=2)
     assert caught(replace(one_arm, tasks=[repaired]), warning=True) == {"labels"}
 
 
@@ -678,18 +671,16 @@ def test_no_disk(one_arm: Subject) -> None:
     assert caught(replace(one_arm, disk=there)) == set()
 
 
-def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus)
+def test_a_long_warm_up(subject: Subject, corpus: Corpus) -> None:
+    arm = make_arm("mlm", corpus)
     settings = replace(arm.settings, schedule={"warmup_fraction": 0.5})
     arm = replace(arm, settings=settings)
     assert levels(list(examine(replace(subject, arms=[arm]))), WARNING) == {"schedule"}
 
 
-def test_a_budget_before_the_plateau(
-    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path
-) -> None:
+def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, tmp_path: Path) -> None:
     short = [{"seq_length": 48, "steps": 100, "global_batch_size": 8}]
-    arms = [make("arm", name, corpus, phases=short) for name in ("mlm", "ltr")]
+    arms = [make_arm(name, corpus, phases=short) for name in ("mlm", "ltr")]
     spoilt = replace(subject, arms=arms)
     assert caught(spoilt, warning=True) == {"schedule"}
     (found,) = [one for one in examine(spoilt) if one.level == WARNING]
@@ -710,11 +701,11 @@ def test_a_budget_before_the_plateau(
     assert caught(replace(subject, arms=[given]), warning=True) == {"schedule"}
 
 
-def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = replace(make("task", tokenizer), trained_length=16)
+def test_texts_that_do_not_fit(one_arm: Subject, tokenizer: Any) -> None:
+    task = replace(make_task(tokenizer), trained_length=16)
     assert caught(replace(one_arm, tasks=[task]), warning=True) == {"lengths"}
     # Where each text of a pair is a sequence by itself, the lengths are not added up.
-    numbers = make("numbers", tokenizer)
+    numbers = make_numbers(tokenizer)
     texts = chain.from_iterable(numbers.preview.validation.texts.values())
     longest = max(map(len, tokenizer.encode_batch(list(texts))))
     numbers = replace(numbers, trained_length=longest + 2)
@@ -723,8 +714,8 @@ def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> 
     assert caught(replace(one_arm, tasks=[apart]), warning=True) == set()
 
 
-def test_validation_examples_in_training(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_validation_examples_in_training(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     preview = replace(task.preview, validation=task.preview.train)
     assert caught(replace(one_arm, tasks=[replace(task, preview=preview)]), warning=True) == {
         "task overlap"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.checks.conftest import MASKING
+from tests.checks.conftest import MASKING, make_arm
 
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
@@ -77,7 +77,6 @@ class Leaking(PermutedLanguageModel):
 def test_an_order_of_predictions(
     subject: Any,
     corpus: Any,
-    make: Any,
     monkeypatch: pytest.MonkeyPatch,
     sees_every_position: bool,
     member: str,
@@ -87,7 +86,7 @@ def test_an_order_of_predictions(
     """A permuted model passes; one that sees its own token, or the next in the order, does not."""
     monkeypatch.setattr(Leaking, "ahead", ahead)
     token_class = PermutedLanguageModel if ahead is None else Leaking
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     token = token_class(**MASKING, sees_every_position=sees_every_position)
     if member == "xlnet":
         parts = family_of(member).parts
@@ -98,17 +97,17 @@ def test_an_order_of_predictions(
 
 @pytest.mark.parametrize("is_hidden", [True, False])
 def test_a_rule_of_its_own(
-    subject: Any, corpus: Any, make: Any, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
+    subject: Any, corpus: Any, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
 ) -> None:
     monkeypatch.setattr(Prefix, "is_hidden", is_hidden)
-    errors = checks_of(subject, make("arm", "mlm", corpus), Prefix(**MASKING))
+    errors = checks_of(subject, make_arm("mlm", corpus), Prefix(**MASKING))
     assert errors == (set() if is_hidden else {"future"})
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("is_hidden", [True, False])
 def test_causal_examples_beside_masked_ones(
-    subject: Any, corpus: Any, make: Any, is_hidden: bool, shift: int
+    subject: Any, corpus: Any, is_hidden: bool, shift: int
 ) -> None:
     """A bidirectional mask with causal labels would give all of them away."""
 
@@ -120,7 +119,7 @@ def test_causal_examples_beside_masked_ones(
             return arrays
 
     token = Forgetful(causal_fraction=0.25, shift=shift, **MASKING)
-    errors = errors_of(subject, make("arm", "mlm", corpus), token)
+    errors = errors_of(subject, make_arm("mlm", corpus), token)
     if is_hidden:
         assert not errors
     else:
@@ -129,7 +128,7 @@ def test_causal_examples_beside_masked_ones(
 
 
 @pytest.mark.parametrize("is_in_sight", [False, True])
-def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool) -> None:
+def test_span_boundaries(subject: Any, corpus: Any, is_in_sight: bool) -> None:
     """A token that stays in sight is a leak, whichever head reads it."""
 
     class InSight(SpanBoundary):
@@ -142,12 +141,12 @@ def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool
 
     spans: dict[str, Any] = {"span_weights": [1.0, 1.0, 1.0], "one_action_a_span": True}
     token = InSight(**MASKING, **spans, boundary_weight=1.0)
-    errors = checks_of(subject, make("arm", "mlm", corpus), token)
+    errors = checks_of(subject, make_arm("mlm", corpus), token)
     assert errors == ({"own label"} if is_in_sight else set())
 
 
 @pytest.mark.parametrize("step", [1, 0, -1])
-def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None:
+def test_two_directions(subject: Any, corpus: Any, step: int) -> None:
     """From the right a token is predicted one slot behind it; its own state has seen it."""
 
     class Misplaced(BothDirections):
@@ -161,7 +160,7 @@ def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None
             ltr, rtl = super().visibility(packed, arrays)
             return [ltr, replace(rtl, about=rtl.positions - step)]
 
-    arm = make("arm", "ltr", corpus)
+    arm = make_arm("ltr", corpus)
     arm = replace(arm, config=replace(arm.config, is_causal=True, num_directions=2))
     errors = checks_of(subject, arm, Misplaced(weight=1.0))
     assert errors == (set() if step == 1 else {"own label"})
