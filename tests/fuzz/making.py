@@ -100,10 +100,8 @@ def bert(
 
 
 def classifier(place: Path, labels: Sequence[str] = LABELS, **config: Any) -> Path:
-    named = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
+    numbers = {name: number for number, name in enumerate(labels)}
+    named = {"id2label": dict(enumerate(labels)), "label2id": numbers}
     return bert(place, "ForSequenceClassification", **named, **config)
 
 
@@ -124,12 +122,9 @@ def drop(folder: Path, *keys: str) -> None:
 
 def reweight(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
     """Change the tensors of a folder."""
-    tensors = change(load_file(folder / WEIGHTS))
-    save_file(
-        {name: value.clone().contiguous() for name, value in tensors.items()},
-        folder / WEIGHTS,
-        {"format": "pt"},
-    )
+    changed = change(load_file(folder / WEIGHTS))
+    tensors = {name: value.clone().contiguous() for name, value in changed.items()}
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
 
 def copy_of(folder: Path) -> Path:
