@@ -182,6 +182,13 @@ class Queue:
         return self.now
 
 
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A queue whose jobs are not waited for once they have ended."""
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
+    return Queue()
+
+
 def submitted(folder: Path) -> Any:
     """A job of submitit's, with one task."""
     files = {"result_pickle": folder / "7_0_result.pkl", "stdout": folder / "7_0_log.out"}
@@ -192,10 +199,9 @@ def submitted(folder: Path) -> Any:
 
 
 def test_a_job_without_a_result_is_lost_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.1)
-    queue: Any = Queue()
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.query_status() is None
     for name in ("RUNNING", "FAILED", "PENDING", LOST):
@@ -216,24 +222,18 @@ def test_a_job_without_a_result_is_lost_after_a_while(
     ("has_begun", "fate"), [(False, "was cancelled before it began"), (True, "was cancelled")]
 )
 def test_a_cancelled_job_is_not_called_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool, fate: str
+    queue: Any, tmp_path: Path, has_begun: bool, fate: str
 ) -> None:
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
     if has_begun:
         (tmp_path / "7_0_log.out").touch()
-    queue: Any = Queue()
     queue.now = SlurmState("CANCELLED", "Resources")
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.query_status() == NO_RESULT
     assert job.reason == f"job 7 {fate}; the same command takes it up"
 
 
-def test_a_job_that_slurm_stops_ends_when_slurm_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_slurm_stops_ends_when_slurm_says_so(queue: Any, tmp_path: Path) -> None:
     """A node is marked DOWN: the job saves and ends with 143, and Slurm puts it in line again."""
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
-    queue: Any = Queue()
     statuses = [TERMINATED]
     handed_over = submitted(tmp_path)
     handed_over.results = lambda: statuses
@@ -253,19 +253,14 @@ def test_a_job_that_slurm_stops_ends_when_slurm_says_so(
     assert SubmittedJob(handed_over, None).query_status() == TERMINATED
 
 
-def test_a_result_counts_whatever_slurm_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
-    queue: Any = Queue()
+def test_a_result_counts_whatever_slurm_says(queue: Any, tmp_path: Path) -> None:
     queue.now, queue.unreachable_seconds = SlurmState(LOST), 1e9
     job = SubmittedJob(submitted(tmp_path), queue)
     (tmp_path / "7_0_result.pkl").touch()
     assert job.query_status() == 0
 
 
-def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
-    queue: Any = Queue()
+def test_nobody_waits_for_a_silent_slurm_without_end(queue: Any, tmp_path: Path) -> None:
     queue.unreachable_seconds = 3600 * slurm_launcher.SILENT_HOURS - 60
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.query_status() is None
