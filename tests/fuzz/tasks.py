@@ -23,12 +23,17 @@ from tests.fuzz.labels import (
     learnt_as,
     predictions,
     twin_place,
-    twins,
 )
 from tests.fuzz.layouts import in_every_layout
 from tests.fuzz.making import json_lines, parquet, table
 
 CASES = Cases("files of tasks")
+
+
+@cache
+def twin(run: Callable[..., Path], *content: object) -> Path:
+    """What a run makes of clean content."""
+    return run(twin_place(run.__name__, content), *content)
 
 
 # GLUE's own files
@@ -106,16 +111,11 @@ def score_run(place: Path, scores: Sequence[str]) -> Path:
     return finetune(place, files, ["task=stsb"])
 
 
-@cache
-def stsb_twin() -> Path:
-    return score_run(twins() / "stsb", SCORES)
-
-
 @CASES.rows("finetune", "train.tsv:6")
 def stsb_case(place: Path, scores: Sequence[str]) -> None:
     run = score_run(place, scores)
     equal([float(label) for label in labels_of(run)], [*map(float, SCORES)], "scores")
-    learnt_as(run, stsb_twin())
+    learnt_as(run, twin(score_run, tuple(SCORES)))
 
 
 def fifth(value: str) -> list[str]:
@@ -200,11 +200,6 @@ def tag_run(
     return finetune(place, {f"train{suffix}": train, "dev.txt": dev}, every_word)
 
 
-@cache
-def tagged_twin(train: str) -> Path:
-    return tag_run(twin_place("tags", train), train, ".txt", CLEAN_TAGGED, [])
-
-
 def tagged_of(run: Path) -> list[Sentence]:
     """Words and tags that a run was scored by."""
     return [(row["words"], row["label"]) for row in predictions(run)]
@@ -216,7 +211,7 @@ def tag_case(
     train: str | bytes,
     suffix: str = ".txt",
     *,
-    twin: str = CLEAN_TAGGED,
+    clean: str = CLEAN_TAGGED,
     dev: str | bytes = CLEAN_TAGGED,
     must_say: str = "",
     words: Sequence[str] = (),
@@ -225,7 +220,7 @@ def tag_case(
     is_said = not must_say or heard(must_say)
     equal(tagged_of(run), TAGGED, "words and tags that it is scored by")
     equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
-    learnt_as(run, tagged_twin(twin))
+    learnt_as(run, twin(tag_run, clean, ".txt", CLEAN_TAGGED, ()))
     check(is_said, f"nothing is said of {must_say}")
 
 
@@ -249,7 +244,7 @@ tag_case("no tags", REFUSED, columns(row=lambda word, _: [word]))
 tag_case("commas between the columns", REFUSED, columns(separator=","))
 one_less = CLEAN_TAGGED.replace("max O", "max").replace("see O", "see", 1)
 others = columns([sentence for number, sentence in enumerate(TAGGED) if number != 5])
-tag_case("one word of 218 without its tag", EITHER, one_less, twin=others, names="train.txt:")
+tag_case("one word of 218 without its tag", EITHER, one_less, clean=others, names="train.txt:")
 lower = columns(tags=lambda tags: [tag.lower() for tag in tags])
 tag_case("tags in lower case", EITHER, lower, names="train.txt|dev.txt")
 new_tag = CLEAN_TAGGED.replace("B-LOC", "B-ORG", 1)
@@ -262,7 +257,7 @@ tag_case(
     READ,
     columns(tags=lambda tags: [tag.split("-")[-1] for tag in tags]),
     # Neighbours of one type are one entity.
-    twin=columns(tags=lambda tags: [tag.replace("B-", "I-") for tag in tags]),
+    clean=columns(tags=lambda tags: [tag.replace("B-", "I-") for tag in tags]),
     must_say="types without B- and I-",
 )
 rows_of_tags = [{"tokens": words, "ner_tags": tags} for words, tags in TAGGED]
@@ -319,11 +314,6 @@ def squad_run(place: Path, content: str | bytes, suffix: str) -> Path:
     return finetune(place, files, ["task=squad_v1", *words])
 
 
-@cache
-def squad_twin(content: str) -> Path:
-    return squad_run(twin_place("squad", content), content, ".json")
-
-
 @CASES.rows("finetune", "train.json")
 def squad_case(
     place: Path,
@@ -337,7 +327,7 @@ def squad_case(
     run = squad_run(place, content, suffix)
     answered = json.loads((run / "predictions.json").read_text())
     equal(list(answered), [row["id"] for row in questions()], "ids of the predictions")
-    learnt_as(run, squad_twin(squad(questions() if rows is None else rows)))
+    learnt_as(run, twin(squad_run, squad(questions() if rows is None else rows), ".json"))
     counts = facts(run)["data"]["train_counts"]
     left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
     equal(left_out, num_dropped, "questions that are counted as left out")
@@ -457,19 +447,14 @@ def choice_run(place: Path, train: str | bytes, suffix: str) -> Path:
     return finetune(place, {f"train{suffix}": train, "dev.csv": choices()}, words)
 
 
-@cache
-def choice_twin(rows: tuple[Choice, ...]) -> Path:
-    content = json_lines(dict(zip(CHOICE_COLUMNS, row, strict=True)) for row in rows)
-    return choice_run(twin_place("choices", rows), content, ".jsonl")
-
-
 @CASES.rows("finetune", "train")
 def choice_case(
     place: Path, content: str | bytes, suffix: str = ".csv", rows: Sequence[Choice] = CHOICES
 ) -> None:
     run = choice_run(place, content, suffix)
     equal(labels_of(run), [label for *_, label in CHOICES], "labels")
-    learnt_as(run, choice_twin(tuple(rows)))
+    clean = json_lines(dict(zip(CHOICE_COLUMNS, row, strict=True)) for row in rows)
+    learnt_as(run, twin(choice_run, clean, ".jsonl"))
 
 
 def labelled_as(new: Callable[[str], str]) -> str:
