@@ -345,34 +345,30 @@ for _activation in ("gelu_new", "relu"):
     oddity = f"the activation {_activation}"
     config_case(oddity, EITHER, {"hidden_act": _activation}, names=_activation, is_own_twin=True)
 config_case("a layer norm's epsilon of 0.1", READ, {"layer_norm_eps": 0.1}, is_own_twin=True)
-REFUSED_CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "an activation that nobody knows": ({"hidden_act": "gulu"}, "gulu"),
-    "position_embedding_type is relative_key": (
+for _oddity, _changes, _names in (
+    ("an activation that nobody knows", {"hidden_act": "gulu"}, "gulu"),
+    (
+        "position_embedding_type is relative_key",
         {"position_embedding_type": "relative_key"},
         "relative_key",
     ),
-    "add_cross_attention and is_decoder are true": (
-        {"add_cross_attention": True, "is_decoder": True},
-        "cross",
-    ),
-    "the configuration has two layers, the weights have one": ({"num_hidden_layers": 2}, "layer.1"),
-    "three heads for 16 dimensions": ({"num_attention_heads": 3}, "head"),
-    "a hidden size of 32, and weights of 16": ({"hidden_size": 32}, "shape|16"),
-    "vocab_size is one more than the weights have rows": (
-        {"vocab_size": len(VOCABULARY) + 1},
-        "vocab|word_embeddings",
-    ),
-    "a negative number of layers": ({"num_hidden_layers": -1}, "config.json"),
-    "hidden_size is null": ({"hidden_size": None}, "hidden_size|config.json"),
-    "a class that nobody knows": ({"architectures": ["BertForEverything"]}, "BertForEverything"),
-    "model_type is roformer": ({"model_type": "roformer"}, "roformer"),
-    "model_type roberta, architecture BertForMaskedLM": (
-        {"model_type": "roberta"},
-        "roberta|BertForMaskedLM",
-    ),
-}
-for _oddity, (_changes, _names) in REFUSED_CONFIGURATIONS.items():
+    ("the configuration has two layers, the weights have one", {"num_hidden_layers": 2}, "layer.1"),
+    ("three heads for 16 dimensions", {"num_attention_heads": 3}, "head"),
+    ("a hidden size of 32, and weights of 16", {"hidden_size": 32}, "shape|16"),
+    ("a negative number of layers", {"num_hidden_layers": -1}, "config.json"),
+    ("hidden_size is null", {"hidden_size": None}, "hidden_size|config.json"),
+    ("a class that nobody knows", {"architectures": ["BertForEverything"]}, "BertForEverything"),
+    ("model_type is roformer", {"model_type": "roformer"}, "roformer"),
+):
     config_case(_oddity, REFUSED, _changes, names=_names)
+decoding = {"add_cross_attention": True, "is_decoder": True}
+config_case("add_cross_attention and is_decoder are true", REFUSED, decoding, names="cross")
+one_more = {"vocab_size": len(VOCABULARY) + 1}
+oddity = "vocab_size is one more than the weights have rows"
+config_case(oddity, REFUSED, one_more, names="vocab|word_embeddings")
+oddity = "model_type roberta, architecture BertForMaskedLM"
+of_roberta = {"model_type": "roberta"}
+config_case(oddity, REFUSED, of_roberta, names="roberta|BertForMaskedLM")
 for _oddity, _changes, _names in (
     ("architectures is a text, not a list", {"architectures": "BertForMaskedLM"}, "architecture"),
     ("numbers are written as text", {"hidden_size": "16", "num_hidden_layers": "1"}, "config.json"),

@@ -193,30 +193,27 @@ def other_pickle(folder: Path) -> None:
     torch.save(tensors, folder / PICKLE)
 
 
+def as_tensorflow(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "tf_model.h5")
+
+
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
-FILES: dict[str, tuple[str, Change, str]] = {
-    "pytorch_model.bin alone": (READ, as_pickle, ""),
-    "model.safetensors cut in half": (REFUSED, cut(WEIGHTS), WEIGHTS),
-    "an empty model.safetensors": (REFUSED, put(WEIGHTS, ""), WEIGHTS),
-    "a pointer of git-lfs in place of the weights": (REFUSED, put(WEIGHTS, POINTER), WEIGHTS),
-    "pytorch_model.bin cut in half": (REFUSED, both(as_pickle, cut(PICKLE)), PICKLE),
-    "a training's state in place of the tensors alone": (EITHER, in_state, PICKLE),
-    "no weights": (REFUSED, remove(WEIGHTS), "weights"),
-    "tf_model.h5 alone": (
-        REFUSED,
-        lambda folder: (folder / WEIGHTS).rename(folder / "tf_model.h5"),
-        "weights",
-    ),
-    "another model's pytorch_model.bin beside model.safetensors": (READ, other_pickle, ""),
-    "an empty pytorch_model.bin beside model.safetensors": (READ, put(PICKLE, ""), ""),
-    "a LoRA adapter's folder": (
-        REFUSED,
-        both(remove(WEIGHTS, "config.json"), put("adapter_config.json", "{}")),
-        "config.json",
-    ),
-}
-for _oddity, (_expected, _change, _names) in FILES.items():
-    weight_case(_oddity, _expected, _change, names=_names)
+weight_case("pytorch_model.bin alone", READ, as_pickle)
+weight_case("model.safetensors cut in half", REFUSED, cut(WEIGHTS), names=WEIGHTS)
+weight_case("an empty model.safetensors", REFUSED, put(WEIGHTS, ""), names=WEIGHTS)
+pointer = put(WEIGHTS, POINTER)
+weight_case("a pointer of git-lfs in place of the weights", REFUSED, pointer, names=WEIGHTS)
+half_a_pickle = both(as_pickle, cut(PICKLE))
+weight_case("pytorch_model.bin cut in half", REFUSED, half_a_pickle, names=PICKLE)
+oddity = "a training's state in place of the tensors alone"
+weight_case(oddity, EITHER, in_state, names=PICKLE)
+weight_case("no weights", REFUSED, remove(WEIGHTS), names="weights")
+weight_case("tf_model.h5 alone", REFUSED, as_tensorflow, names="weights")
+beside = "beside model.safetensors"
+weight_case(f"another model's pytorch_model.bin {beside}", READ, other_pickle)
+weight_case(f"an empty pytorch_model.bin {beside}", READ, put(PICKLE, ""))
+adapter_alone = both(remove(WEIGHTS, "config.json"), put("adapter_config.json", "{}"))
+weight_case("a LoRA adapter's folder", REFUSED, adapter_alone, names="config.json")
 
 
 def sharded(folder: Path, suffix: str = "safetensors") -> list[Path]:
@@ -362,38 +359,28 @@ def empty(place: Path, _: Path) -> Path:
     return place / "empty"
 
 
-odd_name = "my 'model' [v=1], é 中 #?%20"
-of_the_hub = f"name@{'0123456789' * 4}"
-PLACES: dict[str, tuple[str, Callable[[Path, Path], Path], str]] = {
-    "a path with blanks, quotes, an equals sign, brackets and letters beyond ASCII": (
-        READ,
-        lambda place, folder: folder.rename(place / odd_name),
-        "",
-    ),
-    "a folder's name with @, as the hub's commits are written": (
-        READ,
-        lambda place, folder: folder.rename(place / of_the_hub),
-        "",
-    ),
-    "the folder is a symbolic link": (READ, link, ""),
-    "all files are symbolic links to files without suffixes, as in the hub's cache": (
-        READ,
-        linked_files,
-        "",
-    ),
-    "the weights are a symbolic link to nothing": (REFUSED, broken_link, f"{WEIGHTS}|weights"),
-    "the file of weights in place of its folder": (READ, lambda _, folder: folder / WEIGHTS, ""),
-    "the folder above the model's": (REFUSED, in_another, "config.json"),
-    "a trainer's folder: checkpoint-500 and checkpoint-1000 inside": (
-        REFUSED,
-        of_a_trainer,
-        "config.json",
-    ),
-    "an empty folder": (REFUSED, empty, "empty"),
-    "a folder that is not there": (REFUSED, lambda place, _: place / "nowhere", "nowhere"),
-}
-for _oddity, (_expected, _move, _names) in PLACES.items():
-    place_case(_oddity, _expected, _move, names=_names)
+def called(name: str) -> Callable[[Path, Path], Path]:
+    return lambda place, folder: folder.rename(place / name)
+
+
+odd_name = called("my 'model' [v=1], é 中 #?%20")
+oddity = "a path with blanks, quotes, an equals sign, brackets and letters beyond ASCII"
+place_case(oddity, READ, odd_name)
+of_the_hub = called(f"name@{'0123456789' * 4}")
+place_case("a folder's name with @, as the hub's commits are written", READ, of_the_hub)
+place_case("the folder is a symbolic link", READ, link)
+oddity = "all files are symbolic links to files without suffixes, as in the hub's cache"
+place_case(oddity, READ, linked_files)
+oddity = "the weights are a symbolic link to nothing"
+place_case(oddity, REFUSED, broken_link, names=f"{WEIGHTS}|weights")
+oddity = "the file of weights in place of its folder"
+place_case(oddity, READ, lambda _, folder: folder / WEIGHTS)
+place_case("the folder above the model's", REFUSED, in_another, names="config.json")
+oddity = "a trainer's folder: checkpoint-500 and checkpoint-1000 inside"
+place_case(oddity, REFUSED, of_a_trainer, names="config.json")
+place_case("an empty folder", REFUSED, empty, names="empty")
+oddity = "a folder that is not there"
+place_case(oddity, REFUSED, lambda place, _: place / "nowhere", names="nowhere")
 
 
 @CASES.add("load", READ)
