@@ -160,6 +160,7 @@ def test_units_are_each_runs_own(
     out = capsys.readouterr().out
     shows(out, "f1, percent 55.30 55.30 1 k 55.30 55.30", "f1, percent 55.30 55.30 0.0")
     shows(out, "threshold, logits -3.2500 -3.2500 1 k -3.2500 -3.2500")
+    shows(out, "exact, percent 50.00 50.00 1 k 50.00 50.00")
     shares = run_of(root, "mlm")
     write_metrics(shares, "10,1000,1.0,validation/f1,0.8")
     (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares)))

@@ -82,7 +82,9 @@ def test_a_run_becomes_a_model_of_transformers_with_a_card(
     )
     card = (out / "README.md").read_text()
     shows(card, "accuracy | 79.70 % | 79.90 (77.36 to 82.44), 2 pre-training seeds")
-    shows(card, "- Longest sequence: 20 tokens", "- 0.10 hours on A processor")
+    shows(
+        card, "- Longest sequence: 20 tokens", "- Weights: float32", "- 0.10 hours on A processor"
+    )
 
 
 def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
