@@ -20,6 +20,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 STATE = Path(os.environ.get("FAKE_SLURM", "."))
 
@@ -34,7 +35,7 @@ def sbatch(words: list[str]) -> int:
     if os.environ.get("FAKE_SLURM_ONLY") == "sbatch":  # for a look at what is handed over
         print(f"Submitted batch job {number}")
         return 0
-    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     command = [sys.executable, __file__, "run", str(number)]
     subprocess.Popen(command, start_new_session=True, **quiet)
     print(f"Submitted batch job {number}")
@@ -80,7 +81,7 @@ def srun(words: list[str]) -> int:
         place |= {"SLURM_LOCALID": str(rank % each), "SLURM_NODEID": str(rank // each)}
         (STATE / f"{number}.{rank}.place").write_text(json.dumps(place | {"words": words}))
         with Path(output.replace("%j", number).replace("%t", str(rank))).open("ab") as log:
-            own = {"env": os.environ | place, "stdout": log, "stderr": log}
+            own: dict[str, Any] = {"env": os.environ | place, "stdout": log, "stderr": log}
             started.append(subprocess.Popen(command, start_new_session=True, **own))
     (STATE / f"{number}.pids").write_text(" ".join(str(process.pid) for process in started))
     return max(abs(process.wait()) for process in started)
