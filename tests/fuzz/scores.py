@@ -50,8 +50,11 @@ def run_rows(
     allows_overlap: bool = False,
 ) -> Path:
     """Train on rows, and score on others; without these a part of the first is held out."""
-    files = {"train.jsonl": jsonl(train), "validation.jsonl": jsonl(validation or [])}
-    validation_file = "null" if validation is None else "validation.jsonl"
+    files = {"train.jsonl": jsonl(train)}
+    validation_file = "null"
+    if validation is not None:
+        files["validation.jsonl"] = jsonl(validation)
+        validation_file = "validation.jsonl"
     every_word = [*labelled_words("train.jsonl", validation_file), *words]
     return finetune(place, files, every_word, allows_overlap=allows_overlap)
 
