@@ -365,10 +365,7 @@ with ipc.new_file(arrow, arrow_table.schema, options=one_thread) as arrow_file:
     arrow_file.write_table(arrow_table)
 file_case("a .parquet file with a column `text`", READ, parquet(FRAME), ".parquet")
 file_case("a .arrow file with a column `text`", READ, arrow.getvalue(), ".arrow")
-for _suffix, _content in {
-    ".csv": UNNAMED.to_csv(index=False),
-    ".parquet": parquet(UNNAMED),
-}.items():
+for _suffix, _content in ((".csv", UNNAMED.to_csv(index=False)), (".parquet", parquet(UNNAMED))):
     oddity = f"a {_suffix} file without a column `text`"
     file_case(oddity, REFUSED, _content, _suffix, names="omega")
 column = parquet(UNNAMED)

@@ -218,11 +218,7 @@ def as_number(_: int, label: str) -> str:
 
 CLEAN = table(TRAIN)
 PACKED = ("packed by gzip", "two gzip files put together by cat")
-for _suffix, _content in {
-    ".csv": CLEAN,
-    ".tsv": table(TRAIN, "\t"),
-    ".jsonl": jsonl(TRAIN),
-}.items():
+for _suffix, _content in ((".csv", CLEAN), (".tsv", table(TRAIN, "\t")), (".jsonl", jsonl(TRAIN))):
     in_every_layout(labelled_case, _suffix, _content, _suffix, PACKED)
 
 
@@ -287,18 +283,15 @@ blanks = relabelled(lambda n, label: f"{label} " if n % 2 else label)
 rows_case("a blank after every other label", EITHER, blanks)
 in_case = relabelled(lambda n, label: label.capitalize() if n % 3 == 0 else label)
 rows_case("labels that differ in case alone", EITHER, in_case, must_say="case")
-rows_case(
-    "one label for all",
-    EITHER,
-    relabelled(lambda *_: "pos"),
-    validation_rows=relabelled(lambda *_: "pos", VALIDATION),
-    must_say="one class|one label|same label|single label|single class",
-)
+alike, alike_validation = (relabelled(lambda *_: "pos", rows) for rows in (TRAIN, VALIDATION))
+one_class = "one class|one label|same label|single label|single class"
+rows_case("one label for all", EITHER, alike, validation_rows=alike_validation, must_say=one_class)
+many, many_validation = (relabelled(lambda n, _: f"c{n}", rows) for rows in (TRAIN, VALIDATION))
 rows_case(
     "as many labels as rows",
     EITHER,
-    relabelled(lambda n, _: f"c{n}"),
-    validation_rows=relabelled(lambda n, _: f"c{n}", VALIDATION),
+    many,
+    validation_rows=many_validation,
     must_say="32 classes|32 labels|32 different",
     names="train.|label",
 )

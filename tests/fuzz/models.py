@@ -322,13 +322,9 @@ config_case(oddity, READ, dropped=LEFT_OUT)
 sizes = ["hidden_size", "num_hidden_layers", "vocab_size"]
 config_case("no sizes at all", REFUSED, names="config.json", dropped=sizes)
 config_case("one token type", READ, type_vocab_size=1)
-config_case(
-    "the configuration has one layer, the weights have two",
-    REFUSED,
-    {"num_hidden_layers": 1},
-    names="layer.1",
-    num_hidden_layers=2,
-)
+one_layer = {"num_hidden_layers": 1}
+oddity = "the configuration has one layer, the weights have two"
+config_case(oddity, REFUSED, one_layer, names="layer.1", num_hidden_layers=2)
 half = {"dtype": "float16", "torch_dtype": "float16"}
 for _oddity, _changes in {
     "architectures is null": {"architectures": None},
@@ -464,13 +460,8 @@ unnamed = [f"LABEL_{number}" for number in range(3)]
 label_case("neither id2label nor label2id", READ, dropped=["id2label", "label2id"], labels=unnamed)
 TWELVE = [f"class {number}" for number in range(12)]
 in_text_order = {"id2label": {key: TWELVE[int(key)] for key in sorted(map(str, range(12)))}}
-label_case(
-    "id2label in the order of text: 0, 1, 10, 11, 2",
-    READ,
-    in_text_order,
-    made=TWELVE,
-    labels=TWELVE,
-)
+oddity = "id2label in the order of text: 0, 1, 10, 11, 2"
+label_case(oddity, READ, in_text_order, made=TWELVE, labels=TWELVE)
 odd = ["a\nb", "😀", "  "]
 label_case("names with line breaks, emoji and blanks", READ, made=odd, labels=odd)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,9 @@ object_case("a DataFrame with a column text", EITHER, FRAME, names="DataFrame|co
 square = np.array([[text, SECOND] for text in TEXTS])
 object_case("an array of two dimensions", EITHER, square, TWO, names="expected|text")
 object_case("an array of pyarrow", EITHER, lambda: pyarrow.array(TEXTS), names="expected|text")
-object_case(
-    "a Dataset of the datasets library",
-    EITHER,
-    lambda: datasets.Dataset.from_pandas(FRAME),
-    names="Dataset|column|expected",
-)
+as_dataset = partial(datasets.Dataset.from_pandas, FRAME)
+oddity = "a Dataset of the datasets library"
+object_case(oddity, EITHER, as_dataset, names="Dataset|column|expected")
 object_case("the keys of a Counter", EITHER, Counter(TEXTS).keys(), names="expected|text")
 object_case("an empty list", EITHER, [], [], names="empty")
 for _oddity, _odd in {
@@ -269,12 +267,12 @@ def answer_odd_passage(_: Path) -> None:
             equal(text, candidate.text, "the text of an answer")
 
 
-for _oddity, _question, _passage, _names in (
-    ("an empty passage", "who sat ?", " ", "passage"),
-    ("an empty question", "", "the cat sat", "question"),
-    ("None in place of a passage", "who sat ?", ["the cat sat", None], "passage|None"),
-):
-    asked = (_question, _passage)
-    CASES.add("predict", REFUSED, _names, oddity=_oddity)(
-        lambda _, asked=asked: load(reader()).answer(*asked)  # type: ignore[misc]
-    )
+@CASES.rows("predict")
+def question_case(_: Path, question: str, passage: Any) -> None:
+    load(reader()).answer(question, passage)
+
+
+question_case("an empty passage", REFUSED, "who sat ?", " ", names="passage")
+question_case("an empty question", REFUSED, "", "the cat sat", names="question")
+none = ["the cat sat", None]
+question_case("None in place of a passage", REFUSED, "who sat ?", none, names="passage|None")

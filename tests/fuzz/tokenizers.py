@@ -87,19 +87,14 @@ def class_case(place: Path, config: Config) -> None:
 
 for _class in ("DistilBertTokenizer", "ElectraTokenizerFast", "ConvBertTokenizer"):
     vocabulary_case(f"vocab.txt of the class {_class}", READ, {"tokenizer_class": _class})
+SLOW = {"do_basic_tokenize": False, "never_split": ["cat"], "wordpieces_prefix": "@@"}
+SPECIAL = {"extra_special_tokens": ["ada"], "additional_special_tokens": ["bob"]}
 for _oddity, _config in {
     "vocab.txt, and no file names a class": {},
-    "settings of slow tokenizers beside vocab.txt": {
-        "do_basic_tokenize": False,
-        "never_split": ["cat"],
-        "wordpieces_prefix": "@@",
-    },
+    "settings of slow tokenizers beside vocab.txt": SLOW,
     "unk_token is a word of the vocabulary": {"unk_token": "the"},
     "pad_token is another entry": {"pad_token": "cat"},
-    "extra_special_tokens and additional_special_tokens differ": {
-        "extra_special_tokens": ["ada"],
-        "additional_special_tokens": ["bob"],
-    },
+    "extra_special_tokens and additional_special_tokens differ": SPECIAL,
     "strip_accents is false": {"strip_accents": False},
 }.items():
     vocabulary_case(_oddity, READ, _config)
@@ -107,17 +102,8 @@ vocabulary_case("cls_token and sep_token are <s> and </s>", READ, ENDS, ("<s>", 
 vocabulary_case("mask_token is a word of the vocabulary", READ, {"mask_token": "on"}, mask="on")
 vocabulary_case("split_special_tokens is true", READ, {"split_special_tokens": True}, mask="")
 
-for _class in (
-    "BertJapaneseTokenizer",
-    "PhobertTokenizer",
-    "BertweetTokenizer",
-    "TapasTokenizer",
-    "NezhaTokenizer",
-    "FunnelTokenizer",
-    "RobertaTokenizer",
-    "AlbertTokenizer",
-    "PreTrainedTokenizerFast",
-):
+OTHERS = ["BertJapanese", "Phobert", "Bertweet", "Tapas", "Nezha", "Funnel", "Roberta", "Albert"]
+for _class in (*(f"{name}Tokenizer" for name in OTHERS), "PreTrainedTokenizerFast"):
     named = {"tokenizer_class": _class}
     class_case(f"vocab.txt of the class {_class}", REFUSED, named, names=_class)
 own_code = {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}}
@@ -183,16 +169,10 @@ def merges_case(place: Path, change: Change) -> None:
 
 
 merges_case("vocab.json with merges.txt, no class named", READ, nothing)
-for _class in (
-    "LongformerTokenizer",
-    "HerbertTokenizer",
-    "CLIPTokenizer",
-    "GPT2Tokenizer",
-    "XLMTokenizer",
-):
-    expected = READ if _class == "LongformerTokenizer" else REFUSED
-    named = put(RULES_FILE, json.dumps({"tokenizer_class": _class}))
-    merges_case(f"vocab.json with merges.txt, the class {_class}", expected, named)
+for _name in ("Longformer", "Herbert", "CLIP", "GPT2", "XLM"):
+    expected = READ if _name == "Longformer" else REFUSED
+    named = put(RULES_FILE, json.dumps({"tokenizer_class": f"{_name}Tokenizer"}))
+    merges_case(f"vocab.json with merges.txt, the class {_name}Tokenizer", expected, named)
 of_bert = in_json("config.json", model_type="bert", architectures=["BertForMaskedLM"])
 merges_case("vocab.json with merges.txt, in the folder of a BERT", REFUSED, of_bert)
 

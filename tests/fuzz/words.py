@@ -103,21 +103,15 @@ refused(
     "say encoder=pre-trained/encoder",
 )
 for key in ("train_file", "validation_file", "text_columns", "label_column"):
-    refused(
-        f"{key}= without its place",
-        [*FINETUNE, f"{key}=lines.txt"],
-        f"did you mean 'task.data.{key}'?",
-    )
+    words = [*FINETUNE, f"{key}=lines.txt"]
+    refused(f"{key}= without its place", words, f"did you mean 'task.data.{key}'?")
 in_its_place = "did you mean 'optimizer.learning_rate'?"
 alone = ["pretrain", "learning_rate=1e-4"]
 refused("learning_rate= of a pre-training without its place", alone, in_its_place)
 for value in ("inf", "nan", "-1"):
-    refused(
-        f"a learning rate of {value}",
-        ["pretrain", f"optimizer.learning_rate={value}"],
-        f"optimizer.learning_rate is {value}",
-        "finite",
-    )
+    word = f"optimizer.learning_rate={value}"
+    sentence = f"optimizer.learning_rate is {value}"
+    refused(f"a learning rate of {value}", ["pretrain", word], sentence, "finite")
 decay = "optimizer.weight_decay"
 refused("a weight decay of infinity", [*FINETUNE, f"{decay}=inf"], f"{decay} is inf")
 for _oddity, _pattern, _hint in (
