@@ -4,7 +4,7 @@ tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -68,15 +68,17 @@ def corpus(tokenizer: WordPieceTokenizer) -> Corpus:
     )
 
 
+MASKING = {
+    "predict_prob": 0.15,
+    "mask_fraction": 0.8,
+    "random_fraction": 0.1,
+    "same_fraction": 0.1,
+    "weight": 1.0,
+}
+
+
 def make_mlm(**changes: float) -> MaskedLanguageModel:
-    settings = {
-        "predict_prob": 0.15,
-        "mask_fraction": 0.8,
-        "random_fraction": 0.1,
-        "same_fraction": 0.1,
-        "weight": 1.0,
-    }
-    return MaskedLanguageModel(**{**settings, **changes})
+    return MaskedLanguageModel(**{**MASKING, **changes})
 
 
 def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
@@ -198,20 +200,3 @@ def subject(corpus: Corpus, tokenizer: WordPieceTokenizer) -> Subject:
     arms = [make_arm(name, corpus) for name in ("mlm_nsp", "mlm", "ltr")]
     tasks = [make_task(tokenizer), make_numbers(tokenizer), make_questions(tokenizer)]
     return Subject("sound", arms, tasks, DiskUsage("runs", 10**12))
-
-
-@pytest.fixture
-def make() -> Callable[..., Any]:
-    """make("arm" | "task" | "numbers" | "questions" | "split" | "shards" | "mlm", ...): parts of a
-    subject.
-    """
-    makers: dict[str, Callable[..., Any]] = {
-        "arm": make_arm,
-        "task": make_task,
-        "numbers": make_numbers,
-        "questions": make_questions,
-        "split": make_split,
-        "shards": make_shards,
-        "mlm": make_mlm,
-    }
-    return lambda kind, *arguments, **named: makers[kind](*arguments, **named)

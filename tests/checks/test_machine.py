@@ -20,13 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_ceiling_and_choice_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     facts = list(doctor.machine_facts(cores=2))
     names = [fact.name for fact in facts]
-    for name in (
-        "matmul fp32",
-        "matmul bf16",
-        "precision",
-        "threads",
-        "fp32 through oneDNN",
-    ):
+    for name in ("matmul fp32", "matmul bf16", "precision", "threads", "fp32 through oneDNN"):
         assert name in names
     assert next(fact.value for fact in facts if fact.name == "threads") == str(
         torch.get_num_threads()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.checks.conftest import make_arm, make_mlm, make_numbers, make_questions, make_task
 from tests.screens import shows
 
 from claims.text.phrases import format_count
@@ -38,7 +39,6 @@ from clozelab.objectives.rtd import ReplacedTokenDetection
 from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.cost import DiskUsage
 
-Make = Callable[..., Any]
 PHASE = {"steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}
 
 
@@ -59,9 +59,17 @@ def caught(subject: Subject, *, warning: bool = False) -> set[str]:
     return levels(findings, ERROR)
 
 
-def with_corpus(subject: Subject, make: Make, corpus: Corpus) -> Subject:
-    arms = [make("arm", arm.name, corpus) for arm in subject.arms]
+def with_corpus(subject: Subject, corpus: Corpus) -> Subject:
+    arms = [make_arm(arm.name, corpus) for arm in subject.arms]
     return replace(subject, arms=arms)
+
+
+def plant(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, defect: Callable[..., Any]
+) -> None:
+    """A method that gives what `defect` makes of the method, its object and what it is given."""
+    whole = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda self, *given: defect(whole, self, *given))
 
 
 @pytest.fixture
@@ -73,26 +81,9 @@ def one_arm(subject: Subject) -> Subject:
 def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
     findings = list(examine(subject))
     assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
-    expected = {
-        "future",
-        "own label",
-        "neighbours",
-        "masks",
-        "pairs",
-        "duplicates",
-        "held out",
-        "labels",
-        "label map",
-    }
-    expected |= {
-        "contamination",
-        "vocabulary",
-        "unknown tokens",
-        "lengths",
-        "schedule",
-        "disk",
-        "task overlap",
-    }
+    expected = {"future", "own label", "neighbours", "masks", "pairs", "duplicates", "held out"}
+    expected |= {"vocabulary", "unknown tokens", "schedule", "disk"}
+    expected |= {"labels", "label map", "contamination", "lengths", "task overlap"}
     assert {one.check for one in findings} == expected
 
 
@@ -116,8 +107,8 @@ def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.Mo
     assert all(one.what.startswith("ltr") for one in findings)
 
 
-def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus)
+def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus) -> None:
+    arm = make_arm("mlm", corpus)
     arm = replace(arm, config=replace(arm.config, is_causal=True))
     assert caught(replace(subject, arms=[arm])) == {"future"}
 
@@ -138,10 +129,10 @@ def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make
     ],
 )
 def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
-    subject: Subject, corpus: Corpus, make: Make, node: dict[str, Any]
+    subject: Subject, corpus: Corpus, node: dict[str, Any]
 ) -> None:
     """No token needs to see what stands beyond its window."""
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     for is_causal in (False, True):
         part = ModuleSpec.from_node(node, "")
         config = replace(arm.config, attention=part, is_causal=is_causal)
@@ -149,19 +140,58 @@ def test_a_narrow_view_is_no_defect_and_a_causal_one_is(
         assert caught(replace(subject, arms=[replace(arm, config=config)])) == expected
 
 
-def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Masking.apply
+def labels_in_sight(whole: Any, masking: Masking, rows: PackedInstances, *rest: Any) -> Any:
+    _, position, labels = whole(masking, rows, *rest)
+    return rows.input_ids, position, labels
 
-    def leave(self: Masking, rows: PackedInstances, *rest: Any) -> Any:
-        _, position, labels = whole(self, rows, *rest)
-        return rows.input_ids, position, labels
 
-    monkeypatch.setattr(Masking, "apply", leave)
-    assert caught(subject) == {"own label", "masks"}
+def special_as_others(whole: Any, masking: Masking, rows: PackedInstances, *rest: Any) -> Any:
+    return whole(masking, replace(rows, special=rows.special & False), *rest)
+
+
+def always_next(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    rows = whole(pairs, *rest)
+    return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
+
+
+def lying_labels(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    """As many random pairs as there should be, and lengths as they should be: only the text
+    tells.
+    """
+    rows = whole(pairs, *rest)
+    return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
+
+
+def betraying_lengths(whole: Any, pairs: PairInstances, *rest: Any) -> PackedInstances:
+    rows = whole(pairs, *rest)
+    b_length = rows.token_type_ids.reshape(-1, rows.width).sum(1)
+    return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "defect", "found"),
+    [
+        (Masking, "apply", labels_in_sight, {"own label", "masks"}),
+        (Masking, "apply", special_as_others, {"masks"}),
+        (PairInstances, "pack", always_next, {"pairs"}),
+        (PairInstances, "pack", lying_labels, {"pairs"}),
+        (PairInstances, "pack", betraying_lengths, {"pairs"}),
+    ],
+)
+def test_a_defect_of_instances(
+    subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    defect: Callable[..., Any],
+    found: set[str],
+) -> None:
+    plant(monkeypatch, owner, name, defect)
+    assert caught(subject) == found
 
 
 @pytest.fixture
-def electra(corpus: Corpus, make: Make) -> Arm:
+def electra(corpus: Corpus) -> Arm:
     """Replaced-token detection on the sound corpus, with a generator half as wide."""
     token = ReplacedTokenDetection(
         generator_width="1/2",
@@ -172,7 +202,7 @@ def electra(corpus: Corpus, make: Make) -> Arm:
         same_fraction=0.15,
         weight=50.0,
     )
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     return replace(
         arm,
         name="rtd",
@@ -186,14 +216,13 @@ def test_a_discriminator_that_reads_what_was_replaced(
     """Both models are tried, each against what the objective allows it."""
     sound = replace(subject, arms=[electra])
     assert caught(sound) == set()
-    whole = ReplacedTokenDetection.replace
 
-    def leave(self: ReplacedTokenDetection, generator: Any, hidden: Any, batch: Any) -> Any:
-        _, is_replaced = whole(self, generator, hidden, batch)
+    def leave(whole: Any, token: Any, generator: Any, hidden: Any, batch: Any) -> Any:
+        _, is_replaced = whole(token, generator, hidden, batch)
         places = batch["prediction_positions"]
         return batch["input_ids"].index_copy(0, places, batch["prediction_labels"]), is_replaced
 
-    monkeypatch.setattr(ReplacedTokenDetection, "replace", leave)
+    plant(monkeypatch, ReplacedTokenDetection, "replace", leave)
     assert caught(sound) == {"own label"}
     (finding,) = [one for one in examine(sound) if one.level == ERROR]
     assert finding.what == "rtd, rtd: sees what it predicts"
@@ -212,9 +241,9 @@ def test_a_check_that_cannot_read_a_file_is_a_finding(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
-    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path, is_there: bool
+    subject: Subject, corpus: Corpus, tmp_path: Path, is_there: bool
 ) -> None:
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     if is_there:
         encoder = Encoder(replace(arm.config, hidden_size=8, embedding_size=8))
         head = {"lm": family_for(encoder.config).head("lm", encoder)}
@@ -248,12 +277,10 @@ def test_a_student_is_tried_whether_its_teacher_is_there_or_not(
 def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
     subject: Subject, electra: Arm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ReplacedTokenDetection.arrays
+    def leave(whole: Any, token: Any, packed: PackedInstances, *rest: Any) -> Any:
+        return whole(token, packed, *rest) | {"input_ids": packed.input_ids}
 
-    def leave(self: ReplacedTokenDetection, packed: PackedInstances, *rest: Any) -> Any:
-        return whole(self, packed, *rest) | {"input_ids": packed.input_ids}
-
-    monkeypatch.setattr(ReplacedTokenDetection, "arrays", leave)
+    plant(monkeypatch, ReplacedTokenDetection, "arrays", leave)
     found = [one for one in examine(replace(subject, arms=[electra])) if one.level == ERROR]
     first = next(one for one in found if one.check == "own label")
     assert first.what == "rtd, mlm: sees what it predicts"
@@ -296,67 +323,16 @@ def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) ->
 def test_another_split_than_the_configured_one(
     subject: Subject,
     corpus: Corpus,
-    make: Make,
     monkeypatch: pytest.MonkeyPatch,
     fractions: tuple[float, ...],
 ) -> None:
-    whole = Masking.apply
     other = Masking(0.15, *fractions)
-    monkeypatch.setattr(Masking, "apply", lambda self, *rest: whole(other, *rest))
+    plant(monkeypatch, Masking, "apply", lambda whole, _, *rest: whole(other, *rest))
     found = caught(subject)
     assert "masks" in found and found <= {"masks", "own label"}
 
 
-def test_special_tokens_are_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Masking.apply
-    monkeypatch.setattr(
-        Masking,
-        "apply",
-        lambda self, rows, *rest: whole(self, replace(rows, special=rows.special & False), *rest),
-    )
-    assert caught(subject) == {"masks"}
-
-
-def test_pairs_that_are_always_next(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.pack
-
-    def always(self: PairInstances, *rest: Any) -> PackedInstances:
-        rows = whole(self, *rest)
-        return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
-
-    monkeypatch.setattr(PairInstances, "pack", always)
-    assert caught(subject) == {"pairs"}
-
-
-def test_pair_labels_that_lie(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many random pairs as there should be, and lengths as they should be: only the text
-    tells.
-    """
-    whole = PairInstances.pack
-
-    def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
-        rows = whole(self, seed, epoch, index)
-        assert rows.next_sentence_label is not None
-        return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
-
-    monkeypatch.setattr(PairInstances, "pack", lie)
-    assert caught(subject) == {"pairs"}
-
-
-def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.pack
-
-    def betray(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
-        rows = whole(self, seed, epoch, index)
-        slots = rows.width
-        b_length = rows.token_type_ids.reshape(-1, slots).sum(1)
-        return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
-
-    monkeypatch.setattr(PairInstances, "pack", betray)
-    assert caught(subject) == {"pairs"}
-
-
-def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
+def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus) -> None:
     """Half of the random segments come from the other source, unless each is drawn inside its
     own.
     """
@@ -366,7 +342,7 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
         train=replace(corpus.train, document_source=sources, source_names=("a", "b")),
         _instances={},
     )
-    changed = with_corpus(subject, make, mixed)
+    changed = with_corpus(subject, mixed)
     told = [one for one in examine(changed) if one.level == WARNING]
     assert {one.check for one in told} == {"pairs"}
     shows(told[0].what, "mlm_nsp: asking whether both segments are of one source is right for")
@@ -380,13 +356,13 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
     ("weights", "level"), [({}, OK), ({"a": 1.0, "b": 1.0}, WARNING), ({"a": 1.0, "b": 0.0}, OK)]
 )
 def test_sources_are_read_by_their_weights(
-    weights: dict[str, float], level: str, corpus: Corpus, make: Make
+    weights: dict[str, float], level: str, corpus: Corpus
 ) -> None:
     """A source of one text in fifty tells little of the label, unless it is read as often."""
     sources = (np.arange(corpus.train.num_documents) % 50 == 0).astype(np.uint8)
     train = replace(corpus.train, document_source=sources, source_names=("a", "b"))
     mixed = replace(corpus, train=train, _instances={})
-    arm = make("arm", "mlm_nsp", mixed, source_weights=[weights])
+    arm = make_arm("mlm_nsp", mixed, source_weights=[weights])
     (finding,) = check_pairs(arm)
     assert finding.level == level
     packed = sample_instances(arm)
@@ -397,7 +373,7 @@ def test_sources_are_read_by_their_weights(
     assert bool(weights.get("b", 1.0)) == bool(packed.source.any())
 
 
-def test_words_of_several_bytes_leave_a_few_predictions_out(make: Make) -> None:
+def test_words_of_several_bytes_leave_a_few_predictions_out() -> None:
     """No word is as short as what is left of the wanted number."""
     rng = np.random.default_rng(0)
     tokenizer = BytesTokenizer.train([], 0, lowercase=False, add_prefix_space=True)
@@ -416,9 +392,9 @@ def test_words_of_several_bytes_leave_a_few_predictions_out(make: Make) -> None:
     )
     special_ids = SpecialIds.from_tokenizer(tokenizer)
     corpus = Corpus("bytes", train, train, special_ids, tokenizer.unk_id, tokenizer)
-    arm = make("arm", "mlm", corpus, phases=[PHASE | {"seq_length": 32}])
+    arm = make_arm("mlm", corpus, phases=[PHASE | {"seq_length": 32}])
     whole = replace(arm, objective=copy(arm.objective))
-    whole.objective.token = make("mlm", whole_words=True)
+    whole.objective.token = make_mlm(whole_words=True)
     (finding,) = check_masks(whole)
     assert finding.level == OK, finding
 
@@ -435,7 +411,7 @@ RELEASED = SegmentPairs(
 
 
 @pytest.fixture
-def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
+def released(corpus: Corpus) -> Callable[..., Arm]:
     """released(**masking) -> an arm on the released builder's instances, over a vocabulary of words
     and pieces.
     """
@@ -444,12 +420,10 @@ def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
     pieces = replace(corpus, ids=replace(corpus.ids, continues=continues), _instances={})
 
     def build(**masking: Any) -> Arm:
-        arm = make("arm", "mlm_nsp", pieces)
+        arm = make_arm("mlm_nsp", pieces)
         return replace(
             arm,
-            objective=Objective(
-                input=RELEASED, token=make("mlm", **masking), pair=arm.objective.pair
-            ),
+            objective=Objective(input=RELEASED, token=make_mlm(**masking), pair=arm.objective.pair),
         )
 
     return build
@@ -471,9 +445,8 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
     """What it is known for is a warning, which hides no error. Here the lengths of true Bs are
     halved.
     """
-    whole = ReleasedInstances.pack
 
-    def betray(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+    def betray(whole: Any, self: ReleasedInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
         assert rows.b_length is not None and rows.next_sentence_label is not None
         is_random = rows.next_sentence_label == 1
@@ -484,7 +457,7 @@ def test_lengths_that_betray_the_label_of_the_released_recipe(
             next_sentence_label=label,
         )
 
-    monkeypatch.setattr(ReleasedInstances, "pack", betray)
+    plant(monkeypatch, ReleasedInstances, "pack", betray)
     spoilt = replace(subject, arms=[released()])
     assert caught(spoilt, warning=not lies) == {"pairs"}
     assert any("lengths of segments betray" in one.what for one in examine(spoilt)) != lies
@@ -497,11 +470,8 @@ def test_words_that_are_torn(
         "clozelab.corpus.packing.begin_words",
         lambda packed, _: ~packed.special.reshape(-1, packed.width),
     )
-    found = [
-        one
-        for one in examine(replace(subject, arms=[released(whole_words=True)]))
-        if one.level == ERROR
-    ]
+    torn = replace(subject, arms=[released(whole_words=True)])
+    found = [one for one in examine(torn) if one.level == ERROR]
     assert {one.check for one in found} == {"masks"}
     shows(found[0].what, "mlm_nsp: 6638 words are predicted in part")
 
@@ -512,9 +482,11 @@ def test_another_share_than_the_settings_say(
     arm = released(count_specials=True, predict_prob=0.5)
     assert caught(replace(subject, arms=[arm])) == set()
     assert caught(replace(subject, arms=[released(max_predictions_fraction=0.1)])) == set()
-    whole = Masking.number
-    monkeypatch.setattr(
-        Masking, "number", lambda self, *rest: whole(replace(self, count_specials=False), *rest)
+    plant(
+        monkeypatch,
+        Masking,
+        "number",
+        lambda whole, self, *rest: whole(replace(self, count_specials=False), *rest),
     )
     assert caught(replace(subject, arms=[arm])) == {"masks"}
 
@@ -522,15 +494,12 @@ def test_another_share_than_the_settings_say(
 def test_random_pairs_at_another_share(
     subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ReleasedInstances.pack
-
-    def next_too_often(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+    def next_too_often(whole: Any, self: ReleasedInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
-        return replace(
-            rows, next_sentence_label=rows.next_sentence_label * (rows.draws.names % 3 > 0)
-        )
+        label = rows.next_sentence_label * (rows.draws.names % 3 > 0)
+        return replace(rows, next_sentence_label=label)
 
-    monkeypatch.setattr(ReleasedInstances, "pack", next_too_often)
+    plant(monkeypatch, ReleasedInstances, "pack", next_too_often)
     assert caught(replace(subject, arms=[released()])) == {"pairs"}
 
 
@@ -546,38 +515,40 @@ def repeated(shards: TokenShards, times: int) -> TokenShards:
     )
 
 
-def test_a_duplicated_corpus(subject: Subject, corpus: Corpus, make: Make) -> None:
-    double = replace(corpus, train=repeated(corpus.train, 2), _instances={})
-    assert caught(with_corpus(subject, make, double)) == {"duplicates"}
-
-
-def test_held_out_text_that_is_trained_on(subject: Subject, corpus: Corpus, make: Make) -> None:
-    leaky = replace(corpus, validation=corpus.train, _instances={})
-    assert caught(with_corpus(subject, make, leaky)) == {"held out"}
-
-
-def test_ids_beyond_the_vocabulary(subject: Subject, corpus: Corpus, make: Make) -> None:
+def rewritten(corpus: Corpus, places: slice, token: int) -> TokenShards:
+    """The training text with one token in all of these places."""
     tokens = corpus.train.tokens[:].astype("<u2")
-    tokens[-1] = corpus.ids.vocab_size
-    broken = replace(
-        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
-    )
-    assert caught(with_corpus(subject, make, broken)) == {"vocabulary"}
+    tokens[places] = token
+    return replace(corpus.train, tokens=TokenStream([tokens]))
 
 
-def test_a_vocabulary_that_does_not_know_the_text(
-    subject: Subject, corpus: Corpus, make: Make
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        (lambda corpus: {"train": repeated(corpus.train, 2)}, "duplicates"),
+        (lambda corpus: {"validation": corpus.train}, "held out"),
+        (
+            lambda corpus: {"train": rewritten(corpus, slice(-1, None), corpus.ids.vocab_size)},
+            "vocabulary",
+        ),
+        (
+            lambda corpus: {"train": rewritten(corpus, slice(0, None, 4), corpus.unk_id)},
+            "unknown tokens",
+        ),
+    ],
+)
+def test_a_defect_of_the_corpus(
+    subject: Subject,
+    corpus: Corpus,
+    defect: Callable[[Corpus], dict[str, TokenShards]],
+    check: str,
 ) -> None:
-    tokens = corpus.train.tokens[:].astype("<u2")
-    tokens[::4] = corpus.unk_id
-    unknown = replace(
-        corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
-    )
-    assert caught(with_corpus(subject, make, unknown)) == {"unknown tokens"}
+    broken = replace(corpus, **defect(corpus), _instances={})
+    assert caught(with_corpus(subject, broken)) == {check}
 
 
-def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
+def test_a_task_in_another_case(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(type(tokenizer)(tokenizer.vocabulary, lowercase=False))
     texts = {}
     for column, original in task.preview.validation.texts.items():
         texts[column] = [text.upper() for text in original]
@@ -586,9 +557,9 @@ def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) ->
     assert found == {"unknown tokens"}
 
 
-def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, tokenizer: Any) -> None:
+def test_contaminated_corpus(subject: Subject, corpus: Corpus, tokenizer: Any) -> None:
     """Half of the validation texts of one part are put into the corpus."""
-    task = make("task", tokenizer)
+    task = make_task(tokenizer)
     texts = tokenizer.encode_batch(task.preview.validation.texts["first"][::2])
     tokens = corpus.train.tokens[:].astype("<u2")
     for number, ids in enumerate(texts):
@@ -596,7 +567,7 @@ def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, token
     dirty = replace(
         corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={}
     )
-    spoilt = replace(with_corpus(subject, make, dirty), tasks=[task])
+    spoilt = replace(with_corpus(subject, dirty), tasks=[task])
     assert caught(spoilt, warning=True) == {"contamination"}
     one, other = [found for found in examine(spoilt) if found.check == "contamination"]
     assert one.figure.startswith("150 of 300 (50.0 %)")
@@ -611,18 +582,17 @@ def exchanged(preview: Any, first: str, second: str) -> Any:
     return replace(preview, validation=replace(preview.validation, labels=labels))
 
 
-def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_exchanged_labels_between_files(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
-    assert caught(replace(one_arm, tasks=[swapped])) == {"label map"}
-    (finding,) = [
-        one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"
-    ]
+    spoilt = replace(one_arm, tasks=[swapped])
+    assert caught(spoilt) == {"label map"}
+    (finding,) = [one for one in examine(spoilt) if one.check == "label map"]
     shows(finding.what, "nli: labels of the training and the validation file are exchanged")
 
 
-def test_a_turned_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("numbers", tokenizer)
+def test_a_turned_scale(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_numbers(tokenizer)
     turned = [f"{5 - float(label):.1f}" for label in task.preview.validation.labels]
     preview = replace(task.preview, validation=replace(task.preview.validation, labels=turned))
     assert caught(replace(one_arm, tasks=[replace(task, preview=preview)])) == {"label map"}
@@ -651,21 +621,20 @@ def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
 )
 def test_wrong_label_files(
     one_arm: Subject,
-    make: Make,
     tokenizer: Any,
     split: str,
     change: Callable[..., list[str]],
     message: str,
 ) -> None:
-    task = make("task", tokenizer)
+    task = make_task(tokenizer)
     wrong = relabelled(task, split, change(getattr(task.preview, split).labels))
     spoilt = replace(one_arm, tasks=[wrong])
     assert caught(spoilt) == {"labels"}
     assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
 
 
-def test_what_reading_the_files_warned_of(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_what_reading_the_files_warned_of(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     warned = replace(task, preview=replace(task.preview, warnings=["x.csv: 2 odd labels"]))
     subject = replace(one_arm, tasks=[warned])
     assert caught(subject, warning=True) == {"labels"}
@@ -674,25 +643,23 @@ def test_what_reading_the_files_warned_of(one_arm: Subject, make: Make, tokenize
     ]
 
 
-def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    digits = make("task", tokenizer, names=("1", "0"))
+def test_label_maps_out_of_order(one_arm: Subject, tokenizer: Any) -> None:
+    digits = make_task(tokenizer, names=("1", "0"))
     assert caught(replace(one_arm, tasks=[digits])) == {"labels"}
-    assert caught(replace(one_arm, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
+    assert caught(replace(one_arm, tasks=[make_task(tokenizer, names=("0", "1"))])) == set()
 
 
-def test_numbers_on_another_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("numbers", tokenizer)
+def test_numbers_on_another_scale(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_numbers(tokenizer)
     for change in (0.2, 20.0):
         labels = [f"{float(label) * change:g}" for label in task.preview.train.labels]
         assert "labels" in caught(replace(one_arm, tasks=[relabelled(task, "train", labels)]))
 
 
-def test_answers_that_are_not_there(one_arm: Subject, make: Make, tokenizer: Any) -> None:
+def test_answers_that_are_not_there(one_arm: Subject, tokenizer: Any) -> None:
     for counts in ({"answer_not_in_passage": 10}, {"question_without_answer": 3}):
-        assert caught(replace(one_arm, tasks=[make("questions", tokenizer, **counts)])) == {
-            "labels"
-        }
-    repaired = make("questions", tokenizer, answer_offset_repaired=2)
+        assert caught(replace(one_arm, tasks=[make_questions(tokenizer, **counts)])) == {"labels"}
+    repaired = make_questions(tokenizer, answer_offset_repaired=2)
     assert caught(replace(one_arm, tasks=[repaired]), warning=True) == {"labels"}
 
 
@@ -700,26 +667,20 @@ def test_no_disk(one_arm: Subject) -> None:
     assert caught(replace(one_arm, disk=DiskUsage("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
     assert caught(replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
-    assert (
-        caught(
-            replace(one_arm, disk=DiskUsage("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))
-        )
-        == set()
-    )
+    there = DiskUsage("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9)
+    assert caught(replace(one_arm, disk=there)) == set()
 
 
-def test_a_long_warm_up(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus)
+def test_a_long_warm_up(subject: Subject, corpus: Corpus) -> None:
+    arm = make_arm("mlm", corpus)
     settings = replace(arm.settings, schedule={"warmup_fraction": 0.5})
     arm = replace(arm, settings=settings)
     assert levels(list(examine(replace(subject, arms=[arm]))), WARNING) == {"schedule"}
 
 
-def test_a_budget_before_the_plateau(
-    subject: Subject, corpus: Corpus, make: Make, tmp_path: Path
-) -> None:
+def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, tmp_path: Path) -> None:
     short = [{"seq_length": 48, "steps": 100, "global_batch_size": 8}]
-    arms = [make("arm", name, corpus, phases=short) for name in ("mlm", "ltr")]
+    arms = [make_arm(name, corpus, phases=short) for name in ("mlm", "ltr")]
     spoilt = replace(subject, arms=arms)
     assert caught(spoilt, warning=True) == {"schedule"}
     (found,) = [one for one in examine(spoilt) if one.level == WARNING]
@@ -740,11 +701,11 @@ def test_a_budget_before_the_plateau(
     assert caught(replace(subject, arms=[given]), warning=True) == {"schedule"}
 
 
-def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = replace(make("task", tokenizer), trained_length=16)
+def test_texts_that_do_not_fit(one_arm: Subject, tokenizer: Any) -> None:
+    task = replace(make_task(tokenizer), trained_length=16)
     assert caught(replace(one_arm, tasks=[task]), warning=True) == {"lengths"}
     # Where each text of a pair is a sequence by itself, the lengths are not added up.
-    numbers = make("numbers", tokenizer)
+    numbers = make_numbers(tokenizer)
     texts = chain.from_iterable(numbers.preview.validation.texts.values())
     longest = max(map(len, tokenizer.encode_batch(list(texts))))
     numbers = replace(numbers, trained_length=longest + 2)
@@ -753,8 +714,8 @@ def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> 
     assert caught(replace(one_arm, tasks=[apart]), warning=True) == set()
 
 
-def test_validation_examples_in_training(one_arm: Subject, make: Make, tokenizer: Any) -> None:
-    task = make("task", tokenizer)
+def test_validation_examples_in_training(one_arm: Subject, tokenizer: Any) -> None:
+    task = make_task(tokenizer)
     preview = replace(task.preview, validation=task.preview.train)
     assert caught(replace(one_arm, tasks=[replace(task, preview=preview)]), warning=True) == {
         "task overlap"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.checks.conftest import MASKING, make_arm
 
 from clozelab.checks.doctor import examine
 from clozelab.checks.subject import ERROR
@@ -41,13 +42,16 @@ def may_see(query: np.ndarray, key: np.ndarray, width: int) -> np.ndarray:
     return (key % width < 10) | (key <= query)
 
 
-MASKING = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-    "weight": 1.0,
-}
+def errors_of(subject: Any, arm: Any, token: MaskedLanguageModel) -> set[tuple[str, str]]:
+    """Check and task of each error that is found in an arm with another objective."""
+    objective = type(arm.objective)(input=arm.objective.input, token=token, pair=None)
+    examined = replace(subject, arms=[replace(arm, objective=objective)])
+    errors = [finding for finding in examine(examined) if finding.level == ERROR]
+    return {(finding.check, finding.what.split(":")[0]) for finding in errors}
+
+
+def checks_of(subject: Any, arm: Any, token: MaskedLanguageModel) -> set[str]:
+    return {check for check, _ in errors_of(subject, arm, token)}
 
 
 class Leaking(PermutedLanguageModel):
@@ -73,7 +77,6 @@ class Leaking(PermutedLanguageModel):
 def test_an_order_of_predictions(
     subject: Any,
     corpus: Any,
-    make: Any,
     monkeypatch: pytest.MonkeyPatch,
     sees_every_position: bool,
     member: str,
@@ -83,40 +86,28 @@ def test_an_order_of_predictions(
     """A permuted model passes; one that sees its own token, or the next in the order, does not."""
     monkeypatch.setattr(Leaking, "ahead", ahead)
     token_class = PermutedLanguageModel if ahead is None else Leaking
-    arm = make("arm", "mlm", corpus)
+    arm = make_arm("mlm", corpus)
     token = token_class(**MASKING, sees_every_position=sees_every_position)
-    arm = replace(arm, objective=replace_token(arm.objective, token))
     if member == "xlnet":
         parts = family_of(member).parts
         arm = replace(arm, config=replace(arm.config, model_type=member, **parts))
-    findings = list(examine(replace(subject, arms=[arm])))
-    errors = {finding.check for finding in findings if finding.level == ERROR}
+    errors = checks_of(subject, arm, token)
     assert errors >= checks and bool(errors) == bool(checks)
-    (future,) = [finding for finding in findings if finding.check == "future"]
-    assert ("sees what it may" in future.what) == ("future" not in errors)
 
 
 @pytest.mark.parametrize("is_hidden", [True, False])
 def test_a_rule_of_its_own(
-    subject: Any, corpus: Any, make: Any, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
+    subject: Any, corpus: Any, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
 ) -> None:
     monkeypatch.setattr(Prefix, "is_hidden", is_hidden)
-    arm = make("arm", "mlm", corpus)
-    token = Prefix(**MASKING)
-    objective = replace_token(arm.objective, token)
-    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
-    (future,) = [finding for finding in findings if finding.check == "future"]
-    errors = {finding.check for finding in findings if finding.level == ERROR}
-    if is_hidden:
-        assert not errors and "sees what it may" in future.what
-    else:
-        assert errors == {"future"} and "sees what its objective hides" in future.what
+    errors = checks_of(subject, make_arm("mlm", corpus), Prefix(**MASKING))
+    assert errors == (set() if is_hidden else {"future"})
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("is_hidden", [True, False])
 def test_causal_examples_beside_masked_ones(
-    subject: Any, corpus: Any, make: Any, is_hidden: bool, shift: int
+    subject: Any, corpus: Any, is_hidden: bool, shift: int
 ) -> None:
     """A bidirectional mask with causal labels would give all of them away."""
 
@@ -127,23 +118,8 @@ def test_causal_examples_beside_masked_ones(
                 arrays.pop("visibility")
             return arrays
 
-    arm = make("arm", "mlm", corpus)
-    token = Forgetful(
-        causal_fraction=0.25,
-        shift=shift,
-        predict_prob=0.15,
-        mask_fraction=0.8,
-        random_fraction=0.1,
-        same_fraction=0.1,
-        weight=1.0,
-    )
-    objective = replace_token(arm.objective, token)
-    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
-    errors = {
-        (finding.check, finding.what.split(":")[0])
-        for finding in findings
-        if finding.level == ERROR
-    }
+    token = Forgetful(causal_fraction=0.25, shift=shift, **MASKING)
+    errors = errors_of(subject, make_arm("mlm", corpus), token)
     if is_hidden:
         assert not errors
     else:
@@ -152,7 +128,7 @@ def test_causal_examples_beside_masked_ones(
 
 
 @pytest.mark.parametrize("is_in_sight", [False, True])
-def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool) -> None:
+def test_span_boundaries(subject: Any, corpus: Any, is_in_sight: bool) -> None:
     """A token that stays in sight is a leak, whichever head reads it."""
 
     class InSight(SpanBoundary):
@@ -163,25 +139,14 @@ def test_span_boundaries(subject: Any, corpus: Any, make: Any, is_in_sight: bool
                 batch = batch | {"input_ids": text}
             return super().predictions(models, batch)
 
-    arm = make("arm", "mlm", corpus)
-    token = InSight(
-        predict_prob=0.15,
-        mask_fraction=0.8,
-        random_fraction=0.1,
-        same_fraction=0.1,
-        span_weights=[1.0, 1.0, 1.0],
-        one_action_a_span=True,
-        weight=1.0,
-        boundary_weight=1.0,
-    )
-    objective = replace_token(arm.objective, token)
-    findings = list(examine(replace(subject, arms=[replace(arm, objective=objective)])))
-    errors = {finding.check for finding in findings if finding.level == ERROR}
+    spans: dict[str, Any] = {"span_weights": [1.0, 1.0, 1.0], "one_action_a_span": True}
+    token = InSight(**MASKING, **spans, boundary_weight=1.0)
+    errors = checks_of(subject, make_arm("mlm", corpus), token)
     assert errors == ({"own label"} if is_in_sight else set())
 
 
 @pytest.mark.parametrize("step", [1, 0, -1])
-def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None:
+def test_two_directions(subject: Any, corpus: Any, step: int) -> None:
     """From the right a token is predicted one slot behind it; its own state has seen it."""
 
     class Misplaced(BothDirections):
@@ -195,15 +160,7 @@ def test_two_directions(subject: Any, corpus: Any, make: Any, step: int) -> None
             ltr, rtl = super().visibility(packed, arrays)
             return [ltr, replace(rtl, about=rtl.positions - step)]
 
-    arm = make("arm", "ltr", corpus)
-    objective = replace_token(arm.objective, Misplaced(weight=1.0))
-    arm = replace(
-        arm, objective=objective, config=replace(arm.config, is_causal=True, num_directions=2)
-    )
-    findings = list(examine(replace(subject, arms=[arm])))
-    errors = {finding.check for finding in findings if finding.level == ERROR}
+    arm = make_arm("ltr", corpus)
+    arm = replace(arm, config=replace(arm.config, is_causal=True, num_directions=2))
+    errors = checks_of(subject, arm, Misplaced(weight=1.0))
     assert errors == (set() if step == 1 else {"own label"})
-
-
-def replace_token(objective: Any, token: MaskedLanguageModel) -> Any:
-    return type(objective)(input=objective.input, token=token, pair=None)

@@ -10,14 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cluster.engines import (
-    Engine,
-    Place,
-    pretraining,
-    ray_engine,
-    slurm_engine,
-    write_data,
-)
+from tests.cluster.engines import Engine, Place, pretraining, ray_engine, slurm_engine, write_data
 
 SLURM_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 

@@ -138,6 +138,8 @@ def launcher_words(words: Sequence[str]) -> tuple[str, ...]:
 
 # Sweeps
 
+RUN = "adhoc/demo/pretrain/mlm_nsp/seed-1"
+"""The folder of the first run of `pretraining`."""
 PAPER = """\
 title: Small, on a cluster
 columns:
@@ -173,13 +175,13 @@ CORPUS = ("corpus=text", "corpus.sources.0.path=text.txt", "corpus.validation_fr
 
 
 def phases(steps: int) -> str:
-    return f"phases=[{{seq_length: 16, steps: {steps}, global_batch_size: 8, micro_batch_size: 8}}]"
+    return f"phases=[{{seq_length: 16, steps: {steps}, global_batch_size: 8, micro_batch_size: 4}}]"
 
 
 def pretraining(*words: str, steps: int = 400) -> list[str]:
-    """A sweep of two pre-trainings, unless `words` say another seed."""
+    """A sweep of two pre-trainings, unless `words` say something else."""
     shape = [*CORPUS, "tokenizer.vocab_size=60", *MODEL, *COMMON, phases(steps)]
-    return ["pretrain", "-m", *(words or ["seed=1,2"]), *shape]
+    return ["pretrain", "-m", *shape, *(words or ["seed=1,2"])]
 
 
 def write_data(folder: Path) -> None:
@@ -244,6 +246,18 @@ class Place:
 
     def run(self, *words: str, status: int = 0) -> str:
         return outcome(self.start(*words), status)
+
+    def start_to_checkpoint(self, *words: str) -> subprocess.Popen[str]:
+        """Start a sweep, and wait until its first run has saved."""
+        launcher = self.start(*words)
+        wait_until((self.runs / RUN / "checkpoints/last.ckpt").exists, "a checkpoint")
+        return launcher
+
+    def weights(self) -> dict[str, str]:
+        """The checksum of the first run's encoder."""
+        sums = checksums(self.runs / RUN, "encoder/model.safetensors")
+        assert sums, "no encoder"
+        return sums
 
 
 def outcome(process: subprocess.Popen[str], status: int) -> str:

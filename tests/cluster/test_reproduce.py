@@ -6,15 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.cluster.engines import (
-    COMMON,
-    CORPUS,
-    MODEL,
-    Engine,
-    Place,
-    checksums,
-    phases,
-)
+from tests.cluster.engines import COMMON, CORPUS, MODEL, Engine, Place, checksums, phases
 
 FILES = ("model.safetensors", "predictions.jsonl")
 TIME = re.compile(r"(?<=about )[\d.]+ \w+(?=, as these runs took)")

@@ -10,11 +10,9 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.cluster.engines import Engine, Place, checksums, outcome, pretraining, wait_until
+from tests.cluster.engines import RUN, Engine, Place, outcome, pretraining, wait_until
 
 NODE = f"nodename={socket.gethostname().partition('.')[0]}"
-WEIGHTS = "encoder/model.safetensors"
-RUN = "adhoc/demo/pretrain/mlm_nsp/seed-1"
 
 
 def command(slurm: Engine, *words: str) -> str:
@@ -49,8 +47,7 @@ def test_a_job_of_a_node_that_goes_down_comes_back_and_its_result_is_seen(
 ) -> None:
     """Slurm stops the job, marks the node DOWN and puts the job in line again; nothing fails."""
     place = Place(data, tmp_path / "runs", slurm)
-    launcher = place.start(*pretraining("seed=1"))
-    wait_until((place.runs / RUN / "checkpoints/last.ckpt").exists, "a checkpoint")
+    launcher = place.start_to_checkpoint(*pretraining("seed=1"))
     job = job_of(slurm)
     command(slurm, "scontrol", "update", NODE, "state=down", "reason=test")
     wait_until(lambda: "PENDING" in state(slurm, job), f"job {job} in line again")
@@ -61,7 +58,7 @@ def test_a_job_of_a_node_that_goes_down_comes_back_and_its_result_is_seen(
     text = outcome(launcher, 0)
     assert f"job {job} is in line again: Slurm says PENDING" in text, text
     assert re.search(r"(?m)^1 complete$", text) and "failed" not in text, text
-    assert checksums(place.runs / RUN, WEIGHTS) == checksums(local.runs / RUN, WEIGHTS) != {}
+    assert place.weights() == local.weights()
 
 
 def test_a_job_that_is_cancelled_before_it_began_is_called_so(
@@ -86,15 +83,14 @@ def test_a_job_that_is_cancelled_before_it_began_is_called_so(
         command(slurm, "scontrol", "update", NODE, "state=resume")
     again = place.run(*pretraining("seed=1"))
     assert re.search(r"(?m)^1 complete$", again), again
-    assert checksums(place.runs / RUN, WEIGHTS) == checksums(local.runs / RUN, WEIGHTS) != {}
+    assert place.weights() == local.weights()
 
 
 def test_a_running_job_that_is_cancelled_saves_and_goes_on(
     slurm: Engine, data: Path, tmp_path: Path
 ) -> None:
     place = Place(data, tmp_path / "runs", slurm)
-    launcher = place.start(*pretraining("seed=1", steps=1000))
-    wait_until((place.runs / RUN / "checkpoints/last.ckpt").exists, "a checkpoint")
+    launcher = place.start_to_checkpoint(*pretraining("seed=1", steps=1000))
     job = job_of(slurm)
     status = place.status()
     assert re.search(rf"(?m)^ *{job} +running +pretrain/mlm_nsp/seed-1 ", status), status

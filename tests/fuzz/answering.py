@@ -45,23 +45,17 @@ def predictor() -> Any:
 
 @cache
 def tagger() -> Path:
-    names = {
-        "id2label": {0: "O", 1: "B-PER", 2: "I-PER"},
-        "label2id": {"O": 0, "B-PER": 1, "I-PER": 2},
-    }
-    return bert(
-        twins() / "tagger",
-        "ForTokenClassification",
-        tokenizer=wordpiece(CASED, do_lower_case=False),
-        **names,
-    )
+    labels = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}}
+    numbers = {"label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
+    cased = wordpiece(CASED, do_lower_case=False)
+    folder = twins() / "tagger"
+    return bert(folder, "ForTokenClassification", tokenizer=cased, **labels, **numbers)
 
 
 @cache
 def reader() -> Path:
-    return bert(
-        twins() / "reader", "ForQuestionAnswering", tokenizer=wordpiece(CASED, do_lower_case=False)
-    )
+    cased = wordpiece(CASED, do_lower_case=False)
+    return bert(twins() / "reader", "ForQuestionAnswering", tokenizer=cased)
 
 
 @cache
@@ -122,11 +116,8 @@ def compare(rows: Sequence[Any], texts: Sequence[Text | None], subject: str) -> 
 
 def probabilities(row: Any, subject: str) -> list[float]:
     said = row.get("prediction", row) if isinstance(row, dict) else row
-    values = (
-        said.get("probabilities")
-        if isinstance(said, dict)
-        else getattr(said, "probabilities", None)
-    )
+    held = said if isinstance(said, dict) else getattr(said, "__dict__", {})
+    values = held.get("probabilities")
     check(isinstance(values, dict), f"{subject} has no answer: {said!r:.60}")
     return list(values.values())
 

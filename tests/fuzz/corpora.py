@@ -23,8 +23,8 @@ import pyarrow
 import tokenizers
 from pyarrow import ipc
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check
-from tests.fuzz.labels import parquet
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet
 
 import clozelab
 
@@ -67,10 +67,6 @@ def text_of(documents: Sequence[Sequence[str]], between: str = "") -> str:
 
 TEXT = text_of(DOCUMENTS)
 ROWS = [{"text": " ".join(document)} for document in DOCUMENTS]
-
-
-def jsonl(rows: Sequence[Any], **options: Any) -> str:
-    return "".join(json.dumps(row, **options) + "\n" for row in rows)
 
 
 def write(place: Path, files: Mapping[str, bytes | str]) -> None:
@@ -166,35 +162,30 @@ def skipped(folder: Path) -> dict[str, int]:
 # Cases that are some files, and the documents that are expected of them
 
 
+@CASES.rows("prepare")
 def files_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     files: Mapping[str, bytes | str],
     documents: Sequence[Sequence[str]] = DOCUMENTS,
-    names: str = "",
     path: str = "text",
     **source: Any,
 ) -> None:
     """Files below the folder `text`, unless `path` names another."""
-
-    def act(place: Path) -> None:
-        write(place, files)
-        holds(prepare(place, path, **source), documents)
-
-    CASES.add("prepare", expected, names, oddity=oddity)(act)
+    write(place, files)
+    holds(prepare(place, path, **source), documents)
 
 
+@CASES.rows("prepare", "text")
 def file_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     content: bytes | str,
     suffix: str = ".txt",
     documents: Sequence[Sequence[str]] = DOCUMENTS,
-    names: str = "text",
     **source: Any,
 ) -> None:
     """A folder with one file."""
-    files_case(oddity, expected, {f"text/text{suffix}": content}, documents, names, **source)
+    write(place, {f"text/text{suffix}": content})
+    holds(prepare(place, **source), documents)
 
 
 HALF = len(DOCUMENTS) // 2
@@ -203,7 +194,7 @@ FRAME = pandas.DataFrame(ROWS).assign(number=range(len(ROWS)))
 PACKED = ("packed by gzip", "two gzip files put together by cat", "packed by zstd")
 for _suffix, _content in {
     ".txt": TEXT,
-    ".jsonl": jsonl(ROWS),
+    ".jsonl": json_lines(ROWS),
     ".csv": FRAME.to_csv(index=False),
     ".tsv": FRAME.to_csv(index=False, sep="\t"),
 }.items():
@@ -261,16 +252,14 @@ file_case(
 )
 
 
-def bytes_case(oddity: str, lines: Sequence[str]) -> None:
-    def act(place: Path) -> None:
-        write(place, {"text/a.txt": "\n\n".join(lines)})
-        holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
-
-    CASES.add("prepare", READ, oddity=f"{oddity} with tokenizer=byte_bpe: nothing is lost")(act)
+@CASES.rows("prepare")
+def bytes_case(place: Path, lines: Sequence[str]) -> None:
+    write(place, {"text/a.txt": "\n\n".join(lines)})
+    holds(prepare(place, kind="byte_bpe"), [[line] for line in lines], keep_case=True)
 
 
-bytes_case("DNA", [line[:1500] for line in dna])
-bytes_case("Thai", thai)
+bytes_case("DNA with tokenizer=byte_bpe: nothing is lost", READ, [line[:1500] for line in dna])
+bytes_case("Thai with tokenizer=byte_bpe: nothing is lost", READ, thai)
 
 
 # Names and folders
@@ -296,23 +285,16 @@ for _oddity, _names in {
 }.items():
     halves = {f"text/{_names[0]}": text_of(FIRST), f"text/{_names[1]}": text_of(SECOND)}
     files_case(_oddity, READ, halves)
-capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": jsonl(ROWS[HALF:])}
+capitals = {"text/A.TXT": text_of(FIRST), "text/B.JSONL": json_lines(ROWS[HALF:])}
 files_case("suffixes in capitals", READ, capitals)
 odd_folder = "my 'text' [v=1], é"
-files_case(
-    "a path with blanks, quotes, brackets and an equals sign",
-    READ,
-    {f"{odd_folder}/a.txt": TEXT},
-    path=odd_folder,
-)
+in_odd_folder = {f"{odd_folder}/a.txt": TEXT}
+oddity = "a path with blanks, quotes, brackets and an equals sign"
+files_case(oddity, READ, in_odd_folder, path=odd_folder)
 like_a_glob = {"a[1].txt": TEXT, "a1.txt": "other words here\n"}
 files_case("a file that is itself called like a glob", READ, like_a_glob, path="a[1].txt")
-files_case(
-    "a glob that also meets a folder",
-    READ,
-    {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND), "text/c.txt/d.pdf": b"\0"},
-    path="text/*.txt",
-)
+halves = {"text/a.txt": text_of(FIRST), "text/b.txt": text_of(SECOND), "text/c.txt/d.pdf": b"\0"}
+files_case("a glob that also meets a folder", READ, halves, path="text/*.txt")
 packed = {"text/a.txt.xz": lzma.compress(TEXT.encode())}
 files_case("packed by xz, and named itself", EITHER, packed, path="text/a.txt.xz")
 page = "<html><body><p>The old teacher.</p></body></html>"
@@ -330,7 +312,7 @@ def rows_case(
     documents: Sequence[Sequence[str]] = DOCUMENTS,
     **more: Any,
 ) -> None:
-    file_case(oddity, expected, jsonl(rows), ".jsonl", documents, **more)
+    file_case(oddity, expected, json_lines(rows), ".jsonl", documents, **more)
 
 
 breaks = [{"text": "\r\n".join(document)} for document in DOCUMENTS]
@@ -341,12 +323,9 @@ bodies = [{"body": row["text"]} for row in ROWS]
 rows_case("the text under another key, which is named", READ, bodies, text_field="body")
 rows_case("no key `text`, and none named", REFUSED, bodies, names="body")
 beyond = replaced(DOCUMENTS, " on day", " 𐐷𐐷 on day")
-rows_case(
-    "letters beyond U+FFFF, written as pairs of \\u escapes",
-    READ,
-    [{"text": " ".join(document)} for document in beyond],
-    beyond,
-)
+beyond_rows = [{"text": " ".join(document)} for document in beyond]
+oddity = "letters beyond U+FFFF, written as pairs of \\u escapes"
+rows_case(oddity, READ, beyond_rows, beyond)
 half_pairs = [{"text": row["text"].replace("the", "the\ud800")} for row in ROWS]
 rows_case("half a surrogate pair in every text", READ, half_pairs)
 rows_case("one text of 200 is null", READ, [*ROWS * 4, {"text": None}, *ROWS])
@@ -358,15 +337,15 @@ with_empty = [*itertools.chain.from_iterable((row, {"text": ""}) for row in ROWS
 rows_case("every other text empty", READ, with_empty)
 for _oddity, _suffix, _content in (
     ("one JSON array called .jsonl", ".jsonl", json.dumps(ROWS)),
-    ("JSON objects over several lines each", ".jsonl", jsonl(ROWS, indent=1)),
+    ("JSON objects over several lines each", ".jsonl", json_lines(ROWS, indent=1)),
     ("a JSON array called .json", ".json", json.dumps(ROWS)),
-    ("JSON lines called .txt", ".txt", jsonl(ROWS)),
+    ("JSON lines called .txt", ".txt", json_lines(ROWS)),
 ):
     file_case(_oddity, EITHER, _content, _suffix)
-between = jsonl(ROWS).replace("\n", "\n\n  \n")
+between = json_lines(ROWS).replace("\n", "\n\n  \n")
 file_case("blank lines between JSON lines", READ, between, ".jsonl")
-file_case("the last JSON line cut off", READ, jsonl(ROWS)[:-20], ".jsonl", DOCUMENTS[:-1])
-deep = jsonl(ROWS) + '{"text": ' + "[" * 10000 + "]" * 10000 + "}\n"
+file_case("the last JSON line cut off", READ, json_lines(ROWS)[:-20], ".jsonl", DOCUMENTS[:-1])
+deep = json_lines(ROWS) + '{"text": ' + "[" * 10000 + "]" * 10000 + "}\n"
 file_case("one line of JSON nested ten thousand deep", READ, deep, ".jsonl")
 
 
@@ -374,13 +353,8 @@ file_case("one line of JSON nested ten thousand deep", READ, deep, ".jsonl")
 
 quoted_documents = replaced(DOCUMENTS, "the", '"the",')
 quoted = pandas.DataFrame({"text": ["\n".join(document) for document in quoted_documents]})
-file_case(
-    "a .csv file with commas, quotes and line breaks inside its texts",
-    READ,
-    quoted.to_csv(),
-    ".csv",
-    quoted_documents,
-)
+oddity = "a .csv file with commas, quotes and line breaks inside its texts"
+file_case(oddity, READ, quoted.to_csv(), ".csv", quoted_documents)
 UNNAMED = pandas.DataFrame({"omega": [row["text"] for row in ROWS]})
 UNNAMED.insert(0, "alpha", UNNAMED["omega"][::-1].to_list())
 # Compressed as feather files are, and without a thread: a test module starts none when imported.
@@ -391,10 +365,7 @@ with ipc.new_file(arrow, arrow_table.schema, options=one_thread) as arrow_file:
     arrow_file.write_table(arrow_table)
 file_case("a .parquet file with a column `text`", READ, parquet(FRAME), ".parquet")
 file_case("a .arrow file with a column `text`", READ, arrow.getvalue(), ".arrow")
-for _suffix, _content in {
-    ".csv": UNNAMED.to_csv(index=False),
-    ".parquet": parquet(UNNAMED),
-}.items():
+for _suffix, _content in ((".csv", UNNAMED.to_csv(index=False)), (".parquet", parquet(UNNAMED))):
     oddity = f"a {_suffix} file without a column `text`"
     file_case(oddity, REFUSED, _content, _suffix, names="omega")
 column = parquet(UNNAMED)

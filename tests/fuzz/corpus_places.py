@@ -7,6 +7,7 @@ import socket
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -38,19 +39,15 @@ CASES = Cases("places of corpora")
 # Sizes, and what is counted
 
 
-@CASES.add("prepare", READ)
-def one_document(place: Path) -> None:
-    """One long document: no blank line in 60 kB"""
-    sentences = [sentence(number) for number in range(1000)]
+@CASES.rows("prepare", "document")
+def one_document_case(place: Path, sentences: Sequence[str]) -> None:
     write(place, {"text/a.txt": "\n".join(sentences)})
     holds_text(prepare(place), sentences)
 
 
-@CASES.add("prepare", EITHER, "document")
-def small_document(place: Path) -> None:
-    """One document: no blank line in 7 kB"""
-    write(place, {"text/a.txt": "\n".join(SENTENCES)})
-    holds_text(prepare(place), SENTENCES)
+long_document = [sentence(number) for number in range(1000)]
+one_document_case("One long document: no blank line in 60 kB", READ, long_document)
+one_document_case("One document: no blank line in 7 kB", EITHER, SENTENCES)
 
 
 def beside_others(place: Path, line: str) -> set[str]:
@@ -100,36 +97,25 @@ def copies_are_counted(place: Path) -> None:
 # Links, pipes and rights
 
 
-def link_case(
-    oddity: str,
-    link: str,
-    target: str,
-    *,
-    expected: str = READ,
-    says: str = "",
-    may_say: str = "",
-) -> None:
+@CASES.rows("prepare")
+def link_case(place: Path, link: str, target: str, says: str = "", may_say: str = "") -> None:
     """A symbolic link beside half of the text, with the other half elsewhere; `may_say`: what is
     left out is named.
     """
-
-    def act(place: Path) -> None:
-        write(place, {"text/a.txt": text_of(FIRST), "elsewhere/b.txt": text_of(SECOND)})
-        (place / link).symlink_to(place / target)
-        folder = prepare(place)
-        has_both = target.startswith("elsewhere") and not (may_say and heard(may_say))
-        holds(folder, DOCUMENTS if has_both else FIRST)
-        check(not says or heard(says), f"nothing is said of {says}")
-
-    CASES.add("prepare", expected, says or may_say, oddity=oddity)(act)
+    write(place, {"text/a.txt": text_of(FIRST), "elsewhere/b.txt": text_of(SECOND)})
+    (place / link).symlink_to(place / target)
+    folder = prepare(place)
+    has_both = target.startswith("elsewhere") and not (may_say and heard(may_say))
+    holds(folder, DOCUMENTS if has_both else FIRST)
+    check(not says or heard(says), f"nothing is said of {says}")
 
 
-link_case("a symbolic link to a file elsewhere", "text/b.txt", "elsewhere/b.txt")
+link_case("a symbolic link to a file elsewhere", READ, "text/b.txt", "elsewhere/b.txt")
 inner = "a folder inside the folder is a symbolic link, with half of the text"
-link_case(inner, "text/inner", "elsewhere", expected=EITHER, may_say="inner")
-link_case("a symbolic link from the folder to itself", "text/again", "text")
+link_case(inner, EITHER, "text/inner", "elsewhere", may_say="inner", names="inner")
+link_case("a symbolic link from the folder to itself", READ, "text/again", "text")
 broken = "a symbolic link to nothing beside the texts: said, whether read or refused"
-link_case(broken, "text/b.txt", "nowhere.txt", expected=EITHER, says="b.txt")
+link_case(broken, EITHER, "text/b.txt", "nowhere.txt", says="b.txt", names="b.txt")
 
 
 @CASES.add("prepare", READ)
@@ -163,28 +149,25 @@ def warm_up() -> None:
         prepare(Path(folder))
 
 
-def unreadable_case(oddity: str, second: str, closed: str, names: str) -> None:
+@CASES.rows("prepare")
+def unreadable_case(place: Path, second: str, closed: str) -> None:
     """Half of the text is where one may not read it."""
-
-    def act(place: Path) -> None:
-        write(place, {"text/a.txt": text_of(FIRST), second: text_of(SECOND)})
-        (place / closed).chmod(0)
-        (place / "cache").mkdir()
-        (place / "cache").chmod(0o777)
-        warm_up()
-        try:
-            with as_nobody():
-                prepare(place)
-            check(heard(names), "half of the text is left out without a word")
-        finally:
-            (place / closed).chmod(0o755)
-
-    CASES.add("prepare", REFUSED, names, oddity=oddity)(act)
+    write(place, {"text/a.txt": text_of(FIRST), second: text_of(SECOND)})
+    (place / closed).chmod(0)
+    (place / "cache").mkdir()
+    (place / "cache").chmod(0o777)
+    warm_up()
+    try:
+        with as_nobody():
+            prepare(place)
+        check(heard(Path(closed).name), "half of the text is left out without a word")
+    finally:
+        (place / closed).chmod(0o755)
 
 
-unreadable_case("a file that one may not read", "text/b.txt", "text/b.txt", "b.txt")
+unreadable_case("a file that one may not read", REFUSED, "text/b.txt", "text/b.txt", names="b.txt")
 folder_oddity = "a folder inside the folder that one may not look into"
-unreadable_case(folder_oddity, "text/inner/b.txt", "text/inner", "inner")
+unreadable_case(folder_oddity, REFUSED, "text/inner/b.txt", "text/inner", names="inner")
 
 
 # Archives, several sources and settings

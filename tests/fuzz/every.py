@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from importlib import import_module
 
-from tests.fuzz import (
-    corpora,
-    corpus_places,
-    folders,
-    given,
-    labels,
-    models,
-    predicted_files,
-    predictions,
-    scores,
-    tasks,
-    tokenizers,
-    weights,
-    words,
-)
 from tests.fuzz.lab import Case
 
-MODULES = (
-    models,
-    weights,
-    predicted_files,
-    predictions,
-    labels,
-    tasks,
-    given,
-    corpora,
-    corpus_places,
-    scores,
-    folders,
-    tokenizers,
-    words,
-)
+MODULES = "models weights predicted_files predictions labels tasks given corpora corpus_places"
+MODULES += " scores folders tokenizers words"
 
 
 def chosen(parts: Sequence[str] | None = None) -> list[Case]:
     """All cases, or those whose kind or oddity has one of the parts."""
-    every = [*chain.from_iterable(module.CASES.all for module in MODULES)]
+    every: list[Case] = []
+    for name in MODULES.split():
+        every += import_module(f"tests.fuzz.{name}").CASES.all
     if parts is None:
         return every
 

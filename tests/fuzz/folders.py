@@ -20,12 +20,12 @@ from tests.fuzz.making import (
     SIZES,
     VOCABULARY,
     WEIGHTS,
-    agrees,
+    agrees_after,
     bert,
     classifier,
     configure,
-    copy_of,
     drawn,
+    in_json,
     load,
     put,
     wordpiece,
@@ -41,67 +41,40 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 # Keys of config.json
 
 
-def keys_case(oddity: str, expected: str, *names: str, says: str = "", **keys: Any) -> None:
+@CASES.rows("load")
+def keys_case(place: Path, says: str = "", **keys: Any) -> None:
     """A BERT whose config.json has these keys; `says`: what a warning holds."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        configure(folder, **keys)
-        agrees(folder, twin)
-        check(not says or heard(says), f"nothing was said of {says}")
-
-    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
+    agrees_after(place, in_json("config.json", **keys))
+    check(not says or heard(says), f"nothing was said of {says}")
 
 
-keys_case(
-    "keys of transformers 2: output_past, an empty pruned_heads, finetuning_task",
-    READ,
-    output_past=True,
-    pruned_heads={},
-    torchscript=False,
-    finetuning_task="mnli",
-    use_bfloat16=False,
-    num_labels=2,
-)
-keys_case(
-    "keys of texts that a decoder writes",
-    READ,
-    max_length=5,
-    num_beams=4,
-    temperature=0.1,
-    eos_token_ids=0,
-    repetition_penalty=2.0,
-)
-keys_case(
-    "sizes of a pooler that no class has",
-    READ,
-    directionality="bidi",
-    pooler_fc_size=768,
-    pooler_num_fc_layers=3,
-    pooler_type="first_token_transform",
-)
-keys_case(
-    "keys of how a call computes, and of what it returns",
-    READ,
-    chunk_size_feed_forward=4,
-    gradient_checkpointing=True,
-    output_hidden_states=True,
-    return_dict=False,
-    torch_dtype="float16",
-)
-keys_case(
-    "features that are off, as null, false and empty",
-    READ,
-    quantization_config=None,
-    adapters={},
-    is_encoder_decoder=False,
-    add_cross_attention=None,
-    tie_encoder_decoder=None,
-)
+KEYS_READ: dict[str, dict[str, Any]] = {
+    "keys of transformers 2: output_past, an empty pruned_heads, finetuning_task": (
+        {"output_past": True, "pruned_heads": {}, "torchscript": False, "num_labels": 2}
+        | {"finetuning_task": "mnli", "use_bfloat16": False}
+    ),
+    "keys of texts that a decoder writes": (
+        {"max_length": 5, "num_beams": 4, "temperature": 0.1, "eos_token_ids": 0}
+        | {"repetition_penalty": 2.0}
+    ),
+    "sizes of a pooler that no class has": (
+        {"directionality": "bidi", "pooler_fc_size": 768, "pooler_num_fc_layers": 3}
+        | {"pooler_type": "first_token_transform"}
+    ),
+    "keys of how a call computes, and of what it returns": (
+        {"chunk_size_feed_forward": 4, "gradient_checkpointing": True, "return_dict": False}
+        | {"output_hidden_states": True, "torch_dtype": "float16"}
+    ),
+    "features that are off, as null, false and empty": (
+        {"quantization_config": None, "adapters": {}, "is_encoder_decoder": False}
+        | {"add_cross_attention": None, "tie_encoder_decoder": None}
+    ),
+}
+for _oddity, _keys in KEYS_READ.items():
+    keys_case(_oddity, READ, **_keys)
 keys_case("notes of somebody's training", READ, says="training_notes", training_notes={"lr": 1e-5})
 keys_case("a part that no class of BERT has", READ, says="layer_scale", layer_scale=0.1)
-keys_case("an activation of transformers", EITHER, "hidden_act", hidden_act="gelu_fast")
+keys_case("an activation of transformers", EITHER, names="hidden_act", hidden_act="gelu_fast")
 REFUSED_KEYS: dict[str, Any] = {
     "position_embedding_type": "relative_key",
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -114,7 +87,7 @@ REFUSED_KEYS: dict[str, Any] = {
     "pooler_type": "mean",
 }
 for key, value in REFUSED_KEYS.items():
-    keys_case(f"{key} is {json.dumps(value)}", REFUSED, key, **{key: value})
+    keys_case(f"{key} is {json.dumps(value)}", REFUSED, names=key, **{key: value})
 
 
 def family_case(
@@ -162,23 +135,13 @@ family_case("MPNetModel", "relative_attention_num_buckets", 64)
 # Files beside the weights
 
 
+@CASES.rows("load")
 def file_case(
-    oddity: str,
-    expected: str,
-    change: Callable[[Path], object],
-    *names: str,
-    says: str = "",
-    is_quiet: bool = False,
+    place: Path, change: Callable[[Path], object], says: str = "", is_quiet: bool = False
 ) -> None:
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        change(folder)
-        agrees(folder, twin)
-        check(not says or heard(says), f"nothing was said of {says}")
-        check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
-
-    CASES.add("load", expected, "|".join(names), oddity=oddity)(act)
+    agrees_after(place, change)
+    check(not says or heard(says), f"nothing was said of {says}")
+    check(not is_quiet or not heard("other weights"), "equal weights were called other ones")
 
 
 def pickle_beside(change: float) -> Callable[[Path], object]:
@@ -195,41 +158,27 @@ def adapter_alone(folder: Path) -> None:
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
 
 
-file_case(
-    "an adapter beside a whole model",
-    REFUSED,
-    put("adapter_config.json", '{"peft_type": "LORA", "r": 4}'),
-    "adapter_config.json",
-)
-file_case(
-    "an adapter's weights without its configuration",
-    REFUSED,
-    put("adapter_model.bin", b"x"),
-    "adapter_model.bin",
-)
-file_case("an adapter without its model", REFUSED, adapter_alone, "adapter alone")
-file_case(
-    "quantize_config.json of GPTQ",
-    REFUSED,
-    put("quantize_config.json", '{"bits": 4}'),
-    "quantize_config.json",
-)
+REFUSED_FILES = {
+    "an adapter beside a whole model": ("adapter_config.json", '{"peft_type": "LORA", "r": 4}'),
+    "an adapter's weights without its configuration": ("adapter_model.bin", "x"),
+    "quantize_config.json of GPTQ": ("quantize_config.json", '{"bits": 4}'),
+}
+for _oddity, (_name, _content) in REFUSED_FILES.items():
+    file_case(_oddity, REFUSED, put(_name, _content), names=_name)
+file_case("an adapter without its model", REFUSED, adapter_alone, names="adapter alone")
 file_case("generation_config.json", READ, put("generation_config.json", '{"temperature": 0.1}'))
 file_case("preprocessor_config.json", READ, put("preprocessor_config.json", '{"image_size": 224}'))
 file_case("model.onnx beside the weights", READ, put("model.onnx", b"onnx"))
 file_case("pytorch_model.bin with the same weights", READ, pickle_beside(0.0), is_quiet=True)
-file_case(
-    "pytorch_model.bin with other weights beside model.safetensors",
-    READ,
-    pickle_beside(0.5),
-    says="holds other weights",
-)
-file_case(
-    "model.onnx and no other weights",
-    REFUSED,
-    lambda folder: (folder / WEIGHTS).rename(folder / "model.onnx"),
-    "model.onnx",
-)
+other_weights = "pytorch_model.bin with other weights beside model.safetensors"
+file_case(other_weights, READ, pickle_beside(0.5), says="holds other weights")
+
+
+def as_onnx(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "model.onnx")
+
+
+file_case("model.onnx and no other weights", REFUSED, as_onnx, names="model.onnx")
 
 
 # Folders of sentence-transformers
@@ -254,26 +203,18 @@ def sentence_folder(
     return folder
 
 
+@CASES.rows("embed")
 def sentence_case(
-    oddity: str,
-    expected: str,
-    files: Mapping[str, Any],
-    *names: str,
-    more: tuple[str, ...] = (),
-    says: str = "",
+    place: Path, files: Mapping[str, Any], more: tuple[str, ...] = (), says: str = ""
 ) -> None:
     """Vectors are compared with the library's."""
+    from sentence_transformers import SentenceTransformer
 
-    def act(place: Path) -> None:
-        from sentence_transformers import SentenceTransformer
-
-        folder = sentence_folder(place, files, more)
-        vectors = load(folder).embed(TEXTS)
-        theirs = SentenceTransformer(str(folder), device="cpu")
-        close(vectors, theirs.encode(TEXTS), "vectors", 1e-5)
-        check(not says or heard(says), f"nothing was said of {says}")
-
-    CASES.add("embed", expected, "|".join(names), oddity=oddity)(act)
+    folder = sentence_folder(place, files, more)
+    vectors = load(folder).embed(TEXTS)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    close(vectors, theirs.encode(TEXTS), "vectors", 1e-5)
+    check(not says or heard(says), f"nothing was said of {says}")
 
 
 LIBRARY, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -284,87 +225,53 @@ sentence_case(
     "truncate_dim behind Normalize", READ, {LIBRARY: {"truncate_dim": 5}}, more=("Normalize",)
 )
 sentence_case("truncate_dim above the width", READ, {LIBRARY: {"truncate_dim": 99}})
-sentence_case("a Transformer alone", REFUSED, {"modules.json": ALONE}, "no Pooling")
-sentence_case(
-    "prompts that one may name", READ, {LIBRARY: {"prompts": {"q": "query: "}}}, says="has prompts"
-)
-sentence_case(
-    "a prompt before every text",
-    REFUSED,
-    {LIBRARY: {"prompts": {"q": "query: "}, "default_prompt_name": "q"}},
-    "default_prompt_name",
-)
-sentence_case(
-    "vectors to be compared by dot products",
-    READ,
-    {LIBRARY: {"similarity_fn_name": "dot"}},
-    says="similarity_fn_name",
-)
+sentence_case("a Transformer alone", REFUSED, {"modules.json": ALONE}, names="no Pooling")
+prompts = {"prompts": {"q": "query: "}}
+sentence_case("prompts that one may name", READ, {LIBRARY: prompts}, says="has prompts")
+named = "default_prompt_name"
+before_all = {LIBRARY: prompts | {named: "q"}}
+sentence_case("a prompt before every text", REFUSED, before_all, names=named)
+by_dot = {LIBRARY: {"similarity_fn_name": "dot"}}
+sentence_case("vectors to be compared by dot products", READ, by_dot, says="similarity_fn_name")
 for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"):
     key = f"pooling_mode_{mode}"
     oddity = f"a pooling of {mode}"
     content = {POOLING: {"word_embedding_dimension": 16, key: True}}
-    sentence_case(oddity, REFUSED, content, mode.partition("_")[0])
-sentence_case(
-    "two poolings side by side",
-    REFUSED,
-    {POOLING: {"pooling_mode": ["cls", "mean"], "embedding_dimension": 16}},
-    "pooling",
-)
+    sentence_case(oddity, REFUSED, content, names=mode.partition("_")[0])
+two = {POOLING: {"pooling_mode": ["cls", "mean"], "embedding_dimension": 16}}
+sentence_case("two poolings side by side", REFUSED, two, names="pooling")
 for kind in ("Dense", "LayerNorm", "CNN", "LSTM", "WeightedLayerPooling", "Router", "BoW"):
     oddity = f"a {kind} module behind the pooling"
-    sentence_case(oddity, REFUSED, {}, kind, more=(kind,))
-sentence_case(
-    "texts in lower case before a tokenizer that lower-cases, by an older file's name",
-    READ,
-    {"sentence_roberta_config.json": {"max_seq_length": 32, "do_lower_case": True}},
-)
-sentence_case(
-    "a Transformer that gives logits",
-    REFUSED,
-    {TRANSFORMER: {"transformer_task": "fill-mask"}},
-    "transformer_task",
-)
-sentence_case(
-    "the longest text as a word",
-    REFUSED,
-    {TRANSFORMER: {"max_seq_length": "many"}},
-    "max_seq_length",
-)
-sentence_case("modules.json that is no list", REFUSED, {"modules.json": {}}, "modules")
+    sentence_case(oddity, REFUSED, {}, names=kind, more=(kind,))
+older = {"sentence_roberta_config.json": {"max_seq_length": 32, "do_lower_case": True}}
+oddity = "texts in lower case before a tokenizer that lower-cases, by an older file's name"
+sentence_case(oddity, READ, older)
+for _oddity, _key, _value in (
+    ("a Transformer that gives logits", "transformer_task", "fill-mask"),
+    ("the longest text as a word", "max_seq_length", "many"),
+):
+    sentence_case(_oddity, REFUSED, {TRANSFORMER: {_key: _value}}, names=_key)
+sentence_case("modules.json that is no list", REFUSED, {"modules.json": {}}, names="modules")
 
 
-def cross_encoder_case(oddity: str, expected: str, names: str = "", **keys: Any) -> None:
+@CASES.rows("classify")
+def cross_encoder_case(place: Path, **keys: Any) -> None:
     """A score of two texts, compared with CrossEncoder.predict."""
+    from sentence_transformers import CrossEncoder
 
-    def act(place: Path) -> None:
-        from sentence_transformers import CrossEncoder
-
-        folder = classifier(place, ["score"], num_labels=1)
-        configure(folder, **keys)
-        numbers = [answer.value for answer in load(folder).classify(PAIRS)]
-        close(numbers, CrossEncoder(str(folder), device="cpu").predict(PAIRS), "scores", 1e-5)
-
-    CASES.add("classify", expected, names, oddity=oddity)(act)
+    folder = classifier(place, ["score"], num_labels=1)
+    configure(folder, **keys)
+    numbers = [answer.value for answer in load(folder).classify(PAIRS)]
+    close(numbers, CrossEncoder(str(folder), device="cpu").predict(PAIRS), "scores", 1e-5)
 
 
-cross_encoder_case(
-    "a cross-encoder's sigmoid",
-    READ,
-    sentence_transformers={"activation_fn": SIGMOID, "version": "5.0.0"},
-)
+by_itself = {"activation_fn": SIGMOID, "version": "5.0.0"}
+cross_encoder_case("a cross-encoder's sigmoid", READ, sentence_transformers=by_itself)
 cross_encoder_case("the same by an older key", READ, sbert_ce_default_activation_function=SIGMOID)
-cross_encoder_case(
-    "a cross-encoder without activation",
-    READ,
-    sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"},
-)
-cross_encoder_case(
-    "a cross-encoder's Tanh",
-    REFUSED,
-    "activation_fn",
-    sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"},
-)
+identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+cross_encoder_case("a cross-encoder without activation", READ, sentence_transformers=identity)
+tanh = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}
+cross_encoder_case("a cross-encoder's Tanh", REFUSED, names="activation_fn", **tanh)
 
 
 @CASES.add("classify", READ)

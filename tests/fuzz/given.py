@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,9 @@ def has_shape(record: Any, folder: Path) -> None:
     equal(encoder["num_attention_heads"], config.num_attention_heads, "heads")
 
 
-def run_beside(folder: Path, scale: str, **facts: Any) -> None:
-    """The record of a pre-training in the folder above an encoder's."""
-    run = {"stage": "pretrain", "scale": scale, "facts": facts}
-    (folder.parent / "run.json").write_text(json.dumps(run))
-
-
-def bert(place: Path, head: str = "ForMaskedLM", **sizes: Any) -> Path:
-    """A BERT of transformers in `place`, with fresh weights."""
-    torch.manual_seed(1)
-    config = transformers.BertConfig(vocab_size=len(VOCABULARY), **(SIZES | sizes))
-    getattr(transformers, f"Bert{head}")(config).save_pretrained(place)
-    wordpiece().save_pretrained(place)
-    return place
+def run_of(scale: str, **facts: Any) -> str:
+    """The record of a pre-training."""
+    return json.dumps({"stage": "pretrain", "scale": scale, "facts": facts})
 
 
 # Who has pre-trained it
@@ -88,7 +78,8 @@ def bert(place: Path, head: str = "ForMaskedLM", **sizes: Any) -> Path:
 @CASES.add("finetune", READ)
 def deeper_than_the_scale(place: Path) -> None:
     """Five layers of 24, at a scale of two layers of 128"""
-    encoder = bert(place / "given", num_hidden_layers=5, hidden_size=24, num_attention_heads=3)
+    sizes = {"num_hidden_layers": 5, "hidden_size": 24, "num_attention_heads": 3}
+    encoder = plain_encoder(place / "given", **sizes)
     record = tune(place, encoder)
     has_recipe(record, TASK)
     has_shape(record, encoder)
@@ -99,63 +90,49 @@ def deeper_than_the_scale(place: Path) -> None:
     check(heard("steps are few"), "the log does not say that three steps are few")
 
 
-def origin_case(
-    oddity: str,
-    folder: str,
-    recipe: Sequence[float],
-    prepare: Callable[[Path], object],
-    words: str = "",
-) -> None:
-    """An encoder in `folder` of the case's place, with whatever `prepare` puts beside it."""
-
-    def act(place: Path) -> None:
-        encoder = place / folder
-        encoder.parent.mkdir(parents=True)
-        plain_encoder(encoder)
-        prepare(encoder)
-        record = tune(place, encoder)
-        has_recipe(record, recipe)
-        has_shape(record, encoder)
-        if words:
-            check(heard(words), f"nothing says {words!r}")
-
-    CASES.add("finetune", READ, oddity=oddity)(act)
+@CASES.rows("finetune")
+def origin_case(place: Path, folder: str, recipe: Sequence[float], record: str, words: str) -> None:
+    """An encoder in `folder` of the case's place, with a record beside it."""
+    encoder = place / folder
+    encoder.parent.mkdir(parents=True)
+    plain_encoder(encoder)
+    (encoder.parent / "run.json").write_text(record)
+    tuned = tune(place, encoder)
+    has_recipe(tuned, recipe)
+    has_shape(tuned, encoder)
+    check(not words or heard(words), f"nothing says {words!r}")
 
 
-origin_case(
-    "The run beside it is of this scale",
-    "mine/encoder",
-    OWN,
-    lambda folder: run_beside(folder, "own"),
-)
-origin_case(
-    "The run beside it is of another scale",
-    "mine/encoder",
-    TASK,
-    lambda folder: run_beside(folder, "laptop"),
-    "was pre-trained at scale=laptop",
-)
-origin_case(
-    "A run of this scale has trained it further from given weights",
-    "mine/encoder",
-    TASK,
-    lambda folder: run_beside(folder, "own", encoder={"scale": ""}),
-    "is a given encoder",
-)
-origin_case(
-    "A public encoder that lies in the folder of a run of this scale",
-    "mine/public",
-    TASK,
-    lambda folder: run_beside(folder, "own"),
-    "is a given encoder",
-)
-origin_case(
-    "The run beside it has a record of half a line",
-    "mine/encoder",
-    TASK,
-    lambda folder: (folder.parent / "run.json").write_text('{"stage": "pre'),
-    "is a given encoder",
-)
+GIVEN = "is a given encoder"
+BESIDE: dict[str, tuple[str, Sequence[float], str, str]] = {
+    "The run beside it is of this scale": ("mine/encoder", OWN, run_of("own"), ""),
+    "The run beside it is of another scale": (
+        "mine/encoder",
+        TASK,
+        run_of("laptop"),
+        "was pre-trained at scale=laptop",
+    ),
+    "A run of this scale has trained it further from given weights": (
+        "mine/encoder",
+        TASK,
+        run_of("own", encoder={"scale": ""}),
+        GIVEN,
+    ),
+    "A public encoder that lies in the folder of a run of this scale": (
+        "mine/public",
+        TASK,
+        run_of("own"),
+        GIVEN,
+    ),
+    "The run beside it has a record of half a line": (
+        "mine/encoder",
+        TASK,
+        '{"stage": "pre',
+        GIVEN,
+    ),
+}
+for _oddity, _beside in BESIDE.items():
+    origin_case(_oddity, READ, *_beside)
 
 
 @CASES.add("finetune", READ)
@@ -163,7 +140,7 @@ def link_to_an_encoder(place: Path) -> None:
     """A link to the encoder of a run of this scale"""
     (place / "mine").mkdir()
     encoder = plain_encoder(place / "mine" / "encoder")
-    run_beside(encoder, "own")
+    (encoder.parent / "run.json").write_text(run_of("own"))
     (place / "link").symlink_to(encoder)
     has_recipe(tune(place, place / "link"), OWN)
 
@@ -181,41 +158,33 @@ def recipe_is_said(place: Path) -> None:
 # Families and heads
 
 
-@CASES.add("finetune", READ)
-def electra(place: Path) -> None:
-    """An ELECTRA whose embeddings are narrower than its layers"""
+@CASES.rows("finetune")
+def family_case(
+    place: Path, learning_rate: float, class_name: str, sizes: Mapping[str, Any]
+) -> None:
     torch.manual_seed(2)
-    config = transformers.ElectraConfig(vocab_size=len(VOCABULARY), embedding_size=8, **SIZES)
-    transformers.ElectraForPreTraining(config).save_pretrained(place / "given")
+    made = getattr(transformers, class_name)
+    config = made.config_class(vocab_size=len(VOCABULARY), **sizes)
+    made(config).save_pretrained(place / "given")
     wordpiece().save_pretrained(place / "given")
     record = tune(place, place / "given")
-    has_recipe(record, (1e-4, *TASK[1:]))
+    has_recipe(record, (learning_rate, *TASK[1:]))
     has_shape(record, place / "given")
 
 
-@CASES.add("finetune", READ)
-def distilbert(place: Path) -> None:
-    """A DistilBERT, whose config.json calls layers and width n_layers and dim"""
-    config = transformers.DistilBertConfig(
-        vocab_size=len(VOCABULARY),
-        dim=16,
-        n_layers=3,
-        n_heads=2,
-        hidden_dim=32,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(3)
-    transformers.DistilBertForMaskedLM(config).save_pretrained(place / "given")
-    wordpiece().save_pretrained(place / "given")
-    record = tune(place, place / "given")
-    has_recipe(record, TASK)
-    has_shape(record, place / "given")
+narrow = SIZES | {"embedding_size": 8}
+oddity = "An ELECTRA whose embeddings are narrower than its layers"
+family_case(oddity, READ, 1e-4, "ElectraForPreTraining", narrow)
+DISTILBERT = {"dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32}
+DISTILBERT["max_position_embeddings"] = 64
+oddity = "A DistilBERT, whose config.json calls layers and width n_layers and dim"
+family_case(oddity, READ, TASK[0], "DistilBertForMaskedLM", DISTILBERT)
 
 
 @CASES.add("predict", REFUSED, "lm head was never trained")
 def no_masked_head(place: Path) -> None:
     """An encoder without a masked-LM head, asked for a mask"""
-    folder = bert(place / "given", head="Model")
+    folder = plain_encoder(place / "given", head="Model")
     has_recipe(tune(place, folder), TASK)
     clozelab.load(folder).fill_mask(["the [MASK] sat on the mat ."])
 
@@ -236,7 +205,7 @@ def no_model_type(place: Path) -> None:
 @CASES.add("pretrain", READ)
 def further_without_a_head(place: Path) -> None:
     """Trained further from an encoder of three layers without a masked-LM head"""
-    folder = bert(place / "given", head="Model", num_hidden_layers=3)
+    folder = plain_encoder(place / "given", head="Model", num_hidden_layers=3)
     sentences = [f"the {word} sat on the mat ." for word in WORDS[:15]]
     documents = ["\n".join(sentences[first:] + sentences[:first]) for first in range(15)]
     (place / "text.txt").write_text("\n\n".join(documents))
@@ -291,7 +260,10 @@ def two_learning_rates_by_hand(place: Path) -> None:
 def two_given_encoders(place: Path) -> None:
     """Two given encoders, three fine-tuning seeds each, without an experiment"""
     scores: dict[str, list[float]] = {}
-    folders = {"a": plain_encoder(place / "a"), "b": bert(place / "b", num_hidden_layers=2)}
+    folders = {
+        "a": plain_encoder(place / "a"),
+        "b": plain_encoder(place / "b", num_hidden_layers=2),
+    }
     for row, folder in folders.items():
         for seed in (1, 2, 3):
             record = tune(
@@ -311,7 +283,8 @@ def two_given_encoders(place: Path) -> None:
 @CASES.add("report", EITHER)
 def two_encoders_by_one_name(place: Path) -> None:
     """Two encoders under the name of one row, with different seeds"""
-    for seed, folder in enumerate((plain_encoder(place / "a"), bert(place / "b")), start=1):
+    for seed in (1, 2):
+        folder = plain_encoder(place / str(seed), num_hidden_layers=seed)
         tune(place, folder, name=f"seed-{seed}", seed=seed)
     tune(place, plain_encoder(place / "c"), name="other", row="other", learning_rate=1e-3)
     lines = itertools.chain.from_iterable(tables(place).problems.values())
@@ -323,7 +296,7 @@ def moved_encoder(place: Path) -> None:
     """An encoder of this scale that was copied out of its run"""
     (place / "mine").mkdir()
     encoder = plain_encoder(place / "mine" / "encoder")
-    run_beside(encoder, "own")
+    (encoder.parent / "run.json").write_text(run_of("own"))
     shutil.copytree(encoder, place / "copy")
     has_recipe(tune(place, place / "copy"), TASK)
     check(heard("is a given encoder"), "the log does not say that the recipe is another")

@@ -58,6 +58,10 @@ class HangError(BaseException):
     """A verb did not come back. No `except Exception` of the code under trial can swallow it."""
 
 
+Row = Callable[..., None]
+"""Writes a case down: row(oddity, expected, *given, names="", **named)."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One odd input, called by what is odd in it.
@@ -109,6 +113,26 @@ class Cases:
 
         return register
 
+    def rows(self, verb: str, names: str = "") -> Callable[[Callable[..., object]], Row]:
+        """A decorator for `act(place, *given)`, of which each row is a case.
+
+        The function that it makes writes one down: it takes what is odd, what is expected, and what
+        `act` is given.
+        """
+
+        def decorate(act: Callable[..., object]) -> Row:
+            def write_row(
+                oddity: str, expected: str, *given: Any, names: str = names, **named: Any
+            ) -> None:
+                def run(place: Path) -> object:
+                    return act(place, *given, **named)
+
+                self.add(verb, expected, names, oddity=oddity)(run)
+
+            return write_row
+
+        return decorate
+
 
 # What a case compares with
 
@@ -141,42 +165,25 @@ def close(values: Any, expected: Any, subject: str, tolerance: float = 2e-4) -> 
 # Running
 
 
-class Log(logging.Handler):
-    """Everything that was logged, printed or warned of while a case ran."""
+class Log(io.StringIO):
+    """Everything that is logged, printed or warned of while a case runs in a place."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[str] = []
-        self.place = Path()
+    place = Path()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.take(record.getMessage())
-
-    def take(self, line: str) -> None:
-        """Without the case's folder, whose name has words of its own."""
-        self.lines.append(_without_folders(line, self.place))
+    def begin(self, place: Path) -> None:
+        self.place = place
+        self.seek(0)
+        self.truncate()
 
 
 LOG = Log()
 
 
-class Lines(io.TextIOBase):
-    """A stream that keeps what is printed in LOG."""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines():
-            LOG.take(line)
-        return len(text)
-
-
 def heard(words: str) -> bool:
     """Whether a message of the running case has these words; | stands between words of which any
-    will do.
+    will do. The case's folder has words of its own, and does not count.
     """
-    log = "\n".join(LOG.lines).lower()
+    log = _without_folders(LOG.getvalue(), LOG.place).lower()
     return any(word in log for word in words.lower().split("|"))
 
 
@@ -263,18 +270,16 @@ def _passes_through_the_project(error: BaseException) -> bool:
 @contextlib.contextmanager
 def _listening(place: Path) -> Iterator[None]:
     """Keep what is logged, warned of and printed in LOG, and out of the terminal."""
-    LOG.lines.clear()
-    LOG.place = place
+    LOG.begin(place)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    root.handlers[:] = [LOG]
+    root.handlers[:] = [logging.StreamHandler(LOG)]
     root.setLevel(logging.INFO)
-    printed = Lines()
     try:
         with (
             warnings.catch_warnings(),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(printed),
+            contextlib.redirect_stdout(LOG),
+            contextlib.redirect_stderr(LOG),
         ):
             warnings.simplefilter("ignore")
             yield

@@ -9,8 +9,6 @@ true order.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import tempfile
 import zlib
@@ -22,7 +20,7 @@ from typing import Any
 import pandas
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, equal, heard
 from tests.fuzz.layouts import in_every_layout
-from tests.fuzz.making import plain_encoder
+from tests.fuzz.making import json_lines, parquet, plain_encoder, table
 
 import clozelab
 
@@ -41,14 +39,13 @@ VALIDATION: list[Row] = [(f"a {COLOURS[n % 4]} dog {n}", ("neg", "pos")[n % 2]) 
 
 
 @cache
+def twins_folder() -> tempfile.TemporaryDirectory[str]:
+    """For what clean twins leave; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="clozelab-odd-twins-")
+
+
 def twins() -> Path:
-    """A folder for what clean twins leave; it goes with the process."""
-    folder = tempfile.TemporaryDirectory(prefix="clozelab-odd-twins-")
-    _kept.append(folder)
-    return Path(folder.name)
-
-
-_kept: list[Any] = []
+    return Path(twins_folder().name)
 
 
 def twin_place(kind: str, content: object) -> Path:
@@ -115,9 +112,13 @@ def learnt_as(run: Path, twin: Path) -> None:
     check(weights(run) == weights(twin), "the weights are not those of the clean twin")
 
 
-def facts(run: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((run / "run.json").read_text())["facts"]
-    return read
+def record_of(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return content
+
+
+def facts(run: Path) -> Any:
+    return record_of(run)["facts"]
 
 
 # Texts with one label
@@ -137,7 +138,7 @@ def labelled_words(train: str, validation: str, **more: Any) -> list[str]:
 
 
 def jsonl(rows: Sequence[Row]) -> str:
-    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    return json_lines({"text": text, "label": label} for text, label in rows)
 
 
 @cache
@@ -167,52 +168,27 @@ def is_labelled_as(run: Path, train: Sequence[Row], validation: Sequence[Row]) -
     equal(logits_of(run), logits_of(twin), "logits")
 
 
-def table(
-    rows: Sequence[Sequence[Any]],
-    separator: str = ",",
-    line_end: str = "\n",
-    header: str = "text,label",
-) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator, lineterminator=line_end)
-    if header:
-        writer.writerow(header.split(","))
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def parquet(frame: pandas.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer)
-    return buffer.getvalue()
-
-
+@CASES.rows("finetune", "train.")
 def labelled_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     train: bytes | str,
     suffix: str = ".csv",
     *,
     rows: Sequence[Row] = TRAIN,
     validation: bytes | str | None = None,
     validation_rows: Sequence[Row] = VALIDATION,
-    names: str = "train.",
     must_say: str = "",
 ) -> None:
     """A training file of `rows`, and a validation file (by default a clean one, as JSON lines)."""
-
-    def act(place: Path) -> None:
-        files = {f"train{suffix}": train, "validation.jsonl": jsonl(validation_rows)}
-        validation_file = "validation.jsonl"
-        if validation is not None:
-            validation_file = f"validation{suffix}"
-            files = {f"train{suffix}": train, validation_file: validation}
-        run = finetune(place, files, labelled_words(f"train{suffix}", validation_file))
-        is_said = not must_say or heard(must_say)
-        is_labelled_as(run, rows, validation_rows)
-        check(is_said, f"nothing is said of {must_say}")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    files = {f"train{suffix}": train, "validation.jsonl": jsonl(validation_rows)}
+    validation_file = "validation.jsonl"
+    if validation is not None:
+        validation_file = f"validation{suffix}"
+        files = {f"train{suffix}": train, validation_file: validation}
+    run = finetune(place, files, labelled_words(f"train{suffix}", validation_file))
+    is_said = not must_say or heard(must_say)
+    is_labelled_as(run, rows, validation_rows)
+    check(is_said, f"nothing is said of {must_say}")
 
 
 def rows_case(
@@ -242,57 +218,36 @@ def as_number(_: int, label: str) -> str:
 
 CLEAN = table(TRAIN)
 PACKED = ("packed by gzip", "two gzip files put together by cat")
-for _suffix, _content in {
-    ".csv": CLEAN,
-    ".tsv": table(TRAIN, "\t"),
-    ".jsonl": jsonl(TRAIN),
-}.items():
+for _suffix, _content in ((".csv", CLEAN), (".tsv", table(TRAIN, "\t")), (".jsonl", jsonl(TRAIN))):
     in_every_layout(labelled_case, _suffix, _content, _suffix, PACKED)
 
 
 # Columns, quotes and rows
 
-labelled_case(
-    "Windows line ends in both files",
-    READ,
-    table(TRAIN, line_end="\r\n"),
-    validation=table(VALIDATION, line_end="\r\n"),
-)
+crlf, crlf_validation = (table(rows, line_end="\r\n") for rows in (TRAIN, VALIDATION))
+labelled_case("Windows line ends in both files", READ, crlf, validation=crlf_validation)
 utf16 = table(TRAIN, "\t").encode("utf-16")
 labelled_case("UTF-16, as Excel's “Unicode text”", EITHER, utf16, ".txt")
 ODD_TEXTS = retexted(lambda _, text: f'she said, "{text}"\nand left')
 rows_case("commas, quotes and line breaks inside quoted texts", READ, ODD_TEXTS)
-labelled_case(
-    "quotation marks in a .tsv, which does not quote",
-    READ,
-    "text\tlabel\n" + "".join(f'"{t}\t{y}\n' for t, y in TRAIN),
-    ".tsv",
-    rows=retexted(lambda _, text: f'"{text}'),
-)
+quotes = retexted(lambda _, text: f'"{text}')
+in_tabs = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in quotes)
+oddity = "quotation marks in a .tsv, which does not quote"
+labelled_case(oddity, READ, in_tabs, ".tsv", rows=quotes)
 labelled_case("semicolons between the columns of a .csv", EITHER, table(TRAIN, ";"))
 commas_inside = retexted(lambda _, text: f"{text}, a dog")
-labelled_case(
-    "semicolons between the columns of a .csv, and commas in its texts",
-    READ,
-    table(commas_inside, ";"),
-    rows=commas_inside,
-)
+oddity = "semicolons between the columns of a .csv, and commas in its texts"
+labelled_case(oddity, READ, table(commas_inside, ";"), rows=commas_inside)
 labelled_case("tabs between the columns of a .csv", EITHER, table(TRAIN, "\t"))
 labelled_case("Excel's line sep=, before the header", EITHER, "sep=,\n" + CLEAN)
 swapped = table([(label, text) for text, label in TRAIN], header="label,text")
 labelled_case("the label before the text", READ, swapped)
 frame = pandas.DataFrame(TRAIN, columns=["text", "label"])
-labelled_case(
-    "an unnamed index column and others, as pandas writes them",
-    READ,
-    frame.assign(more=1.5).to_csv(),
-)
+with_index = frame.assign(more=1.5).to_csv()
+labelled_case("an unnamed index column and others, as pandas writes them", READ, with_index)
 labelled_case("a comma at the end of every line", READ, CLEAN.replace("\n", ",\n"))
-labelled_case(
-    "a comma at the end of every row, but not of the header",
-    EITHER,
-    "text,label\n" + table(TRAIN, header="").replace("\n", ",\n"),
-)
+more_cells = "text,label\n" + table(TRAIN, header="").replace("\n", ",\n")
+labelled_case("a comma at the end of every row, but not of the header", EITHER, more_cells)
 labelled_case("a blank after every comma", EITHER, CLEAN.replace(",", ", "))
 labelled_case("column names in capitals", EITHER, table(TRAIN, header="Text,LABEL"))
 labelled_case("no header", REFUSED, table(TRAIN, header=""))
@@ -310,11 +265,10 @@ labelled_case("a header and no row", REFUSED, "text,label\n")
 labelled_case("a NUL in one text", EITHER, CLEAN.replace("film 7", "fi\0lm 7"))
 latin_1 = CLEAN.replace("film", "film\xe9").encode("latin-1")
 labelled_case("Latin-1 in every row", REFUSED, latin_1)
-rows_case(
-    "U+2028, form feeds and vertical tabs inside texts",
-    READ,
-    retexted(lambda _, text: text.replace(" film", "\u2028film").replace("the ", "the\x0b\x0c")),
+separators = retexted(
+    lambda _, text: text.replace(" film", "\u2028film").replace("the ", "the\x0b\x0c")
 )
+rows_case("U+2028, form feeds and vertical tabs inside texts", READ, separators)
 labelled_case("a .parquet file", EITHER, parquet(frame), ".parquet")
 
 # Labels
@@ -323,53 +277,31 @@ rows_case("every ninth label is empty", REFUSED, every_ninth(""))
 empty = table(every_ninth(""), "\t")
 labelled_case("every ninth label is empty in a .tsv", REFUSED, empty, ".tsv")
 rows_case("every ninth label is two blanks", REFUSED, every_ninth("  "))
-rows_case(
-    "every ninth label is NaN, as pandas writes it", EITHER, every_ninth("NaN"), must_say="nan"
-)
-rows_case(
-    "a blank after every other label",
-    EITHER,
-    relabelled(lambda n, label: f"{label} " if n % 2 else label),
-)
-rows_case(
-    "labels that differ in case alone",
-    EITHER,
-    relabelled(lambda n, label: label.capitalize() if n % 3 == 0 else label),
-    must_say="case",
-)
-rows_case(
-    "one label for all",
-    EITHER,
-    relabelled(lambda *_: "pos"),
-    validation_rows=relabelled(lambda *_: "pos", VALIDATION),
-    must_say="one class|one label|same label|single label|single class",
-)
+nan = every_ninth("NaN")
+rows_case("every ninth label is NaN, as pandas writes it", EITHER, nan, must_say="nan")
+blanks = relabelled(lambda n, label: f"{label} " if n % 2 else label)
+rows_case("a blank after every other label", EITHER, blanks)
+in_case = relabelled(lambda n, label: label.capitalize() if n % 3 == 0 else label)
+rows_case("labels that differ in case alone", EITHER, in_case, must_say="case")
+alike, alike_validation = (relabelled(lambda *_: "pos", rows) for rows in (TRAIN, VALIDATION))
+one_class = "one class|one label|same label|single label|single class"
+rows_case("one label for all", EITHER, alike, validation_rows=alike_validation, must_say=one_class)
+many, many_validation = (relabelled(lambda n, _: f"c{n}", rows) for rows in (TRAIN, VALIDATION))
 rows_case(
     "as many labels as rows",
     EITHER,
-    relabelled(lambda n, _: f"c{n}"),
-    validation_rows=relabelled(lambda n, _: f"c{n}", VALIDATION),
+    many,
+    validation_rows=many_validation,
     must_say="32 classes|32 labels|32 different",
     names="train.|label",
 )
-labelled_case(
-    "the header's names swapped: texts as labels",
-    REFUSED,
-    table(TRAIN, header="label,text"),
-    names="label",
-)
-rows_case(
-    "a label that validation does not have",
-    READ,
-    relabelled(lambda n, label: "other" if n % 3 == 0 else label),
-)
-labelled_case(
-    "a label that training does not have",
-    REFUSED,
-    CLEAN,
-    validation=table([*VALIDATION, ("the end", "other")]),
-    names="validation.csv:18",
-)
+oddity = "the header's names swapped: texts as labels"
+labelled_case(oddity, REFUSED, table(TRAIN, header="label,text"), names="label")
+other = relabelled(lambda n, label: "other" if n % 3 == 0 else label)
+rows_case("a label that validation does not have", READ, other)
+more = table([*VALIDATION, ("the end", "other")])
+oddity = "a label that training does not have"
+labelled_case(oddity, REFUSED, CLEAN, validation=more, names="validation.csv:18")
 
 
 def long_label(_: int, label: str) -> str:
@@ -394,22 +326,12 @@ labelled_case(
 
 # Texts
 
-rows_case(
-    "every fourth text is empty",
-    EITHER,
-    retexted(lambda n, text: "" if n % 4 == 1 else text),
-    must_say="empty",
-)
-rows_case(
-    "texts that are the words NA, null and nan",
-    READ,
-    retexted(lambda n, _: f"NA null nan {n}" if n % 4 else "NA"),
-)
-rows_case(
-    "texts that are the numbers 007 and 1.50",
-    READ,
-    retexted(lambda n, _: f"00{n}" if n % 2 else f"{n}.50"),
-)
+empty_texts = retexted(lambda n, text: "" if n % 4 == 1 else text)
+rows_case("every fourth text is empty", EITHER, empty_texts, must_say="empty")
+words = retexted(lambda n, _: f"NA null nan {n}" if n % 4 else "NA")
+rows_case("texts that are the words NA, null and nan", READ, words)
+numbers = retexted(lambda n, _: f"00{n}" if n % 2 else f"{n}.50")
+rows_case("texts that are the numbers 007 and 1.50", READ, numbers)
 
 # JSON lines
 
@@ -431,12 +353,10 @@ def jsonl_lists(place: Path) -> None:
     equal(labels_of(run), [label for _, label in asked], "labels that it is scored by")
 
 
-json_case(
-    "labels that are objects",
-    REFUSED,
-    relabelled(lambda _, label: {"name": label}),
-    validation=jsonl(relabelled(lambda _, label: {"name": label}, VALIDATION)),
+objects, asked = (
+    relabelled(lambda _, label: {"name": label}, rows) for rows in (TRAIN, VALIDATION)
 )
+json_case("labels that are objects", REFUSED, objects, validation=jsonl(asked))
 json_case("every ninth label is null", REFUSED, every_ninth(None), names="train.jsonl:5")
 json_case("every ninth label is NaN in JSON", REFUSED, every_ninth(float("nan")))
 lines = jsonl(TRAIN).splitlines(keepends=True)
@@ -458,25 +378,17 @@ json_case(
     validation=jsonl(relabelled(lambda _, label: label == "pos", VALIDATION)),
     validation_rows=relabelled(lambda _, label: str(label == "pos").lower(), VALIDATION),
 )
-json_case(
-    "every fourth text is a number",
-    EITHER,
-    retexted(lambda n, text: n if n % 4 == 1 else text),
-    rows=retexted(lambda n, text: str(n) if n % 4 == 1 else text),
-)
+numbers = retexted(lambda n, text: n if n % 4 == 1 else text)
+read_so = [(str(text), label) for text, label in numbers]
+json_case("every fourth text is a number", EITHER, numbers, rows=read_so)
 json_case("every text is a list of words", REFUSED, retexted(lambda _, text: text.split()))
 OBJECTS = [{"text": text, "label": label} for text, label in TRAIN]
 labelled_case("one JSON array called .jsonl", EITHER, json.dumps(OBJECTS), ".jsonl")
 as_array = json.dumps(OBJECTS, indent=1)
 labelled_case("one JSON array called .json", EITHER, as_array, ".json", names="an object a line")
-labelled_case(
-    "the first row has another order and a key less than the others",
-    EITHER,
-    json.dumps(dict(reversed(OBJECTS[0].items())))
-    + "\n"
-    + "".join(json.dumps({"id": 1, **row}) + "\n" for row in OBJECTS[1:]),
-    ".jsonl",
-)
+first_turned = [dict(reversed(OBJECTS[0].items())), *({"id": 1, **row} for row in OBJECTS[1:])]
+oddity = "the first row has another order and a key less than the others"
+labelled_case(oddity, EITHER, json_lines(first_turned), ".jsonl")
 twice = jsonl(TRAIN).replace('"label": ', '"label": "x", "label": ')
 labelled_case("a key `label` twice in each object", EITHER, twice, ".jsonl")
 blank_lines = jsonl(TRAIN).replace("\n", "\n\n")

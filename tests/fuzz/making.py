@@ -8,19 +8,22 @@ that the odd one was made from.
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas
 import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.fuzz.lab import close, equal
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import BertConfig, BertTokenizerFast
 
 import clozelab
 
@@ -52,10 +55,11 @@ Tensors = dict[str, torch.Tensor]
 # Making folders
 
 
-def plain_encoder(folder: Path) -> Path:
-    """A tiny BERT without any oddity."""
+def plain_encoder(folder: Path, head: str = "ForMaskedLM", **sizes: Any) -> Path:
+    """A tiny BERT without any oddity, in `folder` itself and with fresh weights."""
     torch.manual_seed(0)
-    BertForMaskedLM(BertConfig(vocab_size=len(VOCABULARY), **SIZES)).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(VOCABULARY), **(SIZES | sizes))
+    getattr(transformers, f"Bert{head}")(config).save_pretrained(folder)
     wordpiece().save_pretrained(folder)
     return folder
 
@@ -96,10 +100,8 @@ def bert(
 
 
 def classifier(place: Path, labels: Sequence[str] = LABELS, **config: Any) -> Path:
-    named = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
+    numbers = {name: number for number, name in enumerate(labels)}
+    named = {"id2label": dict(enumerate(labels)), "label2id": numbers}
     return bert(place, "ForSequenceClassification", **named, **config)
 
 
@@ -120,12 +122,9 @@ def drop(folder: Path, *keys: str) -> None:
 
 def reweight(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
     """Change the tensors of a folder."""
-    tensors = change(load_file(folder / WEIGHTS))
-    save_file(
-        {name: value.clone().contiguous() for name, value in tensors.items()},
-        folder / WEIGHTS,
-        {"format": "pt"},
-    )
+    changed = change(load_file(folder / WEIGHTS))
+    tensors = {name: value.clone().contiguous() for name, value in changed.items()}
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
 
 def copy_of(folder: Path) -> Path:
@@ -135,6 +134,30 @@ def copy_of(folder: Path) -> Path:
 
 def nothing(_: Path) -> None:
     """No change: the folder is odd as it was made."""
+
+
+def json_lines(rows: Iterable[Any], **options: Any) -> str:
+    return "".join(json.dumps(row, **options) + "\n" for row in rows)
+
+
+def table(
+    rows: Iterable[Sequence[Any]],
+    separator: str = ",",
+    line_end: str = "\n",
+    header: str = "text,label",
+) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=separator, lineterminator=line_end)
+    if header:
+        writer.writerow(header.split(","))
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def parquet(frame: pandas.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer)
+    return buffer.getvalue()
 
 
 def remove(*names: str) -> Change:
@@ -251,6 +274,14 @@ def same_classes(predictor: Any, twin: Path, labels: Sequence[str] = LABELS) -> 
         equal(list(answer.probabilities), list(labels), "labels")
         close(list(answer.probabilities.values()), shares, "probabilities")
         equal(answer.label, labels[int(shares.argmax())], "label")
+
+
+def agrees_after(place: Path, change: Change, **made: Any) -> None:
+    """A clean model is changed; WrongError unless it answers as it did."""
+    folder = bert(place, **made)
+    twin = copy_of(folder)
+    change(folder)
+    agrees(folder, twin)
 
 
 def agrees(

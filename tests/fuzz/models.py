@@ -5,6 +5,7 @@ are those of transformers.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.fuzz.making import (
     VOCABULARY,
     Change,
     agrees,
+    agrees_after,
     bert,
     byte_level,
     classifier,
@@ -52,26 +54,42 @@ CASES = Cases("model folders")
 # Tokens that were added, and rules of WordPiece
 
 
-def rules_case(oddity: str, rules: Mapping[str, Any]) -> None:
-    def act(place: Path) -> None:
-        folder = bert(place, tokenizer=wordpiece(CASED, **rules))
-        agrees(folder, texts=[*TEXTS, "Éb é wörld 中b文", "É HÉLLO"])
-
-    CASES.add("load", READ, oddity=oddity)(act)
+@CASES.rows("load")
+def rules_case(place: Path, **rules: Any) -> None:
+    folder = bert(place, tokenizer=wordpiece(CASED, **rules))
+    agrees(folder, texts=[*TEXTS, "Éb é wörld 中b文", "É HÉLLO"])
 
 
-rules_case("lower case, but accents are kept", {"do_lower_case": True, "strip_accents": False})
-rules_case("case is kept, but accents are not", {"do_lower_case": False, "strip_accents": True})
-rules_case(
-    "Chinese characters are no words", {"do_lower_case": False, "tokenize_chinese_chars": False}
-)
-rules_case("case and accents are kept", {"do_lower_case": False})
+rules_case("lower case, but accents are kept", READ, do_lower_case=True, strip_accents=False)
+rules_case("case is kept, but accents are not", READ, do_lower_case=False, strip_accents=True)
+no_words = {"do_lower_case": False, "tokenize_chinese_chars": False}
+rules_case("Chinese characters are no words", READ, **no_words)
+rules_case("case and accents are kept", READ, do_lower_case=False)
 
 
-@CASES.add("load", READ)
-def clean(place: Path) -> None:
-    """Nothing: the control of the masked models"""
-    agrees(bert(place))
+@CASES.rows("load")
+def made_case(place: Path, texts: Sequence[str] = TEXTS, **made: Any) -> None:
+    agrees(bert(place, **made), texts=texts)
+
+
+made_case("Nothing: the control of the masked models", READ)
+made_case("Embeddings padded to a multiple of 64", READ, rows=128)
+oddity = "A thousand embeddings more than the vocabulary has entries"
+made_case(oddity, EITHER, rows=len(VOCABULARY) + 1000, names="embeddings")
+with_ends = wordpiece()
+with_ends.add_special_tokens({"additional_special_tokens": ["<e>", "</e>"]})
+texts = ["the <e> cat </e> sat", "<e>ada</e>", *TEXTS]
+made_case("Special tokens that were added to the tokenizer", READ, texts, tokenizer=with_ends)
+with_word = wordpiece()
+with_word.add_tokens(["covid"])
+oddity = "Added tokens, but the embeddings were never made larger"
+made_case(oddity, EITHER, tokenizer=with_word, rows=len(VOCABULARY), names="added")
+with_blanks = wordpiece()
+two_words = tokenizers.AddedToken("new york", lstrip=True, rstrip=True, single_word=True)
+with_blanks.add_tokens([two_words])
+oddity = "An added token of two words that takes the blanks beside it along"
+texts = ["a cat in new york .", "New York", "new yorkers", *TEXTS]
+made_case(oddity, READ, texts, tokenizer=with_blanks)
 
 
 @CASES.add("load", READ)
@@ -85,46 +103,17 @@ def added_tokens(place: Path) -> None:
     equal(candidates, set(range(len(tokenizer))), "candidates")
 
 
-@CASES.add("load", READ)
-def added_special_tokens(place: Path) -> None:
-    """Special tokens that were added to the tokenizer"""
-    tokenizer = wordpiece()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<e>", "</e>"]})
-    agrees(bert(place, tokenizer=tokenizer), texts=["the <e> cat </e> sat", "<e>ada</e>", *TEXTS])
-
-
-@CASES.add("load", EITHER, "added")
-def added_without_rows(place: Path) -> None:
-    """Added tokens, but the embeddings were never made larger"""
-    tokenizer = wordpiece()
-    tokenizer.add_tokens(["covid"])
-    agrees(bert(place, tokenizer=tokenizer, rows=len(VOCABULARY)), texts=TEXTS)
-
-
-@CASES.add("load", READ)
-def added_with_blanks(place: Path) -> None:
-    """An added token of two words that takes the blanks beside it along"""
-    tokenizer = wordpiece()
-    added = tokenizers.AddedToken("new york", lstrip=True, rstrip=True, single_word=True)
-    tokenizer.add_tokens([added])
-    texts = ["a cat in new york .", "New York", "new yorkers", *TEXTS]
-    agrees(bert(place, tokenizer=tokenizer), texts=texts)
-
-
 # A tokenizer's files
 
 
-def tokenizer_case(oddity: str, expected: str, change: Change, names: str = "") -> None:
+@CASES.rows("load")
+def tokenizer_case(place: Path, change: Change) -> None:
     """A clean folder whose tokenizer's files are changed; the ids are those of the clean folder."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        (folder / "vocab.txt").write_text(LINES)
-        twin = copy_of(folder)
-        change(folder)
-        agrees(folder, twin)
-
-    CASES.add("load", expected, names, oddity=oddity)(act)
+    folder = bert(place)
+    (folder / "vocab.txt").write_text(LINES)
+    twin = copy_of(folder)
+    change(folder)
+    agrees(folder, twin)
 
 
 def vocab_alone(content: str) -> Change:
@@ -141,22 +130,10 @@ def rules_in_bytes(change: Callable[[bytes], bytes], name: str = RULES_FILE) -> 
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-LEFT_OVER = {
-    "padding": {
-        "strategy": {"Fixed": 8},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    },
-    "truncation": {
-        "direction": "Right",
-        "max_length": 8,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    },
-}
+PADDING = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+CUT = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+LEFT_OVER = {"padding": PADDING, "truncation": CUT}
 SLOW = {"tokenizer_class": "BertTokenizer", "do_basic_tokenize": True, "never_split": None}
 VOCABULARIES = {
     "with Windows line ends": (READ, LINES.replace("\n", "\r\n"), ""),
@@ -168,45 +145,43 @@ VOCABULARIES = {
     "without an entry": (REFUSED, "", "vocab.txt"),
 }
 for _oddity, (_expected, _content, _names) in VOCABULARIES.items():
-    tokenizer_case(f"vocab.txt {_oddity}", _expected, vocab_alone(_content), _names)
+    tokenizer_case(f"vocab.txt {_oddity}", _expected, vocab_alone(_content), names=_names)
 tokenizer_case("tokenizer.json and no other file of it", READ, remove("vocab.txt", RULES_FILE))
 tokenizer_case("vocab.txt with tokenizer_config.json, and no tokenizer.json", READ, remove(JSON))
-tokenizer_case("vocab.txt and no other file of it", EITHER, remove(JSON, RULES_FILE), "lower")
+tokenizer_case("vocab.txt and no other file of it", EITHER, remove(JSON, RULES_FILE), names="lower")
 cut = rules_in_bytes(lambda content: content[:500], JSON)
-tokenizer_case("tokenizer.json cut in half", REFUSED, cut, JSON)
-tokenizer_case("an empty tokenizer.json beside a whole vocab.txt", EITHER, put(JSON, ""), JSON)
-mark = rules_in_bytes(lambda content: b"\xef\xbb\xbf" + content)
-tokenizer_case("tokenizer_config.json with a byte order mark", EITHER, mark, RULES_FILE)
-tokenizer_case("tokenizer_config.json holds a list", EITHER, put(RULES_FILE, "[]"), RULES_FILE)
+tokenizer_case("tokenizer.json cut in half", REFUSED, cut, names=JSON)
+emptied = put(JSON, "")
+tokenizer_case("an empty tokenizer.json beside a whole vocab.txt", EITHER, emptied, names=JSON)
+mark = rules_in_bytes(lambda content: BOM_UTF8 + content)
+tokenizer_case("tokenizer_config.json with a byte order mark", EITHER, mark, names=RULES_FILE)
+listed = put(RULES_FILE, "[]")
+tokenizer_case("tokenizer_config.json holds a list", EITHER, listed, names=RULES_FILE)
 left_over = "padding and truncation to 8 tokens are left over in tokenizer.json"
 tokenizer_case(left_over, READ, in_json(JSON, **LEFT_OVER))
 short = in_json(RULES_FILE, model_max_length=4)
 tokenizer_case("tokenizer_config.json says model_max_length 4", EITHER, short)
-tokenizer_case(
-    "tokenizer_class is that of a slow tokenizer of old", READ, in_json(RULES_FILE, **SLOW)
-)
+of_old = in_json(RULES_FILE, **SLOW)
+tokenizer_case("tokenizer_class is that of a slow tokenizer of old", READ, of_old)
 no_file = remove("vocab.txt", JSON, RULES_FILE)
-tokenizer_case("no file of a tokenizer", REFUSED, no_file, "tokenizer")
+tokenizer_case("no file of a tokenizer", REFUSED, no_file, names="tokenizer")
 
 
-def contradiction_case(oddity: str, change: Change, names: str = "") -> None:
+@CASES.rows("load")
+def contradiction_case(place: Path, change: Change) -> None:
     """A folder whose files contradict each other, or differ from BERT's.
 
     It is refused, or read as transformers reads it, or as its tokenizer.json says.
     """
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        (folder / "vocab.txt").write_text(LINES)
-        change(folder)
-        predictor = load(folder)
-        # The classes of transformers build BERT's rules anew; the file says what the library makes
-        # of it.
-        library = tokenizers.Tokenizer.from_file(str(folder / JSON))
-        if ids_of(predictor, TEXTS) != [library.encode(text).ids for text in TEXTS]:
-            same_ids(predictor, folder)
-
-    CASES.add("load", EITHER, names, oddity=oddity)(act)
+    folder = bert(place)
+    (folder / "vocab.txt").write_text(LINES)
+    change(folder)
+    predictor = load(folder)
+    # The classes of transformers build BERT's rules anew; the file says what the library makes of
+    # it.
+    library = tokenizers.Tokenizer.from_file(str(folder / JSON))
+    if ids_of(predictor, TEXTS) != [library.encode(text).ids for text in TEXTS]:
+        same_ids(predictor, folder)
 
 
 def edited(part: str, **values: Any) -> Change:
@@ -219,40 +194,23 @@ def swap_two_words(content: dict[str, Any]) -> None:
     entries["cat"], entries["dog"] = entries["dog"], entries["cat"]
 
 
-for _oddity, _change, _names in (
-    (
-        "vocab.txt and tokenizer.json number two words differently",
-        in_json(JSON, change=swap_two_words),
-        f"vocab.txt|{JSON}",
-    ),
-    (
-        "tokenizer.json keeps case, tokenizer_config.json does not",
-        edited("normalizer", lowercase=False),
-        "case|lower",
-    ),
-    (
-        "a tokenizer.json that adds no [CLS] and no [SEP]",
-        in_json(JSON, post_processor=None),
-        f"{JSON}|[CLS]",
-    ),
-    (
-        "pieces inside words begin with @@",
-        edited("model", continuing_subword_prefix="@@"),
-        f"{JSON}|@@|##",
-    ),
-    ("a tokenizer.json that cleans nothing", in_json(JSON, normalizer=None), JSON),
-    (
-        "a tokenizer.json that splits at blanks alone",
-        in_json(JSON, pre_tokenizer={"type": "WhitespaceSplit"}),
-        JSON,
-    ),
-    (
-        "a tokenizer without token types",
-        in_json(RULES_FILE, model_input_names=["input_ids", "attention_mask"]),
-        "",
-    ),
-):
-    contradiction_case(_oddity, _change, _names)
+swapped = in_json(JSON, change=swap_two_words)
+oddity = "vocab.txt and tokenizer.json number two words differently"
+contradiction_case(oddity, EITHER, swapped, names=f"vocab.txt|{JSON}")
+cased = edited("normalizer", lowercase=False)
+oddity = "tokenizer.json keeps case, tokenizer_config.json does not"
+contradiction_case(oddity, EITHER, cased, names="case|lower")
+no_ends = in_json(JSON, post_processor=None)
+oddity = "a tokenizer.json that adds no [CLS] and no [SEP]"
+contradiction_case(oddity, EITHER, no_ends, names=f"{JSON}|[CLS]")
+at_signs = edited("model", continuing_subword_prefix="@@")
+contradiction_case("pieces inside words begin with @@", EITHER, at_signs, names=f"{JSON}|@@|##")
+unclean = in_json(JSON, normalizer=None)
+contradiction_case("a tokenizer.json that cleans nothing", EITHER, unclean, names=JSON)
+blanks = in_json(JSON, pre_tokenizer={"type": "WhitespaceSplit"})
+contradiction_case("a tokenizer.json that splits at blanks alone", EITHER, blanks, names=JSON)
+untyped = in_json(RULES_FILE, model_input_names=["input_ids", "attention_mask"])
+contradiction_case("a tokenizer without token types", EITHER, untyped)
 
 
 @CASES.add("load", READ)
@@ -276,27 +234,25 @@ def other_special_tokens(place: Path) -> None:
     same_masks(predictor, folder, text=MASKED.replace("[MASK]", "<mask>"))
 
 
-def other_library(oddity: str, model: Any, name: str) -> None:
+@CASES.rows("load")
+def other_library(place: Path, model: Any) -> None:
     """A BERT whose tokenizer is of another model: read as transformers reads it, or refused."""
-
-    def act(place: Path) -> None:
-        library = tokenizers.Tokenizer(model)
-        library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        library.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-        roles = dict(zip(ROLES, SPECIAL, strict=True))
-        made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **roles)
-        folder = bert(place, tokenizer=made)
-        same_ids(load(folder), folder, ["the cat sat"])
-
-    CASES.add("load", EITHER, name, oddity=oddity)(act)
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    roles = dict(zip(ROLES, SPECIAL, strict=True))
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **roles)
+    folder = bert(place, tokenizer=made)
+    same_ids(load(folder), folder, ["the cat sat"])
 
 
 pieces = [(word, -1.0 - number) for number, word in enumerate(VOCABULARY)]
 unigram = tokenizers.models.Unigram(pieces, unk_id=1)
-other_library("a Unigram tokenizer, as SentencePiece makes them", unigram, "unigram")
+of_pieces = "a Unigram tokenizer, as SentencePiece makes them"
+other_library(of_pieces, EITHER, unigram, names="unigram")
 entries = {word: number for number, word in enumerate(VOCABULARY)}
 whole_words = tokenizers.models.WordLevel(entries, unk_token="[UNK]")
-other_library("a tokenizer of whole words", whole_words, "wordlevel")
+other_library("a tokenizer of whole words", EITHER, whole_words, names="wordlevel")
 
 
 @CASES.add("load", REFUSED, "vocab|embeddings")
@@ -305,61 +261,43 @@ def too_few_rows(place: Path) -> None:
     load(bert(place, rows=len(VOCABULARY) - 3))
 
 
-@CASES.add("load", READ)
-def padded_rows(place: Path) -> None:
-    """Embeddings padded to a multiple of 64"""
-    agrees(bert(place, rows=128))
-
-
-@CASES.add("load", EITHER, "embeddings")
-def many_more_rows(place: Path) -> None:
-    """A thousand embeddings more than the vocabulary has entries"""
-    agrees(bert(place, rows=len(VOCABULARY) + 1000))
-
-
 # RoBERTa's byte-level BPE
 
 ROBERTA_TEXTS = ["the cat sat", " The  cat\n sat ", "wörld 中 😀", "a dog's mat?"]
 
 
-def roberta_case(
-    oddity: str,
-    expected: str,
-    change: Change = nothing,
-    names: str = "",
-    is_own_twin: bool = False,
-    **made: Any,
+@CASES.rows("load")
+def bytes_case(
+    place: Path, change: Change = nothing, is_own_twin: bool = False, **made: Any
 ) -> None:
-    def act(place: Path) -> None:
-        folder = byte_level(place, **made)
-        twin = folder if is_own_twin else copy_of(folder)
-        change(folder)
-        predictor = load(folder)
-        same_ids(predictor, twin, ROBERTA_TEXTS)
-        same_states(predictor, twin, ROBERTA_TEXTS)
-        same_masks(predictor, twin, text="the <mask> sat")
-
-    CASES.add("load", expected, names, oddity=f"byte-level BPE: {oddity}")(act)
+    folder = byte_level(place, **made)
+    twin = folder if is_own_twin else copy_of(folder)
+    change(folder)
+    predictor = load(folder)
+    same_ids(predictor, twin, ROBERTA_TEXTS)
+    same_states(predictor, twin, ROBERTA_TEXTS)
+    same_masks(predictor, twin, text="the <mask> sat")
 
 
-roberta_case("nothing, the control", READ)
-roberta_case("a blank before the first word", READ, prefix=True)
+bytes_case("byte-level BPE: nothing, the control", READ)
+bytes_case("byte-level BPE: a blank before the first word", READ, prefix=True)
 alone = remove("vocab.json", "merges.txt", RULES_FILE)
-roberta_case("tokenizer.json and no other file of it", READ, alone)
-roberta_case("an id that no entry has", EITHER, names="ids", hole=True)
+bytes_case("byte-level BPE: tokenizer.json and no other file of it", READ, alone)
+bytes_case("byte-level BPE: an id that no entry has", EITHER, names="ids", hole=True)
 other_pad = in_json("config.json", pad_token_id=3)
-roberta_case("another padding id, from which positions are counted", EITHER, other_pad, "pad", True)
-roberta_case("a mask that does not take the blank before it along", READ, lstrip=False)
+oddity = "byte-level BPE: another padding id, from which positions are counted"
+bytes_case(oddity, EITHER, other_pad, is_own_twin=True, names="pad")
+oddity = "byte-level BPE: a mask that does not take the blank before it along"
+bytes_case(oddity, READ, lstrip=False)
 
 
 # Configurations
 
 
+@CASES.rows("load")
 def config_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     changes: Mapping[str, Any] | None = None,
-    names: str = "",
     *,
     dropped: Sequence[str] = (),
     is_own_twin: bool = False,
@@ -368,34 +306,25 @@ def config_case(
     """A clean folder whose config.json is changed; compared with itself by transformers, or with
     the clean one.
     """
-
-    def act(place: Path) -> None:
-        folder = bert(place, **made)
-        twin = folder if is_own_twin else copy_of(folder)
-        configure(folder, **(changes or {}))
-        drop(folder, *dropped)
-        agrees(folder, twin)
-
-    CASES.add("load", expected, names, oddity=oddity)(act)
+    folder = bert(place, **made)
+    twin = folder if is_own_twin else copy_of(folder)
+    configure(folder, **(changes or {}))
+    drop(folder, *dropped)
+    agrees(folder, twin)
 
 
 LEFT_OUT = ["hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"]
 LEFT_OUT += ["initializer_range", "pad_token_id", "use_cache", "type_vocab_size", "hidden_act"]
 config_case("no model_type", EITHER, names="model_type", dropped=["model_type"])
 config_case("no architectures", READ, dropped=["architectures"])
-config_case(
-    "the sizes alone: dropouts, epsilon and initialisation are left out", READ, dropped=LEFT_OUT
-)
+oddity = "the sizes alone: dropouts, epsilon and initialisation are left out"
+config_case(oddity, READ, dropped=LEFT_OUT)
 sizes = ["hidden_size", "num_hidden_layers", "vocab_size"]
 config_case("no sizes at all", REFUSED, names="config.json", dropped=sizes)
 config_case("one token type", READ, type_vocab_size=1)
-config_case(
-    "the configuration has one layer, the weights have two",
-    REFUSED,
-    {"num_hidden_layers": 1},
-    "layer.1",
-    num_hidden_layers=2,
-)
+one_layer = {"num_hidden_layers": 1}
+oddity = "the configuration has one layer, the weights have two"
+config_case(oddity, REFUSED, one_layer, names="layer.1", num_hidden_layers=2)
 half = {"dtype": "float16", "torch_dtype": "float16"}
 for _oddity, _changes in {
     "architectures is null": {"architectures": None},
@@ -410,63 +339,45 @@ for _oddity, _changes in {
     config_case(_oddity, READ, _changes)
 for _activation in ("gelu_new", "relu"):
     oddity = f"the activation {_activation}"
-    config_case(oddity, EITHER, {"hidden_act": _activation}, _activation, is_own_twin=True)
+    config_case(oddity, EITHER, {"hidden_act": _activation}, names=_activation, is_own_twin=True)
 config_case("a layer norm's epsilon of 0.1", READ, {"layer_norm_eps": 0.1}, is_own_twin=True)
-REFUSED_CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "an activation that nobody knows": ({"hidden_act": "gulu"}, "gulu"),
-    "position_embedding_type is relative_key": (
+for _oddity, _changes, _names in (
+    ("an activation that nobody knows", {"hidden_act": "gulu"}, "gulu"),
+    (
+        "position_embedding_type is relative_key",
         {"position_embedding_type": "relative_key"},
         "relative_key",
     ),
-    "add_cross_attention and is_decoder are true": (
-        {"add_cross_attention": True, "is_decoder": True},
-        "cross",
-    ),
-    "the configuration has two layers, the weights have one": (
-        {"num_hidden_layers": 2},
-        "layer.1",
-    ),
-    "three heads for 16 dimensions": ({"num_attention_heads": 3}, "head"),
-    "a hidden size of 32, and weights of 16": ({"hidden_size": 32}, "shape|16"),
-    "vocab_size is one more than the weights have rows": (
-        {"vocab_size": len(VOCABULARY) + 1},
-        "vocab|word_embeddings",
-    ),
-    "a negative number of layers": ({"num_hidden_layers": -1}, "config.json"),
-    "hidden_size is null": ({"hidden_size": None}, "hidden_size|config.json"),
-    "a class that nobody knows": ({"architectures": ["BertForEverything"]}, "BertForEverything"),
-    "model_type is roformer": ({"model_type": "roformer"}, "roformer"),
-    "model_type roberta, architecture BertForMaskedLM": (
-        {"model_type": "roberta"},
-        "roberta|BertForMaskedLM",
-    ),
-}
-for _oddity, (_changes, _names) in REFUSED_CONFIGURATIONS.items():
-    config_case(_oddity, REFUSED, _changes, _names)
+    ("the configuration has two layers, the weights have one", {"num_hidden_layers": 2}, "layer.1"),
+    ("three heads for 16 dimensions", {"num_attention_heads": 3}, "head"),
+    ("a hidden size of 32, and weights of 16", {"hidden_size": 32}, "shape|16"),
+    ("a negative number of layers", {"num_hidden_layers": -1}, "config.json"),
+    ("hidden_size is null", {"hidden_size": None}, "hidden_size|config.json"),
+    ("a class that nobody knows", {"architectures": ["BertForEverything"]}, "BertForEverything"),
+    ("model_type is roformer", {"model_type": "roformer"}, "roformer"),
+):
+    config_case(_oddity, REFUSED, _changes, names=_names)
+decoding = {"add_cross_attention": True, "is_decoder": True}
+config_case("add_cross_attention and is_decoder are true", REFUSED, decoding, names="cross")
+one_more = {"vocab_size": len(VOCABULARY) + 1}
+oddity = "vocab_size is one more than the weights have rows"
+config_case(oddity, REFUSED, one_more, names="vocab|word_embeddings")
+oddity = "model_type roberta, architecture BertForMaskedLM"
+of_roberta = {"model_type": "roberta"}
+config_case(oddity, REFUSED, of_roberta, names="roberta|BertForMaskedLM")
 for _oddity, _changes, _names in (
     ("architectures is a text, not a list", {"architectures": "BertForMaskedLM"}, "architecture"),
-    (
-        "numbers are written as text",
-        {"hidden_size": "16", "num_hidden_layers": "1"},
-        "config.json",
-    ),
+    ("numbers are written as text", {"hidden_size": "16", "num_hidden_layers": "1"}, "config.json"),
     ("1.0 layers", {"num_hidden_layers": 1.0}, "config.json"),
     ("auto_map names code of the folder", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map"),
 ):
-    config_case(_oddity, EITHER, _changes, _names)
+    config_case(_oddity, EITHER, _changes, names=_names)
 
 
-def config_file_case(oddity: str, expected: str, change: Callable[[bytes], bytes]) -> None:
+@CASES.rows("load", "config.json")
+def config_file_case(place: Path, change: Callable[[bytes], bytes]) -> None:
     """A config.json that is another file, or written otherwise."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        path = folder / "config.json"
-        path.write_bytes(change(path.read_bytes()))
-        agrees(folder, twin)
-
-    CASES.add("load", expected, "config.json", oddity=oddity)(act)
+    agrees_after(place, rules_in_bytes(change, "config.json"))
 
 
 def rewritten(content: bytes) -> bytes:
@@ -479,9 +390,7 @@ config_file_case("config.json holds a list", REFUSED, lambda _: b"[]")
 config_file_case("config.json is cut", REFUSED, lambda content: content[:40])
 config_file_case("config.json in UTF-16", REFUSED, lambda text: text.decode().encode("utf-16"))
 config_file_case("config.json with tabs, and in another order", READ, rewritten)
-config_file_case(
-    "config.json with a byte order mark", EITHER, lambda content: b"\xef\xbb\xbf" + content
-)
+config_file_case("config.json with a byte order mark", EITHER, lambda text: BOM_UTF8 + text)
 
 
 @CASES.add("load", EITHER, "is_decoder|LMHead|causal")
@@ -505,26 +414,21 @@ def few_positions(place: Path) -> None:
 # Labels
 
 
+@CASES.rows("load", "label")
 def label_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     changes: Mapping[str, Any] | None = None,
-    names: str = "label",
     *,
     dropped: Sequence[str] = (),
     labels: Sequence[str] = LABELS,
     made: Sequence[str] = LABELS,
 ) -> None:
     """A classifier whose config.json is changed; `labels`: the names that are right."""
-
-    def act(place: Path) -> None:
-        folder = classifier(place, made)
-        twin = copy_of(folder)
-        configure(folder, **(changes or {}))
-        drop(folder, *dropped)
-        same_classes(load(folder), twin, labels)
-
-    CASES.add("load", expected, names, oddity=oddity)(act)
+    folder = classifier(place, made)
+    twin = copy_of(folder)
+    configure(folder, **(changes or {}))
+    drop(folder, *dropped)
+    same_classes(load(folder), twin, labels)
 
 
 def named(*names: Any) -> dict[str, Any]:
@@ -537,31 +441,27 @@ gap = {"id2label": {"0": "anger", "1": "fear", "3": "joy"}}
 label_case("id2label has 0, 1 and 3", REFUSED, gap)
 label_case("two names for three outputs", REFUSED, named("anger", "fear"))
 label_case("four names for three outputs", REFUSED, named(*"abcd"))
-label_case("two classes of one name", REFUSED, named("anger", "anger", "joy"), "anger")
+label_case("two classes of one name", REFUSED, named("anger", "anger", "joy"), names="anger")
 turned = {"id2label": {name: number for number, name in enumerate(LABELS)}}
 label_case("id2label from names to numbers", REFUSED, turned)
 other_way = {"label2id": {"anger": 2, "fear": 1, "joy": 0}}
-label_case("label2id contradicts id2label", EITHER, other_way, "label2id")
+label_case("label2id contradicts id2label", EITHER, other_way, names="label2id")
 label_case("label2id without id2label", EITHER, names="label2id", dropped=["id2label"])
 label_case("id2label is a list", EITHER, {"id2label": LABELS})
 for _name in (None, ""):
     changes = named("anger", _name, "joy")
     label_case(f"a name is {_name!r}", EITHER, changes, labels=["anger", str(_name), "joy"])
-label_case("no architectures, and a classifier", EITHER, {"architectures": None}, "architecture")
+none = {"architectures": None}
+label_case("no architectures, and a classifier", EITHER, none, names="architecture")
 ranking = {"problem_type": "ranking"}
-label_case("a problem_type that nobody knows", EITHER, ranking, "problem_type")
-label_case("num_labels is 7 beside three names", EITHER, {"num_labels": 7}, "label")
+label_case("a problem_type that nobody knows", EITHER, ranking, names="problem_type")
+label_case("num_labels is 7 beside three names", EITHER, {"num_labels": 7}, names="label")
 unnamed = [f"LABEL_{number}" for number in range(3)]
 label_case("neither id2label nor label2id", READ, dropped=["id2label", "label2id"], labels=unnamed)
 TWELVE = [f"class {number}" for number in range(12)]
 in_text_order = {"id2label": {key: TWELVE[int(key)] for key in sorted(map(str, range(12)))}}
-label_case(
-    "id2label in the order of text: 0, 1, 10, 11, 2",
-    READ,
-    in_text_order,
-    made=TWELVE,
-    labels=TWELVE,
-)
+oddity = "id2label in the order of text: 0, 1, 10, 11, 2"
+label_case(oddity, READ, in_text_order, made=TWELVE, labels=TWELVE)
 odd = ["a\nb", "😀", "  "]
 label_case("names with line breaks, emoji and blanks", READ, made=odd, labels=odd)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +21,8 @@ from tests.fuzz.answering import (
     with_odd,
 )
 from tests.fuzz.lab import EITHER, READ, REFUSED, Cases, check, close, equal
-from tests.fuzz.labels import parquet
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet, table
 from tests.fuzz.tasks import PAIRS, mrpc_twin
 
 CASES = Cases("files to predict")
@@ -32,54 +30,36 @@ LINES = "".join(f"{text}\n" for text in TEXTS)
 ROWS = [{"text": text} for text in TEXTS]
 MARKED: list[Text | None] = with_odd(None)
 SECOND = "a dog sat"
+HEADER = "id,text,label"
 TWO: list[Text] = [(str(text), SECOND) for text in TEXTS]
 
 
+@CASES.rows("predict", "input.")
 def file_case(
-    oddity: str,
-    expected: str,
-    content: str | bytes,
-    suffix: str,
-    texts: Sequence[Text | None] | None = TEXTS,
-    names: str = "input.",
+    place: Path, content: str | bytes, suffix: str, texts: Sequence[Text | None] | None = TEXTS
 ) -> None:
     """`texts` None: it is to be refused whatever comes out."""
-
-    def act(place: Path) -> None:
-        path, output = place / f"input{suffix}", place / "out.jsonl"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        try:
-            run_predict(path, output)
-        except (ValueError, OSError):
-            check(not output.exists(), "an output is there, half-written")
-            raise
-        if texts is not None:
-            compare(rows_written(output), texts, "row")
-
-    CASES.add("predict", expected, names, oddity=oddity)(act)
+    path, output = place / f"input{suffix}", place / "out.jsonl"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    try:
+        run_predict(path, output)
+    except (ValueError, OSError):
+        check(not output.exists(), "an output is there, half-written")
+        raise
+    if texts is not None:
+        compare(rows_written(output), texts, "row")
 
 
-def table(
-    texts: Sequence[Any] = TEXTS,
-    separator: str = ",",
-    header: Sequence[str] = ("id", "text", "label"),
-) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
-    if header:
-        writer.writerow(header)
-    writer.writerows([(f"00{number}", text, number % 2) for number, text in enumerate(texts)])
-    return buffer.getvalue()
-
-
-def jsonl(rows: Sequence[Any]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def rows_of(texts: Sequence[Any] = TEXTS, separator: str = ",", header: str = HEADER) -> str:
+    """A table of texts between their numbers and labels."""
+    cells = [(f"00{number}", text, number % 2) for number, text in enumerate(texts)]
+    return table(cells, separator, header=header)
 
 
 for _suffix, _content in {
-    ".csv": table(),
-    ".tsv": table(separator="\t"),
-    ".jsonl": jsonl(ROWS),
+    ".csv": rows_of(),
+    ".tsv": rows_of(separator="\t"),
+    ".jsonl": json_lines(ROWS),
 }.items():
     in_every_layout(file_case, _suffix, _content, _suffix)
 
@@ -94,7 +74,7 @@ def line_case(
     texts: Sequence[Text | None] | None = TEXTS,
     names: str = "input.txt",
 ) -> None:
-    file_case(f"lines: {oddity}", expected, content, ".txt", texts, names)
+    file_case(f"lines: {oddity}", expected, content, ".txt", texts, names=names)
 
 
 for _oddity, _new in {
@@ -123,13 +103,12 @@ line_case("half a surrogate pair, written as bytes", EITHER, surrogate, without_
 line_case("an emoji", READ, LINES + "😀\n", [*TEXTS, None])
 line_case("4,000 characters in one", READ, LINES + "the cat " * 500 + "\n", [*TEXTS, None])
 line_case("a tab in each: pairs", READ, LINES.replace("\n", f"\t{SECOND}\n"), TWO)
-line_case("a tab in one of five", EITHER, LINES.replace("slow", "slow\t"), None, "pair|column")
 line_case(
-    "quotation marks that are never closed",
-    READ,
-    LINES.replace("the", '"the'),
-    [f'"{text}' for text in TEXTS],
+    "a tab in one of five", EITHER, LINES.replace("slow", "slow\t"), None, names="pair|column"
 )
+quoted = [f'"{text}' for text in TEXTS]
+never_closed = LINES.replace("the", '"the')
+line_case("quotation marks that are never closed", READ, never_closed, quoted)
 for _first in ("{the} cat", "19"):
     line_case(f"the first is {_first}", READ, f"{_first}\n{LINES}", [_first, *TEXTS])
 
@@ -153,47 +132,42 @@ def csv_case(
     texts: Sequence[Text | None] | None = TEXTS,
     names: str = "input.csv",
 ) -> None:
-    file_case(f"csv: {oddity}", expected, content, ".csv", texts, names)
+    file_case(f"csv: {oddity}", expected, content, ".csv", texts, names=names)
 
 
 odd_texts = [f'"{text}", so\nit' for text in TEXTS]
 read_so = [text.replace("\n", " ") for text in odd_texts]
-csv_case("commas, quotes and line breaks inside quoted texts", READ, table(odd_texts), read_so)
-csv_case("semicolons between the columns", EITHER, table(separator=";"), names="input.csv|column")
+csv_case("commas, quotes and line breaks inside quoted texts", READ, rows_of(odd_texts), read_so)
+csv_case("semicolons between the columns", EITHER, rows_of(separator=";"), names="input.csv|column")
 csv_case("one column", READ, "text\n" + LINES)
-sentences = table(header=("id", "sentence", "label"))
+sentences = rows_of(header="id,sentence,label")
 csv_case("a column called sentence", EITHER, sentences, names="sentence")
-csv_case("columns that nobody knows", REFUSED, table(header=tuple("abc")), None, "column")
-csv_case("no header", REFUSED, table(header=()), None, "column|header")
-two_texts = table(header=("text", "text", "label"))
-csv_case("two columns text", REFUSED, two_texts, None, "text")
+csv_case("columns that nobody knows", REFUSED, rows_of(header="a,b,c"), None, names="column")
+csv_case("no header", REFUSED, rows_of(header=""), None, names="column|header")
+two_texts = rows_of(header="text,text,label")
+csv_case("two columns text", REFUSED, two_texts, None, names="text")
 for _oddity, _cells in {
     "texts that are numbers, with zeros before them": ["007", "1.50", "1e5"],
     "texts that are dates": ["2020-01-02", "01/02/20"],
     "texts that are the words NA, null, None and nan": ["NA", "null", "None", "nan"],
 }.items():
     csv_case(_oddity, READ, "\n".join(["text", *_cells]) + "\n", _cells)
-csv_case("an empty cell", READ, table(with_odd("")), MARKED)
-csv_case("a comma at the end of every line", EITHER, table().replace("\n", ",\n"))
-ragged = table().replace("slow", "slow,x")
-csv_case("one row with a field too many", EITHER, ragged, without_second, "input.csv:3")
-open_quote = table().replace("the slow", '"the slow')
+csv_case("an empty cell", READ, rows_of(with_odd("")), MARKED)
+csv_case("a comma at the end of every line", EITHER, rows_of().replace("\n", ",\n"))
+ragged = rows_of().replace("slow", "slow,x")
+csv_case("one row with a field too many", EITHER, ragged, without_second, names="input.csv:3")
+open_quote = rows_of().replace("the slow", '"the slow')
 csv_case("a quotation mark that is never closed", REFUSED, open_quote, None)
-long_field = table([*TEXTS, "the cat " * 25_000])
+long_field = rows_of([*TEXTS, "the cat " * 25_000])
 csv_case("a field of 200,000 characters", READ, long_field, [*TEXTS, None])
-csv_case("a NUL inside a field", EITHER, table().replace("slow", "sl\0ow"))
+csv_case("a NUL inside a field", EITHER, rows_of().replace("slow", "sl\0ow"))
 csv_case("a header and no row", REFUSED, "id,text\n", None)
-file_case("a suffix in capitals, .CSV", READ, table(), ".CSV")
-file_case(
-    "quotation marks in a .tsv, which does not quote",
-    READ,
-    "id\ttext\n" + "".join(f'1\t"{text}\n' for text in TEXTS),
-    ".tsv",
-    [f'"{text}' for text in TEXTS],
-)
+file_case("a suffix in capitals, .CSV", READ, rows_of(), ".CSV")
+in_tabs = "id\ttext\n" + "".join(f"1\t{text}\n" for text in quoted)
+file_case("quotation marks in a .tsv, which does not quote", READ, in_tabs, ".tsv", quoted)
 of_pairs = "sentence1,sentence2\n" + "".join(f"{one},{two}\n" for one, two in TWO)
-csv_case("the columns sentence1 and sentence2", EITHER, of_pairs, TWO, "column")
-predicted = table(header=("prediction", "text", "label"))
+csv_case("the columns sentence1 and sentence2", EITHER, of_pairs, TWO, names="column")
+predicted = rows_of(header="prediction,text,label")
 csv_case("a column prediction already", EITHER, predicted, names="prediction")
 
 # JSON
@@ -206,7 +180,7 @@ def json_case(
     texts: Sequence[Text | None] | None = TEXTS,
     names: str = "input.jsonl",
 ) -> None:
-    file_case(f"JSON lines: {oddity}", expected, jsonl(rows), ".jsonl", texts, names)
+    file_case(f"JSON lines: {oddity}", expected, json_lines(rows), ".jsonl", texts, names=names)
 
 
 broken = [{"text": str(text).replace(" film", "\t\nfilm")} for text in TEXTS]
@@ -214,28 +188,34 @@ json_case("tabs, line breaks and \\u escapes inside texts", READ, broken)
 more = [{"id": 1, "meta": {"x": [1]}, **row} for row in ROWS]
 json_case("nested objects and numbers beside the text", EITHER, more, names="meta|id")
 second_text = [{**row, "text_pair": SECOND} for row in ROWS]
-json_case("a second text under another key", EITHER, second_text, TWO, "text_pair")
+json_case("a second text under another key", EITHER, second_text, TWO, names="text_pair")
 other_key = [{"sentence": text} for text in TEXTS]
 json_case("the text under the key sentence", EITHER, other_key, names="sentence")
 third = "text 3|input.jsonl:3"
 for _oddity, _odd in {"null": None, "a number": 7}.items():
     odd_rows = [{"text": text} for text in with_odd(_odd)]
-    json_case(f"a text that is {_oddity}", EITHER, odd_rows, MARKED, third)
+    json_case(f"a text that is {_oddity}", EITHER, odd_rows, MARKED, names=third)
 no_text = [*ROWS[:2], {"other": 1}, *ROWS[2:]]
-json_case("a line without the key text", EITHER, no_text, MARKED, third)
-json_case("lines that are lists", REFUSED, [[text] for text in TEXTS], None, "input.jsonl:1")
+json_case("a line without the key text", EITHER, no_text, MARKED, names=third)
+json_case("lines that are lists", REFUSED, [[text] for text in TEXTS], None, names="input.jsonl:1")
 json_case("lines that are texts", EITHER, TEXTS, names="input.jsonl:1")
-json_case("pairs and single texts", EITHER, [*ROWS[:2], {"text": "a", "pair": "b"}], None, "pair")
+json_case(
+    "pairs and single texts", EITHER, [*ROWS[:2], {"text": "a", "pair": "b"}], None, names="pair"
+)
 half_pair = [{"text": text} for text in with_odd("the cat\ud800 sat")]
-json_case("half a surrogate pair, as an escape", EITHER, half_pair, with_odd("the cat sat"), third)
-between = jsonl(ROWS).replace("\n", "\n\n")
+json_case(
+    "half a surrogate pair, as an escape", EITHER, half_pair, with_odd("the cat sat"), names=third
+)
+between = json_lines(ROWS).replace("\n", "\n\n")
 file_case("a blank line among JSON lines", EITHER, between, ".jsonl", names="input.jsonl:2")
-no_json = jsonl(ROWS) + '{"text": "the\n'
-file_case("a line that is no JSON", EITHER, no_json, ".jsonl", [*TEXTS, None], "input.jsonl:6")
+no_json = json_lines(ROWS) + '{"text": "the\n'
+file_case(
+    "a line that is no JSON", EITHER, no_json, ".jsonl", [*TEXTS, None], names="input.jsonl:6"
+)
 file_case("one JSON array called .jsonl", EITHER, json.dumps(ROWS), ".jsonl")
 file_case("one JSON array called .json", EITHER, json.dumps(ROWS, indent=1), ".json")
-file_case("JSON lines called .txt", EITHER, jsonl(ROWS), ".txt", names="")
-twice = jsonl(ROWS).replace('{"text"', '{"text": "x", "text"')
+file_case("JSON lines called .txt", EITHER, json_lines(ROWS), ".txt", names="")
+twice = json_lines(ROWS).replace('{"text"', '{"text": "x", "text"')
 file_case("a key twice in a line", EITHER, twice, ".jsonl")
 
 # Parquet and other files
@@ -245,9 +225,9 @@ file_case("a .parquet with a column text", READ, parquet(frame), ".parquet")
 null = parquet(pandas.DataFrame({"text": with_odd(None)}))
 file_case("a .parquet with a text that is null", READ, null, ".parquet", MARKED)
 numbers = parquet(pandas.DataFrame({"text": [1, 2]}))
-file_case("a .parquet of numbers", EITHER, numbers, ".parquet", None, "text|input.parquet")
+file_case("a .parquet of numbers", EITHER, numbers, ".parquet", None, names="text|input.parquet")
 unknown = parquet(frame.rename(columns={"text": "body"}))
-file_case("a .parquet whose columns nobody knows", REFUSED, unknown, ".parquet", None, "body")
+file_case("a .parquet whose columns nobody knows", REFUSED, unknown, ".parquet", None, names="body")
 file_case("a .parquet cut in half", REFUSED, parquet(frame)[:300], ".parquet", None)
 picture = b"\x89PNG\r\n\x1a\n\0\0\xff"
 file_case("a picture by its own name", REFUSED, picture, ".png", None)
@@ -263,11 +243,11 @@ def input_is_a_folder(place: Path) -> None:
 def output_is_the_input(place: Path) -> None:
     """The output is the input's own file"""
     path = place / "a.jsonl"
-    path.write_text(jsonl(ROWS))
+    path.write_text(json_lines(ROWS))
     try:
         run_predict(path, path)
     except ValueError:
-        equal(path.read_text(), jsonl(ROWS), "the input")
+        equal(path.read_text(), json_lines(ROWS), "the input")
         raise
     compare(rows_written(path), TEXTS, "row")
 

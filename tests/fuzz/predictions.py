@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,115 +47,81 @@ TWO: list[Text] = [(str(text), "a dog sat") for text in TEXTS]
 SECOND = "a dog sat"
 
 
-def object_case(
-    oddity: str,
-    expected: str,
-    make: Callable[[], Any],
-    texts: Sequence[Text | None] | None = TEXTS,
-    names: str = "",
-) -> None:
-    """`texts` None: it is to be refused whatever comes out."""
-
-    def act(_: Path) -> None:
-        answers = predictor().classify(make())
-        if texts is not None:
-            compare(rows_of(answers), texts, "text")
-
-    CASES.add("predict", expected, names, oddity=oddity)(act)
+@CASES.rows("predict")
+def object_case(_: Path, given: Any, texts: Sequence[Text | None] | None = TEXTS) -> None:
+    """`given`: an object, or a function that makes it; `texts` None: it is to be refused whatever
+    comes out.
+    """
+    answers = predictor().classify(given() if callable(given) else given)
+    if texts is not None:
+        compare(rows_of(answers), texts, "text")
 
 
 # Objects that hold texts
 
-ALL_READ: dict[str, Callable[[], Any]] = {
-    "nothing: the control of the objects": lambda: TEXTS,
-    "a generator": lambda: (text for text in TEXTS),
-    "a Series whose index is not 0, 1, 2": lambda: pandas.Series(TEXTS, index=[9, 3, 3, 1, 0]),
-    "a Series of categories": lambda: pandas.Series(TEXTS, dtype="category"),
-    "an array of numpy": lambda: np.array(TEXTS),
-    "an array of objects": lambda: np.array(TEXTS, dtype=object),
-    "a column of a Dataset": lambda: datasets.Dataset.from_pandas(FRAME)["text"],
-    "texts of numpy's own kind": lambda: [np.str_(text) for text in TEXTS],
-}
-for _oddity, _make in ALL_READ.items():
-    object_case(_oddity, READ, _make)
-object_case("one text, not a list", READ, lambda: TEXTS[0], TEXTS[:1])
-object_case("a list of pairs", READ, lambda: TWO, TWO)
+object_case("nothing: the control of the objects", READ, TEXTS)
+object_case("one text, not a list", READ, TEXTS[0], TEXTS[:1])
+object_case("a list of pairs", READ, TWO, TWO)
+object_case("a generator", READ, lambda: (text for text in TEXTS))
+shuffled = pandas.Series(TEXTS, index=[9, 3, 3, 1, 0])
+object_case("a Series whose index is not 0, 1, 2", READ, shuffled)
+object_case("a Series of categories", READ, pandas.Series(TEXTS, dtype="category"))
+object_case("an array of numpy", READ, np.array(TEXTS))
+object_case("an array of objects", READ, np.array(TEXTS, dtype=object))
+object_case("a column of a Dataset", READ, lambda: datasets.Dataset.from_pandas(FRAME)["text"])
+object_case("texts of numpy's own kind", READ, [np.str_(text) for text in TEXTS])
 
-SOME_READ: dict[str, tuple[Callable[[], Any], Sequence[Text | None] | None, str]] = {
-    "a tuple of three texts": (lambda: tuple(TEXTS[:3]), TEXTS[:3], "pair|two"),
-    "pairs that are lists, not tuples": (lambda: [[*pair] for pair in TWO], TWO, "expected|text"),
-    "a dict with the key text": (lambda: {"text": TEXTS[0]}, TEXTS[:1], "dict|key"),
-    "a dict with the keys text and pair": (
-        lambda: {"text": TEXTS[0], "pair": SECOND},
-        TWO[:1],
-        "dict|key",
-    ),
-    "a dict of lists": (lambda: {"text": TEXTS}, TEXTS, "dict|key"),
-    "a list of dicts": (lambda: [{"text": text} for text in TEXTS], TEXTS, "dict|expected"),
-    "a DataFrame with a column text": (lambda: FRAME, TEXTS, "DataFrame|column"),
-    "an array of two dimensions": (
-        lambda: np.array([[text, SECOND] for text in TEXTS]),
-        TWO,
-        "expected|text",
-    ),
-    "an array of pyarrow": (lambda: pyarrow.array(TEXTS), TEXTS, "expected|text"),
-    "a Dataset of the datasets library": (
-        lambda: datasets.Dataset.from_pandas(FRAME),
-        TEXTS,
-        "Dataset|column|expected",
-    ),
-    "the keys of a Counter": (lambda: Counter(TEXTS).keys(), TEXTS, "expected|text"),
-    "an empty list": (list, [], "empty"),
-    "bytes among the texts": (lambda: with_odd(b"the cat"), MARKED, "text 3"),
-    "None among the texts": (lambda: with_odd(None), MARKED, "text 3"),
-    "NaN among the texts, as pandas has it": (lambda: with_odd(float("nan")), MARKED, "text 3"),
-    "pandas.NA among the texts": (
-        lambda: pandas.Series(with_odd(pandas.NA), dtype="string"),
-        MARKED,
-        "text 3",
-    ),
-    "a number among the texts": (lambda: with_odd(7), MARKED, "text 3"),
-    "a pair among texts": (lambda: with_odd(("a cat", "a dog")), None, "pair"),
-    "a pair whose second text is None": (
-        lambda: [*TWO[:2], ("a cat", None)],
-        [*TWO[:2], None],
-        "text 3",
-    ),
-    "a pair whose second text is empty": (
-        lambda: [*TWO[:2], ("a cat", "")],
-        [*TWO[:2], None],
-        "text 3",
-    ),
-    "a tuple of three among pairs": (
-        lambda: [*TWO[:2], ("a", "b", "c")],
-        [*TWO[:2], None],
-        "pair|text 3",
-    ),
-    "half a surrogate pair inside a text": (
-        lambda: with_odd("the cat\ud800 sat"),
-        with_odd("the cat sat"),
-        "text 3",
-    ),
-}
-for _oddity, (_make, _texts, _names) in SOME_READ.items():
-    object_case(_oddity, EITHER, _make, _texts, _names)
+object_case("a tuple of three texts", EITHER, tuple(TEXTS[:3]), TEXTS[:3], names="pair|two")
+listed = [[*pair] for pair in TWO]
+object_case("pairs that are lists, not tuples", EITHER, listed, TWO, names="expected|text")
+one_text = {"text": TEXTS[0]}
+object_case("a dict with the key text", EITHER, one_text, TEXTS[:1], names="dict|key")
+one_pair = one_text | {"pair": SECOND}
+object_case("a dict with the keys text and pair", EITHER, one_pair, TWO[:1], names="dict|key")
+object_case("a dict of lists", EITHER, {"text": TEXTS}, names="dict|key")
+rows = [{"text": text} for text in TEXTS]
+object_case("a list of dicts", EITHER, rows, names="dict|expected")
+object_case("a DataFrame with a column text", EITHER, FRAME, names="DataFrame|column")
+square = np.array([[text, SECOND] for text in TEXTS])
+object_case("an array of two dimensions", EITHER, square, TWO, names="expected|text")
+object_case("an array of pyarrow", EITHER, lambda: pyarrow.array(TEXTS), names="expected|text")
+as_dataset = partial(datasets.Dataset.from_pandas, FRAME)
+oddity = "a Dataset of the datasets library"
+object_case(oddity, EITHER, as_dataset, names="Dataset|column|expected")
+object_case("the keys of a Counter", EITHER, Counter(TEXTS).keys(), names="expected|text")
+object_case("an empty list", EITHER, [], [], names="empty")
+for _oddity, _odd in {
+    "bytes among the texts": b"the cat",
+    "None among the texts": None,
+    "NaN among the texts, as pandas has it": float("nan"),
+    "a number among the texts": 7,
+}.items():
+    object_case(_oddity, EITHER, with_odd(_odd), MARKED, names="text 3")
+missing = pandas.Series(with_odd(pandas.NA), dtype="string")
+object_case("pandas.NA among the texts", EITHER, missing, MARKED, names="text 3")
+object_case("a pair among texts", EITHER, with_odd(("a cat", "a dog")), None, names="pair")
+for _oddity, _pair, _names in (
+    ("a pair whose second text is None", ("a cat", None), "text 3"),
+    ("a pair whose second text is empty", ("a cat", ""), "text 3"),
+    ("a tuple of three among pairs", ("a", "b", "c"), "pair|text 3"),
+):
+    object_case(_oddity, EITHER, [*TWO[:2], _pair], [*TWO[:2], None], names=_names)
+half, read_so = with_odd("the cat\ud800 sat"), with_odd("the cat sat")
+object_case("half a surrogate pair inside a text", EITHER, half, read_so, names="text 3")
 
-NEVER_READ: dict[str, tuple[Callable[[], Any], str]] = {
-    "a set, which has no order": (lambda: set(TEXTS), "set"),
-    "a dict whose keys nobody knows": (lambda: {"headline": TEXTS}, "headline|dict"),
-    "a DataFrame without a column text": (
-        lambda: FRAME.rename(columns={"text": "body"}),
-        "DataFrame|column",
-    ),
-    "bytes": (lambda: b"the red film", "bytes"),
-    "None in place of the texts": (lambda: None, "None"),
-    "numbers alone": (lambda: [1, 2], "text 1"),
-    "a number in place of the texts": (lambda: 7, "7|int"),
-    "a Path in place of the texts": (lambda: Path("a.txt"), "path"),
-    "lists in lists in a list": (lambda: [[[text] for text in TEXTS]], "expected|text"),
-}
-for _oddity, (_make, _names) in NEVER_READ.items():
-    object_case(_oddity, REFUSED, _make, None, _names)
+no_text = FRAME.rename(columns={"text": "body"})
+for _oddity, _given, _names in (
+    ("a set, which has no order", set(TEXTS), "set"),
+    ("a dict whose keys nobody knows", {"headline": TEXTS}, "headline|dict"),
+    ("a DataFrame without a column text", no_text, "DataFrame|column"),
+    ("bytes", b"the red film", "bytes"),
+    ("None in place of the texts", None, "None"),
+    ("numbers alone", [1, 2], "text 1"),
+    ("a number in place of the texts", 7, "7|int"),
+    ("a Path in place of the texts", Path("a.txt"), "path"),
+    ("lists in lists in a list", [[[text] for text in TEXTS]], "expected|text"),
+):
+    object_case(_oddity, REFUSED, _given, None, names=_names)
 
 # Characters of texts: what stands in the third place, and the text that is answered so
 
@@ -172,7 +138,7 @@ CHARACTERS: dict[str, tuple[str, str | None]] = {
     "line breaks and tabs inside a text": ("the cat\r\n\tsat", "the cat sat"),
 }
 for _oddity, (_text, _read) in CHARACTERS.items():
-    object_case(_oddity, READ, partial(with_odd, _text), with_odd(_read))
+    object_case(_oddity, READ, with_odd(_text), with_odd(_read))
 
 
 @CASES.add("predict", READ)
@@ -198,46 +164,37 @@ def pair_model_python(_: Path) -> None:
     load(mrpc_twin(tuple(PAIRS))).classify("the cat sat")
 
 
-@CASES.add("embed", EITHER, "text 2")
-def embed_unknown(_: Path) -> None:
-    """A text of unknown characters alone among texts to embed"""
-    embed_beside("😀")
-
-
-@CASES.add("embed", EITHER, "text 2")
-def embed_none(_: Path) -> None:
-    """None among texts to embed"""
-    embed_beside(None)
-
-
-def embed_beside(odd: Any) -> None:
+@CASES.rows("embed", "text 2")
+def embed_beside(_: Path, odd: Any) -> None:
     """WrongError unless the texts beside an odd one have their vectors."""
     vectors = predictor().embed(["the cat sat", odd, "a dog ran"])
     close(vectors[[0, 2]], [vector_of("the cat sat"), vector_of("a dog ran")], "vectors")
 
 
+embed_beside("A text of unknown characters alone among texts to embed", EITHER, "😀")
+embed_beside("None among texts to embed", EITHER, None)
+
+
 # Settings, and acts that a model has no head for
 
 
-def setting_case(oddity: str, names: str, act: Callable[[Any], Any], verb: str = "predict") -> None:
-    CASES.add(verb, REFUSED, names, oddity=oddity)(lambda _: act(predictor()))
+@CASES.rows("predict")
+def setting_case(_: Path, act: str, text: str, **settings: Any) -> None:
+    getattr(predictor(), act)(text, **settings)
+
+
+@CASES.rows("embed")
+def vector_case(_: Path, **settings: Any) -> None:
+    predictor().embed("the cat", **settings)
 
 
 for _stride in (0, "3", 1.5):
-    setting_case(
-        f"a stride of {_stride!r}",
-        "stride",
-        lambda made, stride=_stride: made.classify("the cat", stride=stride),  # type: ignore[misc]
-    )
+    oddity = f"a stride of {_stride!r}"
+    setting_case(oddity, REFUSED, "classify", "the cat", stride=_stride, names="stride")
 for _setting in ({"pooling": "max"}, {"layer": 2}, {"layer": "last"}):
-    setting_case(
-        f"vectors with {_setting}",
-        next(iter(_setting)),
-        lambda made, setting=_setting: made.embed("the cat", **setting),  # type: ignore[misc]
-        "embed",
-    )
-setting_case("a mask to fill by a classifier", "lm", lambda made: made.fill_mask("the [MASK]"))
-setting_case("words to tag by a classifier", "tag", lambda made: made.tag("the cat"))
+    vector_case(f"vectors with {_setting}", REFUSED, names=next(iter(_setting)), **_setting)
+setting_case("a mask to fill by a classifier", REFUSED, "fill_mask", "the [MASK]", names="lm")
+setting_case("words to tag by a classifier", REFUSED, "tag", "the cat", names="tag")
 
 
 @CASES.add("predict", READ)
@@ -286,18 +243,15 @@ def tag_odd_words(_: Path) -> None:
     equal(lost, [], "letters in no word")
 
 
-def word_case(oddity: str, word: Any, names: str) -> None:
+@CASES.rows("predict")
+def word_case(_: Path, word: Any) -> None:
     """A list of words to tag with an odd one: it is a word of its own, or refused."""
-
-    def act(_: Path) -> None:
-        answer = load(tagger()).tag([["the", word, "cat"]])[0]
-        equal([span.text for span in answer.words], ["the", str(word), "cat"], "words")
-
-    CASES.add("predict", EITHER, names, oddity=oddity)(act)
+    answer = load(tagger()).tag([["the", word, "cat"]])[0]
+    equal([span.text for span in answer.words], ["the", str(word), "cat"], "words")
 
 
-word_case("an empty word in a list of words to tag", "", "word 2|text 1")
-word_case("a number among the words to tag", 7, "words|text 1")
+word_case("an empty word in a list of words to tag", EITHER, "", names="word 2|text 1")
+word_case("a number among the words to tag", EITHER, 7, names="words|text 1")
 
 
 @CASES.add("predict", READ)
@@ -313,12 +267,12 @@ def answer_odd_passage(_: Path) -> None:
             equal(text, candidate.text, "the text of an answer")
 
 
-for _oddity, _question, _passage, _names in (
-    ("an empty passage", "who sat ?", " ", "passage"),
-    ("an empty question", "", "the cat sat", "question"),
-    ("None in place of a passage", "who sat ?", ["the cat sat", None], "passage|None"),
-):
-    asked = (_question, _passage)
-    CASES.add("predict", REFUSED, _names, oddity=_oddity)(
-        lambda _, asked=asked: load(reader()).answer(*asked)  # type: ignore[misc]
-    )
+@CASES.rows("predict")
+def question_case(_: Path, question: str, passage: Any) -> None:
+    load(reader()).answer(question, passage)
+
+
+question_case("an empty passage", REFUSED, "who sat ?", " ", names="passage")
+question_case("an empty question", REFUSED, "", "the cat sat", names="question")
+none = ["the cat sat", None]
+question_case("None in place of a passage", REFUSED, "who sat ?", none, names="passage|None")

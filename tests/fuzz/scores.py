@@ -28,14 +28,14 @@ from tests.fuzz.labels import (
     jsonl,
     labelled_words,
     predictions,
+    record_of,
 )
-from tests.fuzz.making import WORDS
+from tests.fuzz.making import WORDS, json_lines
 
 import clozelab
 
 CASES = Cases("scores")
 F1 = ["task.module.metrics=[f1,accuracy,macro_f1,weighted_f1]", "task.metric=validation/f1"]
-MACRO = ["task.module.metrics=[macro_f1,accuracy]", "task.metric=validation/macro_f1"]
 
 
 def renamed(rows: Sequence[Row], names: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -57,11 +57,6 @@ def run_rows(
         validation_file = "validation.jsonl"
     every_word = [*labelled_words("train.jsonl", validation_file), *words]
     return finetune(place, files, every_word, allows_overlap=allows_overlap)
-
-
-def record_of(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((run / "run.json").read_text())
-    return content
 
 
 def scores_of(run: Path) -> dict[str, float]:
@@ -88,30 +83,24 @@ def is_f1_of(run: Path, positive: str) -> None:
         check(abs(found[f"validation/{name}_f1"] - expected) < 1e-9, f"{name} F1")
 
 
-def f1_case(oddity: str, labels: tuple[Any, Any], positive: str, word: str | None = None) -> None:
+@CASES.rows("finetune")
+def f1_case(place: Path, labels: tuple[Any, Any], positive: str, word: str = "") -> None:
     """Two labels, of which one is positive: by itself, or by the word."""
-
-    def act(place: Path) -> None:
-        names = dict(zip(("neg", "pos"), labels, strict=True))
-        words = [*F1]
-        if word is not None:
-            words.append(f"task.data.positive_label={word}")
-        is_f1_of(
-            run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names), *words), positive
-        )
-
-    CASES.add("finetune", READ, oddity=oddity)(act)
+    names = dict(zip(("neg", "pos"), labels, strict=True))
+    words = [*F1, f"task.data.positive_label={word}"] if word else F1
+    run = run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names), *words)
+    is_f1_of(run, positive)
 
 
-f1_case("labels 0 and 1, as GLUE's", ("0", "1"), "1")
-f1_case("the numbers 0 and 1", (0, 1), "1")
-f1_case("JSON's false and true", (False, True), "true")
-f1_case("labels 0 and 1, and 0 is meant", ("0", "1"), "0", "0")
-f1_case("the positive class comes first in the alphabet", ("fraud", "ok"), "fraud", "fraud")
-f1_case("the positive class comes last", ("fraud", "ok"), "ok", "ok")
-f1_case("false is the positive class", (False, True), "false", "false")
-f1_case("a positive class of two words", ("very bad", "good"), "very bad", "'very bad'")
-f1_case("a positive class with an accent", ("refusé", "ok"), "refusé", "'refusé'")
+f1_case("labels 0 and 1, as GLUE's", READ, ("0", "1"), "1")
+f1_case("the numbers 0 and 1", READ, (0, 1), "1")
+f1_case("JSON's false and true", READ, (False, True), "true")
+f1_case("labels 0 and 1, and 0 is meant", READ, ("0", "1"), "0", "0")
+f1_case("the positive class comes first in the alphabet", READ, ("fraud", "ok"), "fraud", "fraud")
+f1_case("the positive class comes last", READ, ("fraud", "ok"), "ok", "ok")
+f1_case("false is the positive class", READ, (False, True), "false", "false")
+f1_case("a positive class of two words", READ, ("very bad", "good"), "very bad", "'very bad'")
+f1_case("a positive class with an accent", READ, ("refusé", "ok"), "refusé", "'refusé'")
 
 
 @CASES.add("finetune", READ)
@@ -122,17 +111,10 @@ def f1_of_three(place: Path) -> None:
     is_f1_of(run_rows(place, train, validation, *F1, "task.data.positive_label=slow"), "slow")
 
 
-@CASES.add("finetune", REFUSED, "fraud, ok")
-def f1_unnamed(place: Path) -> None:
-    """F1 of the labels fraud and ok, and nobody says of which."""
-    names = {"neg": "ok", "pos": "fraud"}
-    run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names), *F1)
-
-
-@CASES.add("finetune", REFUSED, "is not one of the labels neg, pos")
-def f1_misspelt(place: Path) -> None:
-    """A positive label that is none."""
-    run_rows(place, TRAIN, VALIDATION, *F1, "task.data.positive_label=positive")
+unnamed = "F1 of the labels fraud and ok, and nobody says of which"
+f1_case(unnamed, REFUSED, ("ok", "fraud"), "", names="fraud, ok")
+not_one = "is not one of the labels neg, pos"
+f1_case("A positive label that is none", REFUSED, ("neg", "pos"), "", "positive", names=not_one)
 
 
 @CASES.add("finetune", REFUSED, "number")
@@ -192,10 +174,10 @@ def classes_are_right(run: Path) -> None:
     answers = [row["prediction"] for row in rows]
     report = metrics.classification_report(labels, answers, output_dict=True, zero_division=0.0)
     means = {"(macro mean)": "macro avg", "(weighted mean)": "weighted avg"}
+    # a class that neither is a label nor an answer
+    nothing = {"precision": 0, "recall": 0, "f1-score": 0, "support": 0}
     for line in read_csv(run / "classes.csv"):
-        expected = report.get(means.get(line["label"], line["label"]))
-        if expected is None:  # a class that neither is a label nor an answer
-            expected = {"precision": 0, "recall": 0, "f1-score": 0, "support": 0}
+        expected = report.get(means.get(line["label"], line["label"]), nothing)
         found = [float(line[key]) for key in ("precision", "recall", "f1")]
         for value, key in zip(found, ("precision", "recall", "f1-score"), strict=True):
             check(abs(value - 100 * expected[key]) < 1e-3, f"{key} of {line['label']}")
@@ -217,13 +199,16 @@ ODD_NAMES = {
     "line break": ("two\nlines", "one"),
     "mean": ("(macro)", "macro mean"),
 }
+
+
+@CASES.rows("finetune")
+def classes_case(place: Path, pair: tuple[str, str]) -> None:
+    names = dict(zip(("neg", "pos"), pair, strict=True))
+    classes_are_right(run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names)))
+
+
 for _name, _pair in ODD_NAMES.items():
-
-    def _named(place: Path, pair: tuple[str, str] = _pair) -> None:
-        names = dict(zip(("neg", "pos"), pair, strict=True))
-        classes_are_right(run_rows(place, renamed(TRAIN, names), renamed(VALIDATION, names)))
-
-    CASES.add("finetune", READ, oddity=f"names of classes: {_name}")(_named)
+    classes_case(f"names of classes: {_name}", READ, _pair)
 
 
 @CASES.add("finetune", READ)
@@ -241,10 +226,7 @@ def pair_errors(place: Path) -> None:
     """Wrong answers to pairs, which have two texts."""
 
     def lines(rows: Sequence[Row]) -> str:
-        return "".join(
-            json.dumps({"a": text, "b": f"other {text}", "label": label}) + "\n"
-            for text, label in rows
-        )
+        return json_lines({"a": text, "b": f"other {text}", "label": y} for text, y in rows)
 
     words = [*labelled_words("t.jsonl", "v.jsonl"), "task.data.text_columns=[a,b]"]
     run = finetune(place, {"t.jsonl": lines(TRAIN), "v.jsonl": lines(VALIDATION)}, words)
@@ -256,64 +238,56 @@ def pair_errors(place: Path) -> None:
 # Rows in both files
 
 
-def overlap_case(oddity: str, num_shared: int, expected: str, *, is_allowed: bool = False) -> None:
-    def act(place: Path) -> None:
-        rows = []
-        for number in range(10):
-            rows += [(f"new {text} {number}", label) for text, label in VALIDATION]
-        shared = [(text, "pos") for text, _ in TRAIN][:num_shared]
-        validation = [*shared, *rows]
-        if num_shared == len(TRAIN):
-            validation = shared
-        run = run_rows(place, TRAIN, validation, allows_overlap=is_allowed)
-        equal(facts(run)["data"]["validation_in_training"], num_shared, "rows in both files")
-        is_warned = heard(f"{num_shared} of {len(validation)} rows")
-        equal(is_warned, num_shared > 0.01 * len(validation) and not is_allowed, "a warning")
-
-    names = "allow_validation_in_training=true"
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+@CASES.rows("finetune", "allow_validation_in_training=true")
+def overlap_case(place: Path, num_shared: int, is_allowed: bool = False) -> None:
+    rows = []
+    for number in range(10):
+        rows += [(f"new {text} {number}", label) for text, label in VALIDATION]
+    shared = [(text, "pos") for text, _ in TRAIN][:num_shared]
+    validation = shared if num_shared == len(TRAIN) else [*shared, *rows]
+    run = run_rows(place, TRAIN, validation, allows_overlap=is_allowed)
+    equal(facts(run)["data"]["validation_in_training"], num_shared, "rows in both files")
+    is_warned = heard(f"{num_shared} of {len(validation)} rows")
+    equal(is_warned, num_shared > 0.01 * len(validation) and not is_allowed, "a warning")
 
 
-overlap_case("no row is in both files: the control", 0, READ)
-overlap_case("one of 161 rows is in both files", 1, READ)
-overlap_case("eight of 168 rows are in both files", 8, READ)
-overlap_case("every validation row is in training, with other labels", 32, REFUSED)
-overlap_case("the same, and it is allowed", 32, READ, is_allowed=True)
+overlap_case("no row is in both files: the control", READ, 0)
+overlap_case("one of 161 rows is in both files", READ, 1)
+overlap_case("eight of 168 rows are in both files", READ, 8)
+overlap_case("every validation row is in training, with other labels", REFUSED, 32)
+overlap_case("the same, and it is allowed", READ, 32, is_allowed=True)
 
 
 # One file alone
 
 
-def held_out_case(oddity: str, train: Sequence[Any], *words: str) -> None:
+@CASES.rows("finetune")
+def held_out_case(place: Path, train: Sequence[Any], *words: str) -> None:
     """The validation rows are of the file, none of their texts is trained on, classes are there."""
-
-    def act(place: Path) -> None:
-        run = run_rows(place, train, None, *words)
-        data = facts(run)["data"]
-        labels = [str(label) for _, label in train]
-        found = Counter(str(row["label"]) for row in predictions(run))
-        equal(data["train_examples"] + sum(found.values()), len(train), "rows of both splits")
-        equal(data["validation_in_training"], 0, "texts on both sides")
-        check(heard("no validation file"), "the screen does not say so")
-        if "task.data.numeric_labels=true" not in words:
-            texts: dict[str, set[str]] = {}
-            for (text, _), label in zip(train, labels, strict=True):
-                texts.setdefault(label, set()).add(text)
-            expected = {label for label, of_label in texts.items() if len(of_label) > 1}
-            check(expected >= set(found), "a class of one text is held out")
-
-    CASES.add("finetune", READ, oddity=oddity)(act)
+    run = run_rows(place, train, None, *words)
+    data = facts(run)["data"]
+    found = Counter(str(row["label"]) for row in predictions(run))
+    equal(data["train_examples"] + sum(found.values()), len(train), "rows of both splits")
+    equal(data["validation_in_training"], 0, "texts on both sides")
+    check(heard("no validation file"), "the screen does not say so")
+    if "task.data.numeric_labels=true" not in words:
+        texts: dict[str, set[str]] = {}
+        for text, label in train:
+            texts.setdefault(str(label), set()).add(text)
+        expected = {label for label, of_label in texts.items() if len(of_label) > 1}
+        check(expected >= set(found), "a class of one text is held out")
 
 
 MANY: list[Row] = []
 for number in range(5):
     MANY += [(f"{text} {number}", label) for text, label in TRAIN]
-held_out_case("one file, without a validation file", MANY)
-held_out_case("one file with every row twice", [*MANY, *MANY])
-held_out_case("one file with a class of one row", [*MANY, ("a rare dog", "rare")])
-held_out_case("half of one file", MANY, "task.data.validation_fraction=0.5")
+held_out_case("one file, without a validation file", READ, MANY)
+held_out_case("one file with every row twice", READ, [*MANY, *MANY])
+held_out_case("one file with a class of one row", READ, [*MANY, ("a rare dog", "rare")])
+held_out_case("half of one file", READ, MANY, "task.data.validation_fraction=0.5")
 held_out_case(
     "one file of numbers",
+    READ,
     [(text, float(n % 7)) for n, (text, _) in enumerate(MANY)],
     "task.data.numeric_labels=true",
     "task.module.metrics=[spearman]",
@@ -321,16 +295,11 @@ held_out_case(
 )
 
 
-@CASES.add("finetune", REFUSED, "validation_fraction")
-def alone_one_text(place: Path) -> None:
-    """One file whose rows have one text."""
-    run_rows(place, [("the same film", label) for _, label in TRAIN], None)
-
-
-@CASES.add("finetune", REFUSED, "between 0 and 1")
-def alone_percent(place: Path) -> None:
-    """A share of 10, which is meant as per cent."""
-    run_rows(place, MANY, None, "task.data.validation_fraction=10")
+one_text = [("the same film", label) for _, label in TRAIN]
+held_out_case("One file whose rows have one text", REFUSED, one_text, names="validation_fraction")
+per_cent = "A share of 10, which is meant as per cent"
+tenths = "task.data.validation_fraction=10"
+held_out_case(per_cent, REFUSED, MANY, tenths, names="between 0 and 1")
 
 
 @CASES.add("finetune", READ)
@@ -346,20 +315,18 @@ def alone_shuffled(place: Path) -> None:
 # What a label is
 
 
-def composite_case(oddity: str, labels: Sequence[str], is_warned: bool) -> None:
-    def act(place: Path) -> None:
-        train = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(TRAIN)]
-        validation = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(VALIDATION)]
-        run_rows(place, train, validation)
-        equal(heard("seem to be several labels"), is_warned, "a warning")
-
-    CASES.add("finetune", READ, oddity=oddity)(act)
+@CASES.rows("finetune")
+def composite_case(place: Path, labels: Sequence[str], is_warned: bool) -> None:
+    train = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(TRAIN)]
+    validation = [(text, labels[n % len(labels)]) for n, (text, _) in enumerate(VALIDATION)]
+    run_rows(place, train, validation)
+    equal(heard("seem to be several labels"), is_warned, "a warning")
 
 
-composite_case("science;old beside science and old", ("science", "old", "science;old"), True)
-composite_case("a|b, b|c and a|c", ("a|b", "b|c", "a|c"), True)
-composite_case("red, blue beside red and blue", ("red", "blue", "red, blue"), True)
-composite_case("Paris, France beside Rome, Italy", ("Paris, France", "Rome, Italy"), False)
+composite_case("science;old beside science and old", READ, ("science", "old", "science;old"), True)
+composite_case("a|b, b|c and a|c", READ, ("a|b", "b|c", "a|c"), True)
+composite_case("red, blue beside red and blue", READ, ("red", "blue", "red, blue"), True)
+composite_case("Paris, France beside Rome, Italy", READ, ("Paris, France", "Rome, Italy"), False)
 
 
 @CASES.add("finetune", REFUSED, "NFC and NFD")
@@ -369,20 +336,16 @@ def labels_unicode(place: Path) -> None:
     run_rows(place, [(text, names[n % 3]) for n, (text, _) in enumerate(TRAIN)], VALIDATION)
 
 
-def parquet_case(oddity: str, expected: str, values: Sequence[Any], names: list[str]) -> None:
+@CASES.rows("finetune", "label")
+def parquet_case(place: Path, values: Sequence[Any], classes: list[str]) -> None:
     """Labels of Parquet, which has types."""
-
-    def act(place: Path) -> None:
-        (place / "data").mkdir(parents=True)
-        for file, rows in (("t", TRAIN), ("v", VALIDATION)):
-            texts = [text for text, _ in rows]
-            labels = [values[n % len(values)] for n in range(len(rows))]
-            frame = pandas.DataFrame({"text": texts, "label": labels})
-            frame.to_parquet(place / "data" / f"{file}.parquet")
-        run = finetune(place, {}, labelled_words("t.parquet", "v.parquet"))
-        equal(sorted({row["label"] for row in predictions(run)}), names, "classes")
-
-    CASES.add("finetune", expected, "label", oddity=oddity)(act)
+    (place / "data").mkdir(parents=True)
+    for file, rows in (("t", TRAIN), ("v", VALIDATION)):
+        labels = [values[n % len(values)] for n in range(len(rows))]
+        frame = pandas.DataFrame({"text": [text for text, _ in rows], "label": labels})
+        frame.to_parquet(place / "data" / f"{file}.parquet")
+    run = finetune(place, {}, labelled_words("t.parquet", "v.parquet"))
+    equal(sorted({row["label"] for row in predictions(run)}), classes, "classes")
 
 
 DAYS = [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)]
@@ -403,25 +366,22 @@ def conll(tags: Sequence[str], number: int, word: str) -> str:
     return "".join(sentences)
 
 
-def tag_case(oddity: str, expected: str, tags: Sequence[str], *words: str, names: str = "") -> None:
-    def act(place: Path) -> None:
-        files = {"t.conll": conll(tags, 20, "film"), "v.conll": conll(tags, 10, "dog")}
-        settings = ["train_file=t.conll", "validation_file=v.conll", "document_context=false"]
-        run = finetune(
-            place, files, ["task=ner_wnut17", *(f"task.data.{word}" for word in settings), *words]
-        )
-        rows = predictions(run)
-        if "task.data.entity_tags=false" in words:
-            return
-        check(heard("types without B- and I-"), "nothing is said of the tags")
-        from seqeval.metrics import f1_score
+@CASES.rows("finetune")
+def tag_case(place: Path, tags: Sequence[str], *words: str) -> None:
+    files = {"t.conll": conll(tags, 20, "film"), "v.conll": conll(tags, 10, "dog")}
+    settings = ["train_file=t.conll", "validation_file=v.conll", "document_context=false"]
+    common = ["task=ner_wnut17", *(f"task.data.{word}" for word in settings)]
+    run = finetune(place, files, [*common, *words])
+    rows = predictions(run)
+    if "task.data.entity_tags=false" in words:
+        return
+    check(heard("types without B- and I-"), "nothing is said of the tags")
+    from seqeval.metrics import f1_score
 
-        expected_f1 = f1_score([row["label"] for row in rows], [row["prediction"] for row in rows])
-        check(abs(scores_of(run)["validation/f1"] - expected_f1) < 1e-9, "F1 of entities")
-        types = [line["label"] for line in read_csv(run / "classes.csv")]
-        equal(types[:-2], ["LOC", "PER"], "types")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    expected = f1_score([row["label"] for row in rows], [row["prediction"] for row in rows])
+    check(abs(scores_of(run)["validation/f1"] - expected) < 1e-9, "F1 of entities")
+    types = [line["label"] for line in read_csv(run / "classes.csv")]
+    equal(types[:-2], ["LOC", "PER"], "types")
 
 
 PLAIN = ("O", "PER", "PER", "O", "LOC")
@@ -434,40 +394,33 @@ tag_case("tags B_PER and I_PER", REFUSED, ("O", "B_PER", "I_PER"), names="B_PER"
 tag_case("tags of which some have B-", REFUSED, ("O", "PER", "B-LOC"), names="PER")
 
 
-def tagger_case(oddity: str, labels: Sequence[str], is_grouped: bool) -> None:
+@CASES.rows("predict")
+def tagger_case(place: Path, labels: Sequence[str], is_grouped: bool) -> None:
     """A foreign tagger: entities are those of transformers' simple aggregation of the tags."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForTokenClassification, pipeline
 
-    def act(place: Path) -> None:
-        import torch
-        from transformers import AutoTokenizer, BertConfig, BertForTokenClassification, pipeline
-
-        config = BertConfig.from_pretrained(encoder())
-        config.id2label = dict(enumerate(labels))
-        torch.manual_seed(3)
-        config.initializer_range = 1.0
-        model = BertForTokenClassification(config).eval()
-        model.save_pretrained(place / "tagger")
-        AutoTokenizer.from_pretrained(encoder()).save_pretrained(place / "tagger")
-        # Each word is one token, so that both taggers see the same.
-        text = " ".join(WORDS[:12])
-        tagger = pipeline(
-            "token-classification",
-            model=str(place / "tagger"),
-            aggregation_strategy="simple",
-            device="cpu",
-        )
-        expected = [(one["entity_group"], one["start"], one["end"]) for one in tagger(text)]
-        ours = clozelab.load(place / "tagger", precision="32-true", device="cpu").tag([text])[0]
-        found = [(one.label, one.start, one.end) for one in ours.entities]
-        if is_grouped:
-            check(expected, "the trial's tagger finds no entity")
-            equal(found, expected, "entities")
-        else:
-            equal(found, [], "entities of parts of speech")
-
-    CASES.add("predict", READ, oddity=oddity)(act)
+    config = BertConfig.from_pretrained(encoder())
+    config.id2label = dict(enumerate(labels))
+    torch.manual_seed(3)
+    config.initializer_range = 1.0
+    folder = str(place / "tagger")
+    BertForTokenClassification(config).eval().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(encoder()).save_pretrained(folder)
+    # Each word is one token, so that both taggers see the same.
+    text = " ".join(WORDS[:12])
+    grouping: dict[str, Any] = {"aggregation_strategy": "simple", "device": "cpu"}
+    tagger = pipeline("token-classification", model=folder, **grouping)
+    expected = [(one["entity_group"], one["start"], one["end"]) for one in tagger(text)]
+    ours = clozelab.load(folder, precision="32-true", device="cpu").tag([text])[0]
+    found = [(one.label, one.start, one.end) for one in ours.entities]
+    if is_grouped:
+        check(expected, "the trial's tagger finds no entity")
+        equal(found, expected, "entities")
+    else:
+        equal(found, [], "entities of parts of speech")
 
 
-tagger_case("a tagger with O, PER and LOC", ("O", "PER", "LOC"), True)
-tagger_case("a tagger with B- and I-", ("O", "B-PER", "I-PER"), True)
-tagger_case("a tagger of parts of speech", NOUNS, False)
+tagger_case("a tagger with O, PER and LOC", READ, ("O", "PER", "LOC"), True)
+tagger_case("a tagger with B- and I-", READ, ("O", "B-PER", "I-PER"), True)
+tagger_case("a tagger of parts of speech", READ, NOUNS, False)

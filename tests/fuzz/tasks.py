@@ -21,15 +21,19 @@ from tests.fuzz.labels import (
     finetune,
     labels_of,
     learnt_as,
-    parquet,
     predictions,
-    table,
     twin_place,
-    twins,
 )
 from tests.fuzz.layouts import in_every_layout
+from tests.fuzz.making import json_lines, parquet, table
 
 CASES = Cases("files of tasks")
+
+
+@cache
+def twin(run: Callable[..., Path], *content: object) -> Path:
+    """What a run makes of clean content."""
+    return run(twin_place(run.__name__, content), *content)
 
 
 # GLUE's own files
@@ -51,27 +55,20 @@ def mrpc(pairs: Sequence[Pair] = PAIRS, header: str = MRPC_HEADER) -> str:
 @cache
 def mrpc_twin(pairs: tuple[Pair, ...]) -> Path:
     rows = [{"#2 String": two, "Quality": label, "#1 String": one} for one, two, label in pairs]
-    content = "".join(json.dumps(row) + "\n" for row in rows)
+    content = json_lines(rows)
     words = ["task=mrpc", "task.data.train_file=a.jsonl", "task.data.validation_file=a.jsonl"]
     return finetune(twin_place("mrpc", pairs), {"a.jsonl": content}, words)
 
 
+@CASES.rows("finetune", "train.tsv")
 def mrpc_case(
-    oddity: str,
-    expected: str,
-    content: str | bytes,
-    suffix: str = ".tsv",
-    pairs: Sequence[Pair] = PAIRS,
-    names: str = "train.tsv",
+    place: Path, content: str | bytes, suffix: str = ".tsv", pairs: Sequence[Pair] = PAIRS
 ) -> None:
-    def act(place: Path) -> None:
-        files = {f"glue/MRPC/train{suffix}": content, "glue/MRPC/dev.tsv": mrpc(pairs)}
-        words = ["task=mrpc", f"task.data.train_file=glue/MRPC/train{suffix}"]
-        run = finetune(place, files, words)
-        equal(labels_of(run), [label for *_, label in pairs], "labels")
-        learnt_as(run, mrpc_twin(tuple(pairs)))
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    files = {f"glue/MRPC/train{suffix}": content, "glue/MRPC/dev.tsv": mrpc(pairs)}
+    words = ["task=mrpc", f"task.data.train_file=glue/MRPC/train{suffix}"]
+    run = finetune(place, files, words)
+    equal(labels_of(run), [label for *_, label in pairs], "labels")
+    learnt_as(run, mrpc_twin(tuple(pairs)))
 
 
 in_every_layout(mrpc_case, "GLUE's pairs", mrpc(), ".tsv")
@@ -114,18 +111,11 @@ def score_run(place: Path, scores: Sequence[str]) -> Path:
     return finetune(place, files, ["task=stsb"])
 
 
-@cache
-def stsb_twin() -> Path:
-    return score_run(twins() / "stsb", SCORES)
-
-
-def stsb_case(oddity: str, expected: str, scores: Sequence[str]) -> None:
-    def act(place: Path) -> None:
-        run = score_run(place, scores)
-        equal([float(label) for label in labels_of(run)], [*map(float, SCORES)], "scores")
-        learnt_as(run, stsb_twin())
-
-    CASES.add("finetune", expected, "train.tsv:6", oddity=oddity)(act)
+@CASES.rows("finetune", "train.tsv:6")
+def stsb_case(place: Path, scores: Sequence[str]) -> None:
+    run = score_run(place, scores)
+    equal([float(label) for label in labels_of(run)], [*map(float, SCORES)], "scores")
+    learnt_as(run, twin(score_run, tuple(SCORES)))
 
 
 def fifth(value: str) -> list[str]:
@@ -210,37 +200,28 @@ def tag_run(
     return finetune(place, {f"train{suffix}": train, "dev.txt": dev}, every_word)
 
 
-@cache
-def tagged_twin(train: str) -> Path:
-    return tag_run(twin_place("tags", train), train, ".txt", CLEAN_TAGGED, [])
-
-
 def tagged_of(run: Path) -> list[Sentence]:
     """Words and tags that a run was scored by."""
     return [(row["words"], row["label"]) for row in predictions(run)]
 
 
+@CASES.rows("finetune", "train.txt")
 def tag_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     train: str | bytes,
     suffix: str = ".txt",
     *,
-    twin: str = CLEAN_TAGGED,
+    clean: str = CLEAN_TAGGED,
     dev: str | bytes = CLEAN_TAGGED,
-    names: str = "train.txt",
     must_say: str = "",
     words: Sequence[str] = (),
 ) -> None:
-    def act(place: Path) -> None:
-        run = tag_run(place, train, suffix, dev, words)
-        is_said = not must_say or heard(must_say)
-        equal(tagged_of(run), TAGGED, "words and tags that it is scored by")
-        equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
-        learnt_as(run, tagged_twin(twin))
-        check(is_said, f"nothing is said of {must_say}")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = tag_run(place, train, suffix, dev, words)
+    is_said = not must_say or heard(must_say)
+    equal(tagged_of(run), TAGGED, "words and tags that it is scored by")
+    equal(classes(run), ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"], "classes")
+    learnt_as(run, twin(tag_run, clean, ".txt", CLEAN_TAGGED, ()))
+    check(is_said, f"nothing is said of {must_say}")
 
 
 in_every_layout(tag_case, "tagged words", CLEAN_TAGGED, ".txt")
@@ -261,23 +242,14 @@ said = ("task.data.word_column=1", "task.data.tag_column=0")
 tag_case("the tag before the word, and said so", READ, tag_first, dev=tag_first, words=said)
 tag_case("no tags", REFUSED, columns(row=lambda word, _: [word]))
 tag_case("commas between the columns", REFUSED, columns(separator=","))
-tag_case(
-    "one word of 218 without its tag",
-    EITHER,
-    CLEAN_TAGGED.replace("max O", "max").replace("see O", "see", 1),
-    twin=columns([sentence for number, sentence in enumerate(TAGGED) if number != 5]),
-    names="train.txt:",
-)
+one_less = CLEAN_TAGGED.replace("max O", "max").replace("see O", "see", 1)
+others = columns([sentence for number, sentence in enumerate(TAGGED) if number != 5])
+tag_case("one word of 218 without its tag", EITHER, one_less, clean=others, names="train.txt:")
 lower = columns(tags=lambda tags: [tag.lower() for tag in tags])
 tag_case("tags in lower case", EITHER, lower, names="train.txt|dev.txt")
 new_tag = CLEAN_TAGGED.replace("B-LOC", "B-ORG", 1)
-tag_case(
-    "a tag in validation that training does not have",
-    REFUSED,
-    CLEAN_TAGGED,
-    dev=new_tag,
-    names="dev.txt",
-)
+oddity = "a tag in validation that training does not have"
+tag_case(oddity, REFUSED, CLEAN_TAGGED, dev=new_tag, names="dev.txt")
 no_entity = columns(tags=lambda tags: ["O"] * len(tags))
 tag_case("not one entity in training", REFUSED, no_entity, names="train.txt|dev.txt")
 tag_case(
@@ -285,15 +257,12 @@ tag_case(
     READ,
     columns(tags=lambda tags: [tag.split("-")[-1] for tag in tags]),
     # Neighbours of one type are one entity.
-    twin=columns(tags=lambda tags: [tag.replace("B-", "I-") for tag in tags]),
+    clean=columns(tags=lambda tags: [tag.replace("B-", "I-") for tag in tags]),
     must_say="types without B- and I-",
 )
 rows_of_tags = [{"tokens": words, "ner_tags": tags} for words, tags in TAGGED]
-tag_case(
-    "JSON lines with tokens and ner_tags, as the datasets library writes them",
-    REFUSED,
-    "".join(json.dumps(row) + "\n" for row in rows_of_tags),
-)
+oddity = "JSON lines with tokens and ner_tags, as the datasets library writes them"
+tag_case(oddity, REFUSED, json_lines(rows_of_tags))
 latin_1 = CLEAN_TAGGED.replace("the ", "th\xe9 ").encode("latin-1")
 tag_case("Latin-1 in every sentence", REFUSED, latin_1)
 
@@ -345,33 +314,23 @@ def squad_run(place: Path, content: str | bytes, suffix: str) -> Path:
     return finetune(place, files, ["task=squad_v1", *words])
 
 
-@cache
-def squad_twin(content: str) -> Path:
-    return squad_run(twin_place("squad", content), content, ".json")
-
-
+@CASES.rows("finetune", "train.json")
 def squad_case(
-    oddity: str,
-    expected: str,
+    place: Path,
     content: str | bytes,
     suffix: str = ".json",
     *,
     rows: Sequence[Mapping[str, Any]] | None = None,
-    names: str = "train.json",
     num_dropped: int = 0,
 ) -> None:
     """`rows`: what is trained on; `num_dropped`: questions that must be counted as left out."""
-
-    def act(place: Path) -> None:
-        run = squad_run(place, content, suffix)
-        answered = json.loads((run / "predictions.json").read_text())
-        equal(list(answered), [row["id"] for row in questions()], "ids of the predictions")
-        learnt_as(run, squad_twin(squad(questions() if rows is None else rows)))
-        counts = facts(run)["data"]["train_counts"]
-        left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
-        equal(left_out, num_dropped, "questions that are counted as left out")
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = squad_run(place, content, suffix)
+    answered = json.loads((run / "predictions.json").read_text())
+    equal(list(answered), [row["id"] for row in questions()], "ids of the predictions")
+    learnt_as(run, twin(squad_run, squad(questions() if rows is None else rows), ".json"))
+    counts = facts(run)["data"]["train_counts"]
+    left_out = counts.get("answer_not_in_passage", 0) + counts.get("question_without_answer", 0)
+    equal(left_out, num_dropped, "questions that are counted as left out")
 
 
 def changed(change: Callable[[Question], object], numbers: Sequence[int] = range(32)) -> str:
@@ -450,11 +409,8 @@ squad_case("a question that is empty", EITHER, squad(empty_question), rows=empty
 squad_case("answers that are a text", REFUSED, changed(lambda row: row.update(answers="ada")))
 inside = "answers as the datasets library has them, inside SQuAD's layout"
 squad_case(inside, EITHER, squad(hub_rows()))
-hub_lines = "".join(json.dumps(row) + "\n" for row in hub_rows())
-for _suffix, _content in {
-    ".jsonl": hub_lines,
-    ".parquet": parquet(pandas.DataFrame(hub_rows())),
-}.items():
+of_hub = {".jsonl": json_lines(hub_rows()), ".parquet": parquet(pandas.DataFrame(hub_rows()))}
+for _suffix, _content in of_hub.items():
     oddity = f"{_suffix} as the datasets library writes it"
     squad_case(oddity, EITHER, _content, _suffix, names=f"train{_suffix}")
 squad_case("cut in half", REFUSED, squad(questions())[:-500])
@@ -491,26 +447,14 @@ def choice_run(place: Path, train: str | bytes, suffix: str) -> Path:
     return finetune(place, {f"train{suffix}": train, "dev.csv": choices()}, words)
 
 
-@cache
-def choice_twin(rows: tuple[Choice, ...]) -> Path:
-    lines = [json.dumps(dict(zip(CHOICE_COLUMNS, row, strict=True))) for row in rows]
-    return choice_run(twin_place("choices", rows), "\n".join(lines) + "\n", ".jsonl")
-
-
+@CASES.rows("finetune", "train")
 def choice_case(
-    oddity: str,
-    expected: str,
-    content: str | bytes,
-    suffix: str = ".csv",
-    rows: Sequence[Choice] = CHOICES,
-    names: str = "train",
+    place: Path, content: str | bytes, suffix: str = ".csv", rows: Sequence[Choice] = CHOICES
 ) -> None:
-    def act(place: Path) -> None:
-        run = choice_run(place, content, suffix)
-        equal(labels_of(run), [label for *_, label in CHOICES], "labels")
-        learnt_as(run, choice_twin(tuple(rows)))
-
-    CASES.add("finetune", expected, names, oddity=oddity)(act)
+    run = choice_run(place, content, suffix)
+    equal(labels_of(run), [label for *_, label in CHOICES], "labels")
+    clean = json_lines(dict(zip(CHOICE_COLUMNS, row, strict=True)) for row in rows)
+    learnt_as(run, twin(choice_run, clean, ".jsonl"))
 
 
 def labelled_as(new: Callable[[str], str]) -> str:
@@ -532,10 +476,5 @@ for _oddity, _new, _expected, _names in (
 no_end = [(*row[:2], "" if n == 3 else row[2], row[3]) for n, row in enumerate(CHOICES)]
 choice_case("an ending is empty", EITHER, choices(no_end), rows=no_end, names="train.csv:5")
 listed = [{"prompt": a, "endings": [b, c], "label": y} for a, b, c, y in CHOICES]
-choice_case(
-    "endings as one list, as the datasets library has HellaSwag",
-    EITHER,
-    "".join(json.dumps(row) + "\n" for row in listed),
-    ".jsonl",
-    names="ending0",
-)
+oddity = "endings as one list, as the datasets library has HellaSwag"
+choice_case(oddity, EITHER, json_lines(listed), ".jsonl", names="ending0")

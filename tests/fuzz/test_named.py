@@ -20,21 +20,9 @@ from clozelab.models.folders import read_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users and signals")
 ALWAYS = "words at wrong places"
-KINDS = (
-    "model folders",
-    "weights and places",
-    "prediction inputs",
-    "files to predict",
-    "label files",
-    "files of tasks",
-    "given encoders",
-    "corpora",
-    "places of corpora",
-    "scores",
-    "folder settings",
-    "tokenizers and tensors of others",
-    ALWAYS,
-)
+KINDS = ["model folders", "weights and places", "prediction inputs", "files to predict"]
+KINDS += ["label files", "files of tasks", "given encoders", "corpora", "places of corpora"]
+KINDS += ["scores", "folder settings", "tokenizers and tensors of others", ALWAYS]
 
 
 def assert_end_well(cases: list[lab.Case], tmp_path: Path) -> None:
@@ -85,11 +73,7 @@ def disagrees(_: Path) -> None:
     ],
 )
 def test_the_judge(
-    tmp_path: Path,
-    act: Callable[[Path], object],
-    expected: str,
-    names: str,
-    verdict: str,
+    tmp_path: Path, act: Callable[[Path], object], expected: str, names: str, verdict: str
 ) -> None:
     case = lab.Case("kind", "what is odd", "load", expected, act, names)
     assert lab.run_case(case, tmp_path / "place").verdict == verdict

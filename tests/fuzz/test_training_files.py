@@ -16,7 +16,7 @@ from hypothesis import example, given
 from tests.fuzz.corpora import holds, make_document, prepare, text_of
 from tests.fuzz.labels import VALIDATION, finetune, is_labelled_as, jsonl, labelled_words, learnt_as
 from tests.fuzz.properties import SEPARATORS, Layout, few_and_many, layouts, texts
-from tests.fuzz.tasks import TAGGED, bioes, columns, iob1, tag_run, tagged_of, tagged_twin
+from tests.fuzz.tasks import TAGGED, bioes, columns, iob1, tag_run, tagged_of, twin
 
 CLEAN = Layout(has_mark=False, line_end="\n", has_last_end=True, is_packed=False)
 LABELS = st.lists(
@@ -79,7 +79,7 @@ def test_tags(scheme: object, separator: str, between: str, num_more: int, layou
         written = unpacked.write(content)
         run = tag_run(Path(place), written, ".txt", written, [])
         assert tagged_of(run) == TAGGED
-        learnt_as(run, tagged_twin(columns()))
+        learnt_as(run, twin(tag_run, columns(), ".txt", columns(), ()))
 
 
 @few_and_many(5, 60)

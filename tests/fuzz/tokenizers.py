@@ -66,66 +66,49 @@ def vocabulary_alone(place: Path, config: Config, more: tuple[str, ...] = ()) ->
     return folder
 
 
+@CASES.rows("load")
 def vocabulary_case(
-    oddity: str, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
+    place: Path, config: Config, more: tuple[str, ...] = (), mask: str = "[MASK]"
 ) -> None:
     """Read as transformers reads it."""
-
-    def act(place: Path) -> None:
-        folder = vocabulary_alone(place, config, more)
-        predictor = load(folder)
-        same_ids(predictor, folder, MARKED)
-        same_states(predictor, folder, MARKED[:-1])
-        if mask:
-            same_masks(predictor, folder, text=f"the {mask} cat on the mat .")
-
-    CASES.add("load", READ, oddity=oddity)(act)
+    folder = vocabulary_alone(place, config, more)
+    predictor = load(folder)
+    same_ids(predictor, folder, MARKED)
+    same_states(predictor, folder, MARKED[:-1])
+    if mask:
+        same_masks(predictor, folder, text=f"the {mask} cat on the mat .")
 
 
-def refused_case(oddity: str, config: Config, name: str) -> None:
+@CASES.rows("load")
+def class_case(place: Path, config: Config) -> None:
     """A class whose rules vocab.txt does not hold."""
-    CASES.add("load", REFUSED, name, oddity=oddity)(
-        lambda place: load(vocabulary_alone(place, config))
-    )
+    load(vocabulary_alone(place, config))
 
 
 for _class in ("DistilBertTokenizer", "ElectraTokenizerFast", "ConvBertTokenizer"):
-    vocabulary_case(f"vocab.txt of the class {_class}", {"tokenizer_class": _class})
+    vocabulary_case(f"vocab.txt of the class {_class}", READ, {"tokenizer_class": _class})
+SLOW = {"do_basic_tokenize": False, "never_split": ["cat"], "wordpieces_prefix": "@@"}
+SPECIAL = {"extra_special_tokens": ["ada"], "additional_special_tokens": ["bob"]}
 for _oddity, _config in {
     "vocab.txt, and no file names a class": {},
-    "settings of slow tokenizers beside vocab.txt": {
-        "do_basic_tokenize": False,
-        "never_split": ["cat"],
-        "wordpieces_prefix": "@@",
-    },
+    "settings of slow tokenizers beside vocab.txt": SLOW,
     "unk_token is a word of the vocabulary": {"unk_token": "the"},
     "pad_token is another entry": {"pad_token": "cat"},
-    "extra_special_tokens and additional_special_tokens differ": {
-        "extra_special_tokens": ["ada"],
-        "additional_special_tokens": ["bob"],
-    },
+    "extra_special_tokens and additional_special_tokens differ": SPECIAL,
     "strip_accents is false": {"strip_accents": False},
 }.items():
-    vocabulary_case(_oddity, _config)
-vocabulary_case("cls_token and sep_token are <s> and </s>", ENDS, ("<s>", "</s>"))
-vocabulary_case("mask_token is a word of the vocabulary", {"mask_token": "on"}, mask="on")
-vocabulary_case("split_special_tokens is true", {"split_special_tokens": True}, mask="")
+    vocabulary_case(_oddity, READ, _config)
+vocabulary_case("cls_token and sep_token are <s> and </s>", READ, ENDS, ("<s>", "</s>"))
+vocabulary_case("mask_token is a word of the vocabulary", READ, {"mask_token": "on"}, mask="on")
+vocabulary_case("split_special_tokens is true", READ, {"split_special_tokens": True}, mask="")
 
-for _class in (
-    "BertJapaneseTokenizer",
-    "PhobertTokenizer",
-    "BertweetTokenizer",
-    "TapasTokenizer",
-    "NezhaTokenizer",
-    "FunnelTokenizer",
-    "RobertaTokenizer",
-    "AlbertTokenizer",
-    "PreTrainedTokenizerFast",
-):
-    refused_case(f"vocab.txt of the class {_class}", {"tokenizer_class": _class}, _class)
+OTHERS = ["BertJapanese", "Phobert", "Bertweet", "Tapas", "Nezha", "Funnel", "Roberta", "Albert"]
+for _class in (*(f"{name}Tokenizer" for name in OTHERS), "PreTrainedTokenizerFast"):
+    named = {"tokenizer_class": _class}
+    class_case(f"vocab.txt of the class {_class}", REFUSED, named, names=_class)
 own_code = {"auto_map": {"AutoTokenizer": ["mine.Slow", None]}}
-refused_case("own code", own_code, "auto_map")
-refused_case("cls_token is no entry", {"cls_token": "<cls>"}, "<cls>")
+class_case("own code", REFUSED, own_code, names="auto_map")
+class_case("cls_token is no entry", REFUSED, {"cls_token": "<cls>"}, names="<cls>")
 
 
 @CASES.add("load", REFUSED, "BertJapaneseTokenizer")
@@ -136,25 +119,22 @@ def class_in_config_json(place: Path) -> None:
     load(folder)
 
 
-def older_file_case(oddity: str, config: Config, first: int) -> None:
+@CASES.rows("load")
+def older_file_case(place: Path, config: Config, first: int) -> None:
     """special_tokens_map.json beside tokenizer_config.json; `first`: the id that a text begins
     with.
     """
-
-    def act(place: Path) -> None:
-        folder = vocabulary_alone(place, config, ("<s>", "</s>"))
-        (folder / "special_tokens_map.json").write_text(json.dumps(ENDS))
-        predictor = load(folder)
-        same_ids(predictor, folder, MARKED)
-        equal(ids_of(predictor, ["the cat"])[0][0], first, "first id")
-
-    CASES.add("load", READ, oddity=f"special_tokens_map.json {oddity}")(act)
+    folder = vocabulary_alone(place, config, ("<s>", "</s>"))
+    (folder / "special_tokens_map.json").write_text(json.dumps(ENDS))
+    predictor = load(folder)
+    same_ids(predictor, folder, MARKED)
+    equal(ids_of(predictor, ["the cat"])[0][0], first, "first id")
 
 
-names_other = "names other roles than tokenizer_config.json"
-older_file_case(names_other, {"cls_token": "[CLS]"}, len(VOCABULARY))
-does_not_count = "beside an added_tokens_decoder, where it does not count"
-older_file_case(does_not_count, {"added_tokens_decoder": {}}, 2)
+names_other = "special_tokens_map.json names other roles than tokenizer_config.json"
+older_file_case(names_other, READ, {"cls_token": "[CLS]"}, len(VOCABULARY))
+beside = "special_tokens_map.json beside an added_tokens_decoder, where it does not count"
+older_file_case(beside, READ, {"added_tokens_decoder": {}}, 2)
 
 
 @CASES.add("load", READ)
@@ -172,59 +152,50 @@ def added_beside_a_vocabulary(place: Path) -> None:
 # byte-level BPE, and vocabularies that look like one
 
 
-def merges_case(oddity: str, expected: str, change: Change) -> None:
+@CASES.rows("load", "Tokenizer")
+def merges_case(place: Path, change: Change) -> None:
     """RoBERTa's vocab.json and merges.txt alone."""
-
-    def act(place: Path) -> None:
-        folder = byte_level(place)
-        content = json.loads((folder / JSON).read_text())["model"]
-        merges = [" ".join(pair) for pair in content["merges"]]
-        (folder / "vocab.json").write_text(json.dumps(content["vocab"]))
-        (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
-        (folder / JSON).unlink()
-        (folder / RULES_FILE).write_text("{}")
-        change(folder)
-        predictor = load(folder)
-        same_ids(predictor, folder, ["the cat sat", "a <mask> ran </s> on", "wörld"])
-        same_masks(predictor, folder, text="the<mask> sat")
-
-    CASES.add("load", expected, "Tokenizer", oddity=f"vocab.json with merges.txt, {oddity}")(act)
+    folder = byte_level(place)
+    content = json.loads((folder / JSON).read_text())["model"]
+    merges = [" ".join(pair) for pair in content["merges"]]
+    (folder / "vocab.json").write_text(json.dumps(content["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    (folder / JSON).unlink()
+    (folder / RULES_FILE).write_text("{}")
+    change(folder)
+    predictor = load(folder)
+    same_ids(predictor, folder, ["the cat sat", "a <mask> ran </s> on", "wörld"])
+    same_masks(predictor, folder, text="the<mask> sat")
 
 
-merges_case("no class named", READ, nothing)
-for _class in (
-    "LongformerTokenizer",
-    "HerbertTokenizer",
-    "CLIPTokenizer",
-    "GPT2Tokenizer",
-    "XLMTokenizer",
-):
-    expected = READ if _class == "LongformerTokenizer" else REFUSED
-    named = put(RULES_FILE, json.dumps({"tokenizer_class": _class}))
-    merges_case(f"the class {_class}", expected, named)
+merges_case("vocab.json with merges.txt, no class named", READ, nothing)
+for _name in ("Longformer", "Herbert", "CLIP", "GPT2", "XLM"):
+    expected = READ if _name == "Longformer" else REFUSED
+    named = put(RULES_FILE, json.dumps({"tokenizer_class": f"{_name}Tokenizer"}))
+    merges_case(f"vocab.json with merges.txt, the class {_name}Tokenizer", expected, named)
 of_bert = in_json("config.json", model_type="bert", architectures=["BertForMaskedLM"])
-merges_case("in the folder of a BERT", REFUSED, of_bert)
+merges_case("vocab.json with merges.txt, in the folder of a BERT", REFUSED, of_bert)
 
 
 # tokenizer.json, and what stands beside it
 
 
-def beside_case(oddity: str, expected: str, config: Config, name: str = "") -> None:
-    def act(place: Path) -> None:
-        folder = bert(place)
-        in_json(RULES_FILE, **config)(folder)
-        predictor = load(folder)
-        same_ids(predictor, folder)
-        same_states(predictor, folder)
-
-    CASES.add("load", expected, name, oddity=oddity)(act)
+@CASES.rows("load")
+def beside_case(place: Path, config: Config) -> None:
+    folder = bert(place)
+    in_json(RULES_FILE, **config)(folder)
+    predictor = load(folder)
+    same_ids(predictor, folder)
+    same_states(predictor, folder)
 
 
 beside_case("tokenizer.json has another cls_token", EITHER, {"cls_token": "the"})
 beside_case("tokenizer.json has another unk_token", EITHER, {"unk_token": "a"})
 beside_case("auto_map names own code beside tokenizer.json", READ, own_code)
 of_python = {"tokenizer_class": "BertweetTokenizer"}
-beside_case("a class of Python code beside tokenizer.json", REFUSED, of_python, "BertweetTokenizer")
+beside_case(
+    "a class of Python code beside tokenizer.json", REFUSED, of_python, names="BertweetTokenizer"
+)
 beside_case("a class of nobody's", READ, {"tokenizer_class": "MyTokenizerFast"})
 
 
@@ -241,9 +212,8 @@ def the_way_on(place: Path) -> None:
     named_roles = {f"{role}_token": name for role, name in roles.items()}
     (folder / "vocab.json").write_text(json.dumps(entries))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    (folder / RULES_FILE).write_text(
-        json.dumps({"tokenizer_class": "HerbertTokenizer", **named_roles})
-    )
+    rules = {"tokenizer_class": "HerbertTokenizer", **named_roles}
+    (folder / RULES_FILE).write_text(json.dumps(rules))
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     predictor = load(folder)
     same_ids(predictor, folder, ["a . ,", "b 1 ? !"])
@@ -306,53 +276,34 @@ def crf_exports_its_encoder(place: Path) -> None:
     same_states(load(place / "out"), folder)
 
 
-def head_case(oddity: str, expected: str, change: Callable[[Tensors], Tensors], name: str) -> None:
+@CASES.rows("predict")
+def head_case(place: Path, change: Callable[[Tensors], Tensors]) -> None:
     """A classifier whose tensors are changed; answers are those of the clean one."""
-
-    def act(place: Path) -> None:
-        folder = classifier(place)
-        twin = copy_of(folder)
-        reweight(folder, change)
-        same_classes(load(folder), twin)
-
-    CASES.add("predict", expected, name, oddity=oddity)(act)
+    folder = classifier(place)
+    twin = copy_of(folder)
+    reweight(folder, change)
+    same_classes(load(folder), twin)
 
 
-for _oddity, _expected, _name, _tensor in (
-    (
-        "a head that an adapter's training has left beside the first",
-        REFUSED,
-        "classifier.modules_to_save.default.weight",
-        torch.ones(3, 16),
-    ),
-    ("a head of two layers in sequence", REFUSED, "classifier.2.weight", torch.ones(3, 3)),
-    (
-        "an adapter on the head that was not merged",
-        REFUSED,
-        "classifier.lora_A.weight",
-        torch.ones(2, 16),
-    ),
-    (
-        "an adapter in the encoder that was not merged",
-        REFUSED,
-        "bert.encoder.layer.0.attention.self.query.lora_A.weight",
-        torch.ones(2, 16),
-    ),
-    ("the weights of classes in a loss were saved", READ, "loss_fct.weight", torch.ones(3)),
-    (
-        "a buffer of position numbers was saved",
-        READ,
-        "bert.embeddings.position_ids",
-        torch.arange(64)[None],
-    ),
+def more(name: str, tensor: torch.Tensor) -> Callable[[Tensors], Tensors]:
+    return lambda stored: {**stored, name: tensor}
+
+
+LEFT = "classifier.modules_to_save.default.weight"
+ON_HEAD = "classifier.lora_A.weight"
+IN_ENCODER = "query.lora_A.weight"
+QUERY = f"bert.encoder.layer.0.attention.self.{IN_ENCODER}"
+for _oddity, _name, _named in (
+    ("a head that an adapter's training has left beside the first", LEFT, LEFT),
+    ("a head of two layers in sequence", "classifier.2.weight", "classifier.2.weight"),
+    ("an adapter on the head that was not merged", ON_HEAD, ON_HEAD),
+    ("an adapter in the encoder that was not merged", QUERY, IN_ENCODER),
 ):
-    more = {_name: _tensor}
-    head_case(
-        _oddity,
-        _expected,
-        lambda stored, more=more: {**stored, **more},
-        _name.partition("query.")[2] or _name,
-    )  # type: ignore[misc]
+    head_case(_oddity, REFUSED, more(_name, torch.ones(3, 16)), names=_named)
+of_loss = more("loss_fct.weight", torch.ones(3))
+head_case("the weights of classes in a loss were saved", READ, of_loss)
+positions = more("bert.embeddings.position_ids", torch.arange(64)[None])
+head_case("a buffer of position numbers was saved", READ, positions)
 
 
 def wrapped(stored: Tensors) -> Tensors:
@@ -361,7 +312,7 @@ def wrapped(stored: Tensors) -> Tensors:
 
 
 in_wrapper = "a head inside an adapter's wrapper alone"
-head_case(in_wrapper, REFUSED, wrapped, "classifier.original_module")
+head_case(in_wrapper, REFUSED, wrapped, names="classifier.original_module")
 
 
 @CASES.add("predict", READ)

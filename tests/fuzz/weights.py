@@ -38,22 +38,15 @@ QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 PICKLE = "pytorch_model.bin"
 
 
+@CASES.rows("load")
 def weight_case(
-    oddity: str,
-    expected: str,
-    change: Change,
-    names: str = "",
-    compare: Callable[[Path, Path], object] = agrees,
+    place: Path, change: Change, compare: Callable[[Path, Path], object] = agrees
 ) -> None:
     """A clean folder whose weights are changed; its answers are those of the clean one."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        change(folder)
-        compare(folder, twin)
-
-    CASES.add("load", expected, names, oddity=oddity)(act)
+    folder = bert(place)
+    twin = copy_of(folder)
+    change(folder)
+    compare(folder, twin)
 
 
 # Names
@@ -85,9 +78,9 @@ weight_case("names begin with module.", READ, module)
 weight_case("names begin with module., in a pickle", READ, both(module, as_pickle))
 for _prefix in ("model.", "_orig_mod."):
     prefixed = renamed(lambda name, prefix=_prefix: prefix + name)  # type: ignore[misc]
-    weight_case(f"names begin with {_prefix}", EITHER, prefixed, _prefix)
+    weight_case(f"names begin with {_prefix}", EITHER, prefixed, names=_prefix)
 doubled = renamed(lambda name: name.replace("bert.", "bert.bert."))
-weight_case("names begin with bert.bert.", EITHER, doubled, "bert.bert.")
+weight_case("names begin with bert.bert.", EITHER, doubled, names="bert.bert.")
 weight_case("layer norms called gamma and beta", READ, renamed(of_tensorflow))
 
 
@@ -136,12 +129,12 @@ weight_case("a head for the next sentence that the class does not name", READ, g
 pooler = {f"{POOLER}.weight": torch.ones(16, 16), f"{POOLER}.bias": torch.ones(16)}
 weight_case("a pooler that the class does not have", READ, given(**pooler))
 adapter = {"bert.encoder.layer.0.output.adapter.down.weight": torch.ones(4, 16)}
-weight_case("tensors of an adapter inside a layer", REFUSED, given(**adapter), "adapter")
+weight_case("tensors of an adapter inside a layer", REFUSED, given(**adapter), names="adapter")
 unknown = given(**{"teacher.weight": torch.ones(4)})
-weight_case("a tensor beside the encoder that nobody knows", EITHER, unknown, "teacher")
-weight_case("a tensor of a layer is missing", REFUSED, without("query.bias"), "query.bias")
+weight_case("a tensor beside the encoder that nobody knows", EITHER, unknown, names="teacher")
+weight_case("a tensor of a layer is missing", REFUSED, without("query.bias"), names="query.bias")
 no_words = without("word_embeddings")
-weight_case("the word embeddings are missing", REFUSED, no_words, "word_embeddings")
+weight_case("the word embeddings are missing", REFUSED, no_words, names="word_embeddings")
 
 
 # Types, shapes and numbers
@@ -173,14 +166,14 @@ def agrees_with_rounded(folder: Path, _: Path) -> None:
 weight_case("float16", READ, each(torch.Tensor.half), compare=agrees_with_rounded)
 weight_case("bfloat16", READ, each(torch.Tensor.bfloat16), compare=agrees_with_rounded)
 weight_case("float64", READ, each(torch.Tensor.double))
-weight_case("int8, as quantised weights are", REFUSED, each(torch.Tensor.char), "int8")
+weight_case("int8, as quantised weights are", REFUSED, each(torch.Tensor.char), names="int8")
 transposed = each(torch.t, "intermediate.dense.weight")
-weight_case("a matrix is transposed", REFUSED, transposed, "intermediate")
-weight_case("a matrix is flat", REFUSED, each(torch.flatten, QUERY), "query")
+weight_case("a matrix is transposed", REFUSED, transposed, names="intermediate")
+weight_case("a matrix is flat", REFUSED, each(torch.flatten, QUERY), names="query")
 nan = each(fourth_as(float("nan")), QUERY)
-weight_case("a NaN in a matrix", REFUSED, nan, "finite|number")
+weight_case("a NaN in a matrix", REFUSED, nan, names="finite|number")
 infinity = each(fourth_as(float("inf")), POSITIONS)
-weight_case("an infinity in an embedding that a text has", REFUSED, infinity, "finite|number")
+weight_case("an infinity in an embedding that a text has", REFUSED, infinity, names="finite|number")
 
 
 # Files
@@ -200,30 +193,27 @@ def other_pickle(folder: Path) -> None:
     torch.save(tensors, folder / PICKLE)
 
 
+def as_tensorflow(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "tf_model.h5")
+
+
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
-FILES: dict[str, tuple[str, Change, str]] = {
-    "pytorch_model.bin alone": (READ, as_pickle, ""),
-    "model.safetensors cut in half": (REFUSED, cut(WEIGHTS), WEIGHTS),
-    "an empty model.safetensors": (REFUSED, put(WEIGHTS, ""), WEIGHTS),
-    "a pointer of git-lfs in place of the weights": (REFUSED, put(WEIGHTS, POINTER), WEIGHTS),
-    "pytorch_model.bin cut in half": (REFUSED, both(as_pickle, cut(PICKLE)), PICKLE),
-    "a training's state in place of the tensors alone": (EITHER, in_state, PICKLE),
-    "no weights": (REFUSED, remove(WEIGHTS), "weights"),
-    "tf_model.h5 alone": (
-        REFUSED,
-        lambda folder: (folder / WEIGHTS).rename(folder / "tf_model.h5"),
-        "weights",
-    ),
-    "another model's pytorch_model.bin beside model.safetensors": (READ, other_pickle, ""),
-    "an empty pytorch_model.bin beside model.safetensors": (READ, put(PICKLE, ""), ""),
-    "a LoRA adapter's folder": (
-        REFUSED,
-        both(remove(WEIGHTS, "config.json"), put("adapter_config.json", "{}")),
-        "config.json",
-    ),
-}
-for _oddity, (_expected, _change, _names) in FILES.items():
-    weight_case(_oddity, _expected, _change, _names)
+weight_case("pytorch_model.bin alone", READ, as_pickle)
+weight_case("model.safetensors cut in half", REFUSED, cut(WEIGHTS), names=WEIGHTS)
+weight_case("an empty model.safetensors", REFUSED, put(WEIGHTS, ""), names=WEIGHTS)
+pointer = put(WEIGHTS, POINTER)
+weight_case("a pointer of git-lfs in place of the weights", REFUSED, pointer, names=WEIGHTS)
+half_a_pickle = both(as_pickle, cut(PICKLE))
+weight_case("pytorch_model.bin cut in half", REFUSED, half_a_pickle, names=PICKLE)
+oddity = "a training's state in place of the tensors alone"
+weight_case(oddity, EITHER, in_state, names=PICKLE)
+weight_case("no weights", REFUSED, remove(WEIGHTS), names="weights")
+weight_case("tf_model.h5 alone", REFUSED, as_tensorflow, names="weights")
+beside = "beside model.safetensors"
+weight_case(f"another model's pytorch_model.bin {beside}", READ, other_pickle)
+weight_case(f"an empty pytorch_model.bin {beside}", READ, put(PICKLE, ""))
+adapter_alone = both(remove(WEIGHTS, "config.json"), put("adapter_config.json", "{}"))
+weight_case("a LoRA adapter's folder", REFUSED, adapter_alone, names="config.json")
 
 
 def sharded(folder: Path, suffix: str = "safetensors") -> list[Path]:
@@ -268,16 +258,18 @@ SECOND = "00002-of-00002"
 weight_case("weights in two files", READ, sharded)
 weight_case("weights in two pickles", READ, lambda folder: sharded(folder, "bin"))
 one_missing = "one of two files of weights is missing"
-weight_case(one_missing, REFUSED, lambda folder: sharded(folder)[1].unlink(), SECOND)
+weight_case(one_missing, REFUSED, lambda folder: sharded(folder)[1].unlink(), names=SECOND)
 copied = "the second file is a copy of the first"
-weight_case(copied, REFUSED, lambda folder: shutil.copy(*sharded(folder)), f"missing|{SECOND}")
-no_file = with_index(lambda index: index.update(weight_map={}))
-weight_case("an index that lists no file", REFUSED, no_file, "index.json")
 weight_case(
-    "an index that lists a file above the folder", REFUSED, with_index(above), "x.safetensors"
+    copied, REFUSED, lambda folder: shutil.copy(*sharded(folder)), names=f"missing|{SECOND}"
+)
+no_file = with_index(lambda index: index.update(weight_map={}))
+weight_case("an index that lists no file", REFUSED, no_file, names="index.json")
+weight_case(
+    "an index that lists a file above the folder", REFUSED, with_index(above), names="x.safetensors"
 )
 no_index = both(sharded, remove(f"{WEIGHTS}.index.json"))
-weight_case("two files of weights and no index", EITHER, no_index, "weights")
+weight_case("two files of weights and no index", EITHER, no_index, names="weights")
 weight_case("an index whose files are gone beside a whole file", READ, beside_an_index)
 
 
@@ -305,37 +297,30 @@ def bare_names(place: Path) -> None:
     same_states(predictor, folder)
 
 
-def headless_case(oddity: str, part: str) -> None:
+@CASES.rows("load", "classif")
+def headless_case(place: Path, part: str) -> None:
     """A classifier without some of its head: its encoder is read, and it does not classify."""
-
-    def act(place: Path) -> None:
-        folder = classifier(place)
-        without(part)(folder)
-        predictor = load(folder)
-        same_states(predictor, folder)
-        predictor.classify("the cat")
-
-    CASES.add("load", REFUSED, "classif", oddity=oddity)(act)
+    folder = classifier(place)
+    without(part)(folder)
+    predictor = load(folder)
+    same_states(predictor, folder)
+    predictor.classify("the cat")
 
 
-headless_case("a classifier's configuration, and weights without its head", "classifier")
-headless_case("a classifier without its pooler", "pooler")
+no_head = "a classifier's configuration, and weights without its head"
+headless_case(no_head, REFUSED, "classifier")
+headless_case("a classifier without its pooler", REFUSED, "pooler")
 
 
 # Places
 
 
-def place_case(
-    oddity: str, expected: str, move: Callable[[Path, Path], Path], names: str = ""
-) -> None:
+@CASES.rows("load")
+def place_case(place: Path, move: Callable[[Path, Path], Path]) -> None:
     """A clean folder that `move(place, folder)` puts elsewhere; returns what is loaded."""
-
-    def act(place: Path) -> None:
-        folder = bert(place)
-        twin = copy_of(folder)
-        agrees(folder, twin, place=move(place, folder))
-
-    CASES.add("load", expected, names, oddity=oddity)(act)
+    folder = bert(place)
+    twin = copy_of(folder)
+    agrees(folder, twin, place=move(place, folder))
 
 
 def link(place: Path, folder: Path) -> Path:
@@ -374,38 +359,28 @@ def empty(place: Path, _: Path) -> Path:
     return place / "empty"
 
 
-odd_name = "my 'model' [v=1], é 中 #?%20"
-of_the_hub = f"name@{'0123456789' * 4}"
-PLACES: dict[str, tuple[str, Callable[[Path, Path], Path], str]] = {
-    "a path with blanks, quotes, an equals sign, brackets and letters beyond ASCII": (
-        READ,
-        lambda place, folder: folder.rename(place / odd_name),
-        "",
-    ),
-    "a folder's name with @, as the hub's commits are written": (
-        READ,
-        lambda place, folder: folder.rename(place / of_the_hub),
-        "",
-    ),
-    "the folder is a symbolic link": (READ, link, ""),
-    "all files are symbolic links to files without suffixes, as in the hub's cache": (
-        READ,
-        linked_files,
-        "",
-    ),
-    "the weights are a symbolic link to nothing": (REFUSED, broken_link, f"{WEIGHTS}|weights"),
-    "the file of weights in place of its folder": (READ, lambda _, folder: folder / WEIGHTS, ""),
-    "the folder above the model's": (REFUSED, in_another, "config.json"),
-    "a trainer's folder: checkpoint-500 and checkpoint-1000 inside": (
-        REFUSED,
-        of_a_trainer,
-        "config.json",
-    ),
-    "an empty folder": (REFUSED, empty, "empty"),
-    "a folder that is not there": (REFUSED, lambda place, _: place / "nowhere", "nowhere"),
-}
-for _oddity, (_expected, _move, _names) in PLACES.items():
-    place_case(_oddity, _expected, _move, _names)
+def called(name: str) -> Callable[[Path, Path], Path]:
+    return lambda place, folder: folder.rename(place / name)
+
+
+odd_name = called("my 'model' [v=1], é 中 #?%20")
+oddity = "a path with blanks, quotes, an equals sign, brackets and letters beyond ASCII"
+place_case(oddity, READ, odd_name)
+of_the_hub = called(f"name@{'0123456789' * 4}")
+place_case("a folder's name with @, as the hub's commits are written", READ, of_the_hub)
+place_case("the folder is a symbolic link", READ, link)
+oddity = "all files are symbolic links to files without suffixes, as in the hub's cache"
+place_case(oddity, READ, linked_files)
+oddity = "the weights are a symbolic link to nothing"
+place_case(oddity, REFUSED, broken_link, names=f"{WEIGHTS}|weights")
+oddity = "the file of weights in place of its folder"
+place_case(oddity, READ, lambda _, folder: folder / WEIGHTS)
+place_case("the folder above the model's", REFUSED, in_another, names="config.json")
+oddity = "a trainer's folder: checkpoint-500 and checkpoint-1000 inside"
+place_case(oddity, REFUSED, of_a_trainer, names="config.json")
+place_case("an empty folder", REFUSED, empty, names="empty")
+oddity = "a folder that is not there"
+place_case(oddity, REFUSED, lambda place, _: place / "nowhere", names="nowhere")
 
 
 @CASES.add("load", READ)

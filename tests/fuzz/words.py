@@ -14,6 +14,8 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from tests.fuzz.answering import masked
 from tests.fuzz.lab import READ, Cases, check, equal
@@ -54,21 +56,16 @@ def furnish(place: Path) -> None:
 def command(place: Path, words: Sequence[str]) -> tuple[int, str]:
     """Status and output of a command that is given in a folder."""
     output = io.StringIO()
-    before = os.environ.get("CLOZELAB_CACHE")
-    os.environ["CLOZELAB_CACHE"] = f"{place}-cache"
-    try:
-        with (
-            contextlib.chdir(place),
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(output),
-        ):
+    with (
+        contextlib.chdir(place),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+        mock.patch.dict(os.environ, CLOZELAB_CACHE=f"{place}-cache"),
+    ):
+        try:
             status = cli.main([*words])
-    except SystemExit as stop:  # argparse's
-        status = int(stop.code or 0)
-    finally:
-        del os.environ["CLOZELAB_CACHE"]
-        if before is not None:
-            os.environ["CLOZELAB_CACHE"] = before
+        except SystemExit as stop:  # argparse's
+            status = int(stop.code or 0)
     return status, output.getvalue()
 
 
@@ -106,80 +103,43 @@ refused(
     "say encoder=pre-trained/encoder",
 )
 for key in ("train_file", "validation_file", "text_columns", "label_column"):
-    refused(
-        f"{key}= without its place",
-        [*FINETUNE, f"{key}=lines.txt"],
-        f"did you mean 'task.data.{key}'?",
-    )
-refused(
-    "learning_rate= of a pre-training without its place",
-    ["pretrain", "learning_rate=1e-4"],
-    "did you mean 'optimizer.learning_rate'?",
-)
+    words = [*FINETUNE, f"{key}=lines.txt"]
+    refused(f"{key}= without its place", words, f"did you mean 'task.data.{key}'?")
+in_its_place = "did you mean 'optimizer.learning_rate'?"
+alone = ["pretrain", "learning_rate=1e-4"]
+refused("learning_rate= of a pre-training without its place", alone, in_its_place)
 for value in ("inf", "nan", "-1"):
-    refused(
-        f"a learning rate of {value}",
-        ["pretrain", f"optimizer.learning_rate={value}"],
-        f"optimizer.learning_rate is {value}",
-        "finite",
-    )
-refused(
-    "a weight decay of infinity",
-    [*FINETUNE, "optimizer.weight_decay=inf"],
-    "optimizer.weight_decay is inf",
-)
-refused(
-    "a group of parameters whose pattern fits no name",
-    ["pretrain", 'optimizer.groups=[{pattern: "*.layers.0.*", frozen: true}]'],
-    "no parameter's name fits '*.layers.0.*'",
-    ".layer.0.",
-)
-refused(
-    "a group of a layer that the model does not have",
-    ["pretrain", 'optimizer.groups=[{pattern: "*.layer.77.*", frozen: true}]'],
-    "no parameter's name fits '*.layer.77.*'",
-)
-refused(
-    "a group behind one that takes every parameter",
-    ["pretrain", "optimizer.groups=[{pattern: '*', weight_decay: 0}, {pattern: '*.layer.0.*'}]"],
-    "an earlier pattern fits",
-)
-refused(
-    "every parameter is frozen",
-    ["pretrain", 'optimizer.groups=[{pattern: "*", frozen: true}]'],
-    "freezes every parameter",
-)
+    word = f"optimizer.learning_rate={value}"
+    sentence = f"optimizer.learning_rate is {value}"
+    refused(f"a learning rate of {value}", ["pretrain", word], sentence, "finite")
+decay = "optimizer.weight_decay"
+refused("a weight decay of infinity", [*FINETUNE, f"{decay}=inf"], f"{decay} is inf")
+for _oddity, _pattern, _hint in (
+    ("a group of parameters whose pattern fits no name", "*.layers.0.*", ".layer.0."),
+    ("a group of a layer that the model does not have", "*.layer.77.*", ""),
+):
+    group = f'optimizer.groups=[{{pattern: "{_pattern}", frozen: true}}]'
+    refused(_oddity, ["pretrain", group], f"no parameter's name fits '{_pattern}'", _hint)
+behind = "optimizer.groups=[{pattern: '*', weight_decay: 0}, {pattern: '*.layer.0.*'}]"
+oddity = "a group behind one that takes every parameter"
+refused(oddity, ["pretrain", behind], "an earlier pattern fits")
+frozen = 'optimizer.groups=[{pattern: "*", frozen: true}]'
+refused("every parameter is frozen", ["pretrain", frozen], "freezes every parameter")
 refused("query= names a file", [*SEARCH, "query=queries.txt"], "say queries=queries.txt")
-refused(
-    "queries= names no file",
-    [*SEARCH, "queries=a good film"],
-    "queries=a good film: there is no such file",
-)
-refused(
-    "query= and queries= at once",
-    [*SEARCH, "query=film", "queries=queries.txt"],
-    "query=TEXT or queries=FILE",
-)
-refused(
-    "a file of queries with blank lines alone",
-    [*SEARCH, "queries=blank.txt"],
-    "queries=blank.txt has no text to search for",
-)
+no_file = "queries=a good film"
+refused("queries= names no file", [*SEARCH, no_file], f"{no_file}: there is no such file")
+both = [*SEARCH, "query=film", "queries=queries.txt"]
+refused("query= and queries= at once", both, "query=TEXT or queries=FILE")
+blank = "queries=blank.txt"
+oddity = "a file of queries with blank lines alone"
+refused(oddity, [*SEARCH, blank], f"{blank} has no text to search for")
 refused("a file of queries in Latin-1", [*SEARCH, "queries=latin.txt"], ":1: not UTF-8 text")
 refused("output= is the input", [*PREDICT, "output=lines.txt"], "output=lines.txt is the input")
-refused(
-    "output= is a link to the input",
-    [*PREDICT, "output=other-name.txt"],
-    "output=other-name.txt is the input",
-)
-refused(
-    "output= is a read-only file", [*PREDICT, "output=read-only.npy"], "read-only.npy is read-only"
-)
-refused(
-    "verify of a pack that is not there",
-    ["verify", "monday.zip"],
-    "monday.zip does not exist",
-)
+link = "output=other-name.txt"
+refused("output= is a link to the input", [*PREDICT, link], f"{link} is the input")
+read_only = [*PREDICT, "output=read-only.npy"]
+refused("output= is a read-only file", read_only, "read-only.npy is read-only")
+refused("verify of a pack that is not there", ["verify", "monday.zip"], "monday.zip does not exist")
 refused(
     "a misspelt key of the corpus for a whole experiment",
     ["reproduce", "rates.yaml", "corpus.sources.0.pth=texts", "scale=own", "--dry-run"],
@@ -222,12 +182,14 @@ def config_dir_behind_a_key(place: Path) -> None:
 def queries_in_a_file(place: Path) -> None:
     """queries= of two lines answers as two searches do"""
     furnish(place)
+
+    def found(word: str) -> list[dict[str, Any]]:
+        _, output = command(place, [*SEARCH, word, "--json"])
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
     alone = []
     for query in ("a film", "the slow one"):
-        _, output = command(place, [*SEARCH, f"query={query}", "--json"])
-        hits = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        alone += [hit | {"query": query} for hit in hits]
-    _, output = command(place, [*SEARCH, "queries=queries.txt", "--json"])
-    together = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        alone += [hit | {"query": query} for hit in found(f"query={query}")]
+    together = found("queries=queries.txt")
     equal(len(together), 4, "hits")
     equal(together, alone, "hits")

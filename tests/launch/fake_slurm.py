@@ -20,6 +20,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 STATE = Path(os.environ.get("FAKE_SLURM", "."))
 
@@ -34,14 +35,9 @@ def sbatch(words: list[str]) -> int:
     if os.environ.get("FAKE_SLURM_ONLY") == "sbatch":  # for a look at what is handed over
         print(f"Submitted batch job {number}")
         return 0
-    quiet = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }
-    subprocess.Popen(
-        [sys.executable, __file__, "run", str(number)], start_new_session=True, **quiet
-    )
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    command = [sys.executable, __file__, "run", str(number)]
+    subprocess.Popen(command, start_new_session=True, **quiet)
     print(f"Submitted batch job {number}")
     return 0
 
@@ -55,12 +51,9 @@ def run(words: list[str]) -> int:
         "SLURM_JOB_NAME": options["job-name"],
         "SLURM_NTASKS": str(int(nodes) * int(each)),
         "SLURM_NTASKS_PER_NODE": each,
-        "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_PROCID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NNODES": nodes,
     }
+    step |= dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), "0")
+    step |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), nodes)
     step |= dict.fromkeys(
         ("SLURM_NODELIST", "SLURM_JOB_NODELIST"),
         f"127.0.0.[1-{nodes}]" if nodes > "1" else "localhost",
@@ -84,20 +77,12 @@ def srun(words: list[str]) -> int:
     each = int(os.environ["SLURM_NTASKS_PER_NODE"])
     started = []
     for rank in range(tasks):
-        place = {
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(rank % each),
-            "SLURM_STEP_NUM_TASKS": str(tasks),
-        }
-        place |= {"SLURM_NODEID": str(rank // each)}
+        place = {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(tasks)}
+        place |= {"SLURM_LOCALID": str(rank % each), "SLURM_NODEID": str(rank // each)}
         (STATE / f"{number}.{rank}.place").write_text(json.dumps(place | {"words": words}))
         with Path(output.replace("%j", number).replace("%t", str(rank))).open("ab") as log:
-            environment = os.environ | place
-            started.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=log, stderr=log, start_new_session=True
-                )
-            )
+            own: dict[str, Any] = {"env": os.environ | place, "stdout": log, "stderr": log}
+            started.append(subprocess.Popen(command, start_new_session=True, **own))
     (STATE / f"{number}.pids").write_text(" ".join(str(process.pid) for process in started))
     return max(abs(process.wait()) for process in started)
 
@@ -134,11 +119,8 @@ def scontrol(words: list[str]) -> int:
 
 
 def scancel(words: list[str]) -> int:
-    number = (
-        signal.Signals[f"SIG{words[2].removeprefix('SIG')}"]
-        if "--signal" in words
-        else signal.SIGTERM
-    )
+    name = words[2].removeprefix("SIG") if "--signal" in words else "TERM"
+    number = signal.Signals[f"SIG{name}"]
     for pid in (STATE / f"{words[0]}.pids").read_text().split():
         with suppress(ProcessLookupError):
             os.killpg(int(pid), number)

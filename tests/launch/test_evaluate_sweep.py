@@ -26,7 +26,10 @@ rows:
 
 
 def sweeps_of(folder: Path, *words: str) -> dict[str, Sweep]:
-    return {step.verb: step.sweep for step in make_steps(folder, words) if step.is_sweep}
+    (folder / "mine").mkdir()
+    (folder / "mine/paper.yaml").write_text(PAPER)
+    steps = make_steps(folder / "mine", [f"runs_dir={folder}/runs", *words])
+    return {step.verb: step.sweep for step in steps if step.is_sweep}
 
 
 def measured(sweep: Sweep) -> list[str]:
@@ -35,11 +38,8 @@ def measured(sweep: Sweep) -> list[str]:
 
 
 def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/paper.yaml").write_text(PAPER)
-    words = (f"runs_dir={tmp_path}/runs", "scale.pretrain.seeds='1,2'")
-    assert list(sweeps_in(tmp_path / "mine")) == ["pretrain", "finetune", "evaluate"]
-    found = sweeps_of(tmp_path / "mine", *words)
+    found = sweeps_of(tmp_path, "scale.pretrain.seeds='1,2'")
+    assert list(found) == list(sweeps_in(tmp_path / "mine")) == ["pretrain", "finetune", "evaluate"]
     assert len(found["evaluate"].jobs) == 3 * 2 * 2 and len(found["finetune"].jobs) == 3 * 2 * 2
     place = f"{tmp_path}/runs/mine/demo/evaluate"
     assert f"{place}/early/pretrain-seed-2/pairs_order/seed-1" in measured(found["evaluate"])
@@ -50,24 +50,13 @@ def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
 
 
 def test_rows_and_seeds_of_trainings_do_not_rename_what_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/paper.yaml").write_text(PAPER)
-    found = sweeps_of(
-        tmp_path / "mine",
-        f"runs_dir={tmp_path}/runs",
-        "row=mlm,random",
-        "finetune.seed=3",
-        "pretrain_seed=1",
-    )
-    assert [name.split("/")[-4] for name in measured(found["evaluate"])] == [
-        "mlm",
-        "mlm",
-        "random",
-        "random",
-    ]
-    found = sweeps_of(
-        tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=pairs_order", "seed=4"
-    )
+    found = sweeps_of(tmp_path, "row=mlm,random", "finetune.seed=3", "pretrain_seed=1")
+    rows = [name.split("/")[-4] for name in measured(found["evaluate"])]
+    assert rows == ["mlm", "mlm", "random", "random"]
+
+
+def test_a_seed_of_trainings_is_none_of_a_measure(tmp_path: Path) -> None:
+    found = sweeps_of(tmp_path, "evaluate.measure=pairs_order", "seed=4")
     places = measured(found["evaluate"])
     assert {name.split("/")[-1] for name in places} == {"seed-1"} and len(places) == 6
 

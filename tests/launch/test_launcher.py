@@ -10,11 +10,7 @@ import pytest
 from tests import composing
 
 from clozelab.launch import process_launcher
-from clozelab.launch.launcher import (
-    THREAD_VARIABLES,
-    read_records,
-    wait_for_inputs,
-)
+from clozelab.launch.launcher import THREAD_VARIABLES, read_records, wait_for_inputs
 from clozelab.launch.process_launcher import ProcessLauncher, modules_of
 from clozelab.launch.processes import Job, JobState
 
@@ -84,4 +80,5 @@ def test_a_server_imports_what_a_verbs_jobs_import_by_address(verb: str) -> None
     modules = modules_of(verb)
     assert f"clozelab.stages.{verb}" in modules
     assert all(find_spec(module) is not None for module in modules)
-    assert ("clozelab.tasks.tags" in modules) is (verb in ("finetune", "evaluate"))
+    for part in ("texts", "tags", "classes"):
+        assert (f"clozelab.tasks.{part}" in modules) is (verb in ("finetune", "evaluate"))

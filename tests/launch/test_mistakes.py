@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.errors import ConfigCompositionException
@@ -13,19 +14,19 @@ from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 
 
-def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
+def mistake(name: str, words: list[str], **more: Any) -> Exception:
+    """What Hydra says of words that cannot be composed."""
     with pytest.raises(ConfigCompositionException) as caught:
-        sweep.compose("pretrain", ["sed=3"])
-    text = explain(caught.value, "pretrain")
-    assert (
-        text
-        == "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain --cfg job`)"
-    )
+        sweep.compose(name, words, **more)
+    return caught.value
+
+
+def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
+    error = mistake("pretrain", ["sed=3"])
+    text = "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain --cfg job`)"
+    assert explain(error, "pretrain") == text
     # verbs without a configuration of their own point to one that has it
-    shows(
-        explain(caught.value, "report"),
-        "pretrain has no key 'sed'; did you mean 'seed'? (see `clozelab pretrain",
-    )
+    shows(explain(error, "report"), "pretrain has no key 'sed'; did you mean 'seed'? (see")
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,8 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
 def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
     key: str, message: str
 ) -> None:
-    with pytest.raises(ConfigCompositionException) as caught:
-        sweep.compose("evaluate", ["measure=held_out_text", f"{key}=x"])
-    assert message in explain(caught.value, "evaluate")
+    error = mistake("evaluate", ["measure=held_out_text", f"{key}=x"])
+    assert message in explain(error, "evaluate")
     whole = "measure.data.sources=[{name: mine, path: FILE}]"
     composed = sweep.compose("evaluate", ["measure=held_out_text", whole])
     assert composed.get("measure.data.sources") == [{"name": "mine", "path": "FILE"}]
@@ -63,10 +63,8 @@ def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
     ],
 )
 def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, message: str) -> None:
-    with pytest.raises(ConfigCompositionException) as caught:
-        sweep.compose("pretrain", [f"{key}=3"])
     shown = "hydra" if key.startswith("hydra.") else "job"
-    found = explain(caught.value, "pretrain").removesuffix(")")
+    found = explain(mistake("pretrain", [f"{key}=3"]), "pretrain").removesuffix(")")
     assert found == f"pretrain has no key '{key}'; {message} `clozelab pretrain --cfg {shown}`"
 
 
@@ -91,19 +89,16 @@ def test_a_wrong_key_in_a_file_is_named_with_the_file(
     (tmp_path / "scale").mkdir()
     (tmp_path / file).write_text(text)
     name, words = ("pretrain", ["scale=mine", "corpus=microworld"]) if "/" in file else ("mine", [])
-    with pytest.raises(ConfigCompositionException) as caught:
-        sweep.compose(name, words, folder=tmp_path)
-    said = explain(caught.value, "pretrain", config_name=name, folder=tmp_path)
+    error = mistake(name, words, folder=tmp_path)
+    said = explain(error, "pretrain", config_name=name, folder=tmp_path)
     assert said.startswith(f"{tmp_path / file}: pretrain {message}")
-    assert explain(caught.value, "pretrain").startswith(
-        f"{file.removesuffix('.yaml')}: pretrain"
-    ), "its folder is not known"
+    # Its folder is not known.
+    assert explain(error, "pretrain").startswith(f"{file.removesuffix('.yaml')}: pretrain")
 
 
 def test_a_wrong_key_inside_a_value_is_named() -> None:
-    with pytest.raises(ConfigCompositionException) as caught:
-        sweep.compose("pretrain", ["phases=[{step: 3}]"])
-    shows(explain(caught.value, "pretrain"), "phases: Key 'step' not in 'PhaseConfig'")
+    error = mistake("pretrain", ["phases=[{step: 3}]"])
+    shows(explain(error, "pretrain"), "phases: Key 'step' not in 'PhaseConfig'")
 
 
 def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:

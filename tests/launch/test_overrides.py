@@ -14,6 +14,7 @@ from clozelab.launch.overrides import check_overrides
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
+TABLE5 = "table5_pretraining_tasks"
 FACTOR = r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="
 RATIO = r"size\.\w+ would change nothing: model=\w+ .*model=ratio"
 GIVEN = r" would change nothing: encoder=F brings its own shape"
@@ -31,11 +32,7 @@ CHANGES_NOTHING = [
     ("pretrain", ["model=tiny", "size.heads=2"], RATIO),
     # the shape of an encoder that brings its own
     ("pretrain", ["encoder=F", "model=tiny"], "model=tiny" + GIVEN),
-    (
-        "pretrain",
-        ["encoder=F", "model.hidden_dropout_prob=0"],
-        "model.hidden_dropout_prob=0" + GIVEN,
-    ),
+    ("pretrain", ["encoder=F", "model.hidden_dropout_prob=0"], "hidden_dropout_prob=0" + GIVEN),
     ("pretrain", ["encoder=F", "architecture=modernbert"], "architecture=modernbert" + GIVEN),
     ("pretrain", ["encoder=F", "recipe=modernbert"], ""),  # its other choices count
     ("pretrain", ["encoder=F", "recipe=longformer", "model.max_position_embeddings=4096"], ""),
@@ -118,16 +115,12 @@ def test_a_longer_encoder_has_no_fewer_positions(
         (["encoder=F", "row=mine"], "", ""),
         (["encoder=F", "encoder_arm=mlm"], "", ""),
         (["encoder_arm=mlm"], "", ""),
-        (
-            ["encoder=F", "row=ltr"],
-            "table5_pretraining_tasks",
-            "the row ltr stands for the encoder that the arm ltr",
-        ),
-        (["row=ltr"], "table5_pretraining_tasks", ""),
+        (["encoder=F", "row=ltr"], TABLE5, "the row ltr stands for the encoder that the arm ltr"),
+        (["row=ltr"], TABLE5, ""),
         (["encoder=F", "row=given", "task=mrpc"], "table1_glue", ""),
         (["encoder=F", "row=mlm_nsp"], "table1_glue", "take row=given"),
         (["encoder=F", "row=last", "task=ner_conll2003"], "table7_feature_based_ner", ""),
-        (["row=ltr", "encoder='elsewhere/${encoder_arm}'"], "table5_pretraining_tasks", ""),
+        (["row=ltr", "encoder='elsewhere/${encoder_arm}'"], TABLE5, ""),
     ],
 )
 def test_a_given_encoder_needs_a_name_of_its_own(
@@ -149,89 +142,52 @@ def test_an_encoder_in_a_configuration_of_ones_own_needs_a_name_too(tmp_path: Pa
     plan_job(sweep.compose("mine", [], folder=tmp_path), [])
 
 
-MISFILED = [
-    (
-        "table5_pretraining_tasks",
-        "row=ltr",
-        "encoder_arm=mlm_nsp",
-        "encoder_arm=mlm_nsp: the row ltr stands for .*encoder_arm=ltr,",
-    ),
-    (
-        "table5_pretraining_tasks",
-        "row=ltr",
-        "initialisation=random",
-        "initialisation=random: .* stands for .*initialisation=pretrained",
-    ),
-    ("table5_pretraining_tasks", "row=ltr", "head=bilstm", "stands for .*head=linear"),
-    ("table5_pretraining_tasks", "row=ltr", "head=linear", ""),
-    ("table5_pretraining_tasks", "arm=mlm_nsp", "seed=1", ""),
-    ("table5_pretraining_tasks", "row=ltr", "epochs=7", ""),
-    (
-        "table5_pretraining_tasks",
-        "row=ltr",
-        "encoder_fraction=0.5",
-        "the row ltr stands for .*encoder_fraction=1.0,",
-    ),
-    ("table1_glue", "row=given", "encoder_fraction=1", ""),
-    (
-        "figure5_training_steps",
-        "row=mlm_05",
-        "encoder_fraction=0.5",
-        "stands for .*encoder_fraction=0.05",
-    ),
-    (
-        "table7_feature_based_ner",
-        "row=last",
-        "task.data.features=embeddings",
-        "stands for .*task.data.features=last",
-    ),
-    ("table1_glue", "row=given", "learning_rate=1e-5", ""),
-    ("table1_glue", "row=given", "max_train_examples=7", ""),
-    (
-        "masking_rate",
-        "arm=rate40",
-        "objective.token.predict_prob=0.15",
-        "the arm rate40 stands for .*=0.4,",
-    ),
-    ("masking_rate", "arm=rate40", "objective.token.predict_prob=0.40", ""),
-    (
-        "masking_rate",
-        "arm=rate40",
-        "objective/input=segment_pairs",
-        "stands for .*objective/input=full_sentences",
-    ),
-    (
-        "table5_pretraining_tasks",
-        "arm=mlm_nsp",
-        "objective=mlm",
-        "objective=mlm: .*stands for .*objective=mlm_nsp",
-    ),
-    (
-        "table5_pretraining_tasks",
-        "arm=mlm_nsp",
-        "objective.pair=null",
-        "objective.pair=null: the arm mlm_nsp stands for",
-    ),
-    (
-        "table5_pretraining_tasks",
-        "arm=mlm",
-        "+objective/pair=nsp",
-        "objective/pair=nsp: the arm mlm stands for .*objective=mlm",
-    ),
-    ("table5_pretraining_tasks", "arm=mlm", "objective.token.predict_prob=0.4", ""),
-    ("table6_model_size", "arm=base", "size.depth=1/2", "the arm base stands for .*size.depth=1,"),
-]
+# Experiment -> a choice of its arms or rows, a word beside it, and the sentence that refuses both.
+MISFILED = {
+    TABLE5: [
+        ("row=ltr", "encoder_arm=mlm_nsp", "the row ltr stands for .*encoder_arm=ltr,"),
+        ("row=ltr", "initialisation=random", "stands for .*initialisation=pretrained"),
+        ("row=ltr", "head=bilstm", "stands for .*head=linear"),
+        ("row=ltr", "head=linear", ""),
+        ("row=ltr", "epochs=7", ""),
+        ("row=ltr", "encoder_fraction=0.5", "the row ltr stands for .*encoder_fraction=1.0,"),
+        ("arm=mlm_nsp", "seed=1", ""),
+        ("arm=mlm_nsp", "objective=mlm", "objective=mlm: .*stands for .*objective=mlm_nsp"),
+        ("arm=mlm_nsp", "objective.pair=null", "pair=null: the arm mlm_nsp stands for"),
+        ("arm=mlm", "+objective/pair=nsp", "pair=nsp: the arm mlm stands for .*objective=mlm"),
+        ("arm=mlm", "objective.token.predict_prob=0.4", ""),
+    ],
+    "table1_glue": [
+        ("row=given", "encoder_fraction=1", ""),
+        ("row=given", "learning_rate=1e-5", ""),
+        ("row=given", "max_train_examples=7", ""),
+    ],
+    "figure5_training_steps": [
+        ("row=mlm_05", "encoder_fraction=0.5", "stands for .*encoder_fraction=0.05"),
+    ],
+    "table7_feature_based_ner": [
+        ("row=last", "task.data.features=embeddings", "stands for .*task.data.features=last"),
+    ],
+    "masking_rate": [
+        ("arm=rate40", "objective.token.predict_prob=0.15", "the arm rate40 stands for .*=0.4,"),
+        ("arm=rate40", "objective.token.predict_prob=0.40", ""),
+        ("arm=rate40", "objective/input=segment_pairs", "stands for .*input=full_sentences"),
+    ],
+    "table6_model_size": [
+        ("arm=base", "size.depth=1/2", "the arm base stands for .*size.depth=1,"),
+    ],
+}
+MISFILED_ROWS = [(name, *row) for name, rows in MISFILED.items() for row in rows]
 
 
-@pytest.mark.parametrize(("experiment", "choice", "word", "message"), MISFILED)
+@pytest.mark.parametrize(("experiment", "choice", "word", "message"), MISFILED_ROWS)
 def test_what_the_file_of_a_row_or_an_arm_says_is_not_undone(
     experiment: str, choice: str, word: str, message: str
 ) -> None:
     """Its results would be filed under its name, and claims judged on them."""
     name = "sweep_finetune" if choice.startswith("row=") else "sweep_pretrain"
-    composed = sweep.compose(
-        name, ["scale=demo", choice, word, "runs_dir=R"], folder=EXPERIMENTS_DIR / experiment
-    )
+    words = ["scale=demo", choice, word, "runs_dir=R"]
+    composed = sweep.compose(name, words, folder=EXPERIMENTS_DIR / experiment)
     with refusal(message):
         plan_job(composed, [])
 
@@ -270,26 +226,23 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     text = "defaults: [sweep_finetune, _self_]\nhead: bilstm\nrow: {}\n"
     (tmp_path / "row").mkdir()
     for name in ("mlm", "mlm_nsp"):
-        (tmp_path / f"row/{name}.yaml").write_text(
-            f"# @package _global_\nrow: {name}\nhead: linear\n"
-        )
+        row = f"# @package _global_\nrow: {name}\nhead: linear\n"
+        (tmp_path / f"row/{name}.yaml").write_text(row)
     sweep_file = EXPERIMENTS_DIR / "table5_pretraining_tasks/sweep_finetune.yaml"
     (tmp_path / "sweep_finetune.yaml").write_text(sweep_file.read_text())
-    (tmp_path / "one.yaml").write_text(text.format("mine"))
-    (tmp_path / "two.yaml").write_text(text.format("mlm_nsp"))
-    (tmp_path / "three.yaml").write_text(text.format("mlm"))
-    plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
-    for name, message in (
-        ("two", "head=bilstm: the row mlm_nsp stands for .*head=linear"),
-        ("three", "row=mlm: the row"),
+    for row, message in (
+        ("mine", ""),
+        ("mlm_nsp", "head=bilstm: the row mlm_nsp stands for .*head=linear"),
+        ("mlm", "row=mlm: the row"),
     ):
+        (tmp_path / "one.yaml").write_text(text.format(row))
         with refusal(message):
-            plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
-    for words in (
-        ["pretrain", "arm=mine", "objective.pair=null"],
-        ["finetune", "row=mine", "head=bilstm"],
+            plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
+    for stage, words in (
+        ("pretrain", ["arm=mine", "objective.pair=null"]),
+        ("finetune", ["row=mine", "head=bilstm"]),
     ):
-        plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
+        plan_job(sweep.compose(stage, [*words, "runs_dir=R"]), [])
 
 
 PAIRS = "measure=minimal_pairs"
@@ -299,22 +252,10 @@ EVALUATED = [
     ([PAIRS, "encoder=F", "encoder_arm=mlm"], ""),
     ([PAIRS, "encoder_fraction=0.5"], ""),
     ([PAIRS], ""),
-    (
-        ["measured=mlm", "initialisation=random"],
-        "initialisation=random: the row mlm stands for .* another row",
-    ),
-    (
-        ["measured=mlm", "encoder_arm=ltr"],
-        "encoder_arm=ltr: the row mlm stands for .*encoder_arm=mlm,",
-    ),
-    (
-        ["measured=mlm", "encoder=F"],
-        "encoder=F: the row mlm stands for the encoder that the arm mlm has trained",
-    ),
-    (
-        ["measured=mlm", "encoder_fraction=0.5"],
-        "encoder_fraction=0.5: the row mlm stands for encoder_fraction=1.0,",
-    ),
+    (["measured=mlm", "initialisation=random"], "=random: the row mlm stands for .* another row"),
+    (["measured=mlm", "encoder_arm=ltr"], "the row mlm stands for .*encoder_arm=mlm,"),
+    (["measured=mlm", "encoder=F"], "the row mlm stands for the encoder that the arm mlm has"),
+    (["measured=mlm", "encoder_fraction=0.5"], "row mlm stands for encoder_fraction=1.0,"),
     (["measured=mlm"], ""),
     (["measured=mlm_25", "encoder_fraction=0.25"], ""),
     (["measured=random", "initialisation=random"], ""),
@@ -324,9 +265,9 @@ EVALUATED = [
 @pytest.mark.parametrize(("words", "message"), EVALUATED)
 def test_an_evaluation_is_filed_as_what_it_is(words: list[str], message: str) -> None:
     """By itself, and among those of an experiment's rows."""
-    name, folder = (
-        ("evaluate", None) if PAIRS in words else ("sweep_evaluate", EXPERIMENTS_DIR / "zero_shot")
-    )
+    name, folder = "evaluate", None
+    if PAIRS not in words:
+        name, folder = "sweep_evaluate", EXPERIMENTS_DIR / "zero_shot"
     composed = sweep.compose(name, ["scale=demo", "runs_dir=R", *words], folder=folder)
     with refusal(message):
         plan_job(composed, [])

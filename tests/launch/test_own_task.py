@@ -95,16 +95,6 @@ def test_so_they_do_where_few_rows_of_a_large_file_are_trained_on(
 
 
 @pytest.mark.parametrize(
-    "header", ["review,verdict", "text,date,author", "label,class,text", "label,review,title"]
-)
-def test_columns_that_leave_doubt_are_asked_for(tmp_path: Path, header: str) -> None:
-    write(tmp_path, header, ROW[header.count(",")])
-    columns = header.replace(",", ", ")
-    with pytest.raises(ValueError, match=rf"columns {columns}, .*text_column=.*label_column="):
-        sweep.compose("finetune", ["task=reviews.csv"])
-
-
-@pytest.mark.parametrize(
     ("labels", "metric"),
     [
         (["0", "1", "2"], "validation/accuracy"),
@@ -146,13 +136,27 @@ def test_a_sweep_runs_through_other_keys(tmp_path: Path) -> None:
     [
         (["task=no.csv"], "task=no.csv: there is no such file"),
         (["task=reviews.csv,mrpc"], "a file is the only task of a command"),
-        (["task=reviews.csv", "text_column=txt"], "no column 'txt'"),
+        (["task=reviews.csv", "text_column=txt", "label_column=label"], "no column 'txt'"),
+        (
+            ["task=reviews.csv", "text_column=text", "label_column=label,score"],
+            "label,score: some hold classes and some numbers",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
-    write(tmp_path, "text,label", "fine,good")
+    write(tmp_path, "text,label,score", "fine,good,0.5", "dull,bad,2")
     with pytest.raises(ValueError, match=message):
-        sweep.compose("finetune", words)
+        sweep.compose("finetune", words, sweep=True)
+
+
+@pytest.mark.parametrize(
+    "header", ["review,verdict", "text,date,author", "label,class,text", "label,review,title"]
+)
+def test_columns_that_leave_doubt_are_asked_for(tmp_path: Path, header: str) -> None:
+    write(tmp_path, header, ROW[header.count(",")])
+    columns = header.replace(",", ", ")
+    with pytest.raises(ValueError, match=rf"columns {columns}, .*text_column=.*label_column="):
+        sweep.compose("finetune", ["task=reviews.csv"])
 
 
 def test_several_label_columns_are_a_sweep_of_a_task_each(tmp_path: Path) -> None:
@@ -171,10 +175,3 @@ def test_several_label_columns_are_a_sweep_of_a_task_each(tmp_path: Path) -> Non
         ("reviews_topic", "reviews.csv, topic", "topic"),
         ("reviews_urgency", "reviews.csv, urgency", "urgency"),
     }
-
-
-def test_columns_of_two_kinds_are_no_sweep(tmp_path: Path) -> None:
-    write(tmp_path, "text,topic,urgency", "a,news,0.5", "b,sport,2")
-    words = ["task=reviews.csv", "text_column=text", "label_column=topic,urgency"]
-    with pytest.raises(ValueError, match=r"topic,urgency: some hold classes and some numbers"):
-        sweep.compose("finetune", words, sweep=True)

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 from tests.screens import refuses
 
-from clozelab.config import Composed
 from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, run_preflight
 from clozelab.launch.sweep import compose
@@ -39,53 +38,46 @@ def answer(monkeypatch: pytest.MonkeyPatch, status: int) -> list[list[str]]:
     return asked
 
 
-def sweep(*words: str, folder: Path | None = None) -> Composed:
-    return compose("sweep_pretrain" if folder else "pretrain", words, folder=folder, sweep=True)
+FOLDER = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+OF_SLURM = ["scale=laptop", "hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]
+SWEPT = ["objective=mlm,ltr", "seed=1,2", "hydra.searchpath=[/tmp]"]
 
 
-def test_a_long_sweep_is_looked_at_with_its_own_words(
-    asked: list[list[str]], tmp_path: Path
-) -> None:
-    run_preflight(
-        "pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), 4
-    )
-    place = f"hydra.searchpath=[{tmp_path}]"
-    assert asked == [
-        ["pretrain", "--config-name", "pretrain", "objective=mlm,ltr", "seed=1,2", place]
-    ]
-
-
-def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) -> None:
-    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
-    words = ["hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]
-    run_preflight(
-        "pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), 12
-    )
-    assert asked == [
-        [
+@pytest.mark.parametrize(
+    ("verb", "folder", "words", "jobs", "expected"),
+    [
+        pytest.param(
+            "pretrain", None, SWEPT, 4, ["--config-name", "pretrain", *SWEPT], id="its own words"
+        ),
+        pytest.param(
             "pretrain",
-            "--config-dir",
-            str(folder),
-            "--config-name",
-            "sweep_pretrain",
-            "scale=laptop",
-            *words,
-        ]
-    ]
+            FOLDER,
+            [*OF_SLURM, "hydra.verbose=true"],
+            12,
+            ["--config-dir", str(FOLDER), "--config-name", "sweep_pretrain", *OF_SLURM],
+            id="what Hydra is told of jobs and launcher counts",
+        ),
+        pytest.param(
+            "prepare", None, ["tokenizer.vocab_size=1000,2000,3000,4000"], 4, None, id="no training"
+        ),
+        pytest.param("pretrain", None, ["seed=1,2,3"], 3, None, id="few jobs are sooner run"),
+    ],
+)
+def test_which_sweeps_are_looked_at_and_with_which_words(
+    asked: list[list[str]],
+    verb: str,
+    folder: Path | None,
+    words: list[str],
+    jobs: int,
+    expected: list[str] | None,
+) -> None:
+    name = verb if folder is None else f"sweep_{verb}"
+    run_preflight(verb, compose(name, words, folder=folder, sweep=True), jobs)
+    assert asked == ([] if expected is None else [[verb, *expected]])
 
 
-def test_only_trainings_are_looked_at(asked: list[list[str]]) -> None:
-    run_preflight(
-        "prepare",
-        compose("prepare", ["tokenizer.vocab_size=1000,2000,3000,4000"], sweep=True),
-        4,
-    )
-    assert not asked
-
-
-def test_few_jobs_are_sooner_run(asked: list[list[str]]) -> None:
-    run_preflight("pretrain", sweep("seed=1,2,3"), 3)
-    assert not asked
+def look_at_four_jobs() -> None:
+    run_preflight("pretrain", compose("pretrain", ["seed=1,2,3,4"], sweep=True), 4)
 
 
 @pytest.mark.parametrize(("said", "times"), [("1", 0), ("0", 1), ("", 1)])
@@ -93,15 +85,25 @@ def test_who_wants_none_gets_none(
     asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, said: str, times: int
 ) -> None:
     monkeypatch.setenv(SKIP_DOCTOR, said)
-    run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
+    look_at_four_jobs()
     assert len(asked) == times
 
 
-def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (1, "the pre-flight has found an error, nothing was started; mend"),
+        # A killed pre-flight is no wish to stop.
+        (137, "the pre-flight was killed by signal 9 (9: out of memory, as a"),
+    ],
+)
+def test_an_error_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, status: int, sentence: str
+) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
-    answer(monkeypatch, 1)
-    with refuses("the pre-flight has found an error, nothing was started; mend"):
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
+    answer(monkeypatch, status)
+    with refuses(sentence):
+        look_at_four_jobs()
 
 
 @pytest.mark.parametrize("status", [129, 130, 138, 140, 143])
@@ -109,15 +111,8 @@ def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, status)
     with pytest.raises(SystemExit) as caught:
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
+        look_at_four_jobs()
     assert caught.value.code == status
-
-
-def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SKIP_DOCTOR)
-    answer(monkeypatch, 137)
-    with refuses("the pre-flight was killed by signal 9 (9: out of memory, as a"):
-        run_preflight("pretrain", sweep("seed=1,2,3,4"), 4)
 
 
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:

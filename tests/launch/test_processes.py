@@ -28,6 +28,8 @@ from clozelab.launch.progress import SweepEstimate
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.stopping import OUT_OF_TIME, Interrupted
 
+SRC = Path(__file__).parents[2] / "src"
+
 
 def job(folder: Path, name: str, script: str, **environment: str) -> Job:
     return Job(name, ["/bin/sh", "-c", script], folder / "logs" / f"{name}.log", environment)
@@ -37,6 +39,22 @@ def pool(jobs: list[Job], at_once: int = 2, grace: float = 5.0) -> ProcessPool:
     return ProcessPool(
         jobs, at_once=at_once, grace_seconds=grace, console=Console(file=io.StringIO())
     )
+
+
+def shown(jobs: list[Job], **options: Any) -> list[str]:
+    """The lines that a pipe gets while jobs run, one at a time."""
+    screen = io.StringIO()
+    console = Console(file=screen, width=200)
+    ProcessPool(jobs, at_once=1, grace_seconds=1, console=console, **options).run()
+    return screen.getvalue().splitlines()
+
+
+def python(folder: Path, code: str, *words: str, **options: Any) -> subprocess.Popen[str]:
+    """A process of this code, which imports modules of a folder and those of this checkout."""
+    paths = f"{SRC}{os.pathsep}{folder}"
+    command = [sys.executable, "-c", code, *words]
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.Popen(command, env=environment, cwd=folder, text=True, **options)
 
 
 def is_ready(job: Job) -> bool:
@@ -82,10 +100,6 @@ def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path
     run.mkdir()
     held, other = job(tmp_path, "held", "echo began"), job(tmp_path, "other", "echo began")
     held.folder = str(run)
-    said = io.StringIO()
-    others = ProcessPool(
-        [held, other], at_once=1, grace_seconds=1, console=Console(file=said, width=200)
-    )
     seen: list[tuple[str, bool]] = []
 
     def let_go() -> None:
@@ -98,11 +112,10 @@ def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread = threading.Thread(target=let_go)
         thread.start()
-        others.run()
+        lines = shown([held, other])
         thread.join()
     assert seen == [("held", False)]
     assert [held.state, held.message, other.state] == ["complete", "", "complete"]
-    lines = said.getvalue().splitlines()
     assert lines[0] == f"    held  held: process {os.getpid()} works in its folder"
     assert lines[0] not in lines[1:]
     assert held.started > other.started
@@ -151,12 +164,7 @@ def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
     script = 'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done'
-    jobs = [
-        job(tmp_path, "one", script),
-        job(tmp_path, "two", script),
-        job(tmp_path, "three", script),
-    ]
-
+    jobs = [job(tmp_path, name, script) for name in ("one", "two", "three")]
     status = run_until(pool(jobs), lambda: all(map(is_ready, jobs[:2])), number)
     assert status == 128 + number
     assert [one.state for one in jobs] == ["stopped", "stopped", "waiting"]
@@ -167,11 +175,8 @@ def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
 def test_a_job_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     deaf = job(tmp_path, "deaf", 'trap "" TERM; echo ready; while :; do sleep 0.05; done')
     run_until(pool([deaf], grace=0.3), lambda: is_ready(deaf))
-    assert (
-        deaf.state == "stopped"
-        and deaf.process is not None
-        and deaf.process.returncode == -signal.SIGKILL
-    )
+    assert deaf.state == "stopped" and deaf.process is not None
+    assert deaf.process.returncode == -signal.SIGKILL
 
 
 def test_a_job_that_is_out_of_its_time_is_stopped_and_did_not_fail(tmp_path: Path) -> None:
@@ -198,8 +203,7 @@ from clozelab.launch.processes import Job
 job = Job("x", [sys.executable, "-uc", {code!r}], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    parent = python(tmp_path, script)
     log = tmp_path / "log"
     while not (log.exists() and log.read_text().strip()):
         time.sleep(0.02)
@@ -225,13 +229,10 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
         " ForkServer\nserver = ForkServer('slow_start', ['slow_start'],"
         f" {{}})\nserver.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
     )
-    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     for kill in (False, True):
         began = tmp_path / f"began-{kill}"
         (tmp_path / "forked").unlink(missing_ok=True)
-        parent = subprocess.Popen(
-            [sys.executable, "-c", script, str(began)], env=os.environ | {"PYTHONPATH": paths}
-        )
+        parent = python(tmp_path, script, str(began))
         while not (tmp_path / "forked").exists():
             assert parent.poll() is None
             time.sleep(0.02)
@@ -256,13 +257,7 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
         "ForkServer('slow_import', ['clozelab.launch.preloaded', 'slow_import'], {})\n"
         "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
     )
-    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    parent = python(tmp_path, script, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
     while not importing.exists():
@@ -302,14 +297,7 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
         " words=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
         " console=Console(file=io.StringIO()), server=server).run()\n"
     )
-    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": paths},
-        start_new_session=True,
-        stderr=subprocess.DEVNULL,
-    )
+    launcher = python(tmp_path, script, start_new_session=True, stderr=subprocess.DEVNULL)
     while not all((tmp_path / f"{name}.began").exists() for name in "ab"):
         assert launcher.poll() is None
         time.sleep(0.02)
@@ -323,15 +311,10 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
 def test_forked_jobs(tmp_path: Path) -> None:
     """The standard library's fork server: own logs, exit statuses, and a stop that reaches them."""
     server = ForkServer("clozelab.cli", [], {"CLOZELAB_TEST": "1"})
-    jobs = [
-        job(tmp_path, "version", "exit 9"),
-        job(tmp_path, "wrong", "exit 9"),
-        job(tmp_path, "fresh", "exit 4"),
-    ]
+    scripts = {"version": "exit 9", "wrong": "exit 9", "fresh": "exit 4"}
+    jobs = [job(tmp_path, name, script) for name, script in scripts.items()]
     jobs[0].words, jobs[1].words = ["--version"], ["nonsense"]
-    ProcessPool(
-        jobs, at_once=2, grace_seconds=1, console=Console(file=io.StringIO()), server=server
-    ).run()
+    shown(jobs, server=server)
     assert [one.state for one in jobs] == ["complete", "failed", "failed"]
     assert jobs[0].log.read_text().startswith("clozelab 0.")
     assert re.match("exit status 2.*nonsense", jobs[1].message)
@@ -354,29 +337,9 @@ def test_a_terminal_shows_how_all_stand(tmp_path: Path) -> None:
     assert re.search(r"complete  (slow){13} after \d s  \(1 of 1 done\)", text)
 
 
-def test_no_time_is_promised_to_a_job_that_takes_longer_than_those_before_it(
-    tmp_path: Path,
-) -> None:
-    quick, long = job(tmp_path, "quick", ""), job(tmp_path, "long", "")
-    waiting = pool([quick, long])
-    (quick.state, quick.seconds), (long.state, long.seconds) = (
-        (JobState.COMPLETE, 2.0),
-        (JobState.RUNNING, 1.0),
-    )
-    assert waiting._progress() == "1 of 2 done, about 1 s left"
-    long.seconds = 3.0
-    assert waiting._progress() == "1 of 2 done"
-
-
 def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    jobs = [
-        job(tmp_path, "one", "sleep 0.1"),
-        job(tmp_path, "two", "exit 3"),
-        job(tmp_path, "three" * 20, "sleep 0.1"),
-    ]
-    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
-    first, second, third = screen.getvalue().splitlines()
+    scripts = {"one": "sleep 0.1", "two": "exit 3", "three" * 20: "sleep 0.1"}
+    first, second, third = shown([job(tmp_path, *one) for one in scripts.items()])
     assert first == "complete  one after 0 s  (1 of 3 done, about 0 s left)"
     assert re.fullmatch(r" *failed  two .*  \(2 of 3 done, about 0 s left\)", second)
     assert third.endswith("(3 of 3 done)")
@@ -389,7 +352,6 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     plan what is left.
     """
     monkeypatch.setattr("clozelab.launch.progress.HEARTBEAT_SECONDS", 0.2)
-    screen = io.StringIO()
     run = tmp_path / "run"
     write_run(run, "finetune", {"seed": 1}, "running", total_steps=1000)
     row = "400,960,1.0,train/tokens_per_second,40.0"  # 36 s for the other 600
@@ -401,10 +363,7 @@ def test_a_pipe_hears_of_jobs_that_run_for_long(
     for one in jobs:
         one.planned = 60.0
     place = SweepEstimate(jobs_before=3, jobs_after=7, seconds_after=600.0)
-    ProcessPool(
-        jobs, at_once=1, grace_seconds=1, console=Console(file=screen), estimate=place
-    ).run()
-    lines = screen.getvalue().splitlines()
+    lines = shown(jobs, estimate=place)
     assert len(lines) >= 4
     assert re.fullmatch(
         r"3 of 12 done, 1 run \(long step 400 of 1,000\), about 11.6 min left", lines[0]
@@ -429,14 +388,10 @@ def test_a_pipe_hears_of_a_server_that_imports_and_no_job_is_charged_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clozelab.launch.progress.HEARTBEAT_SECONDS", 0.2)
-    screen = io.StringIO()
     jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "sleep 0.1")]
     for one in jobs:
         one.words = [one.name]
-    ProcessPool(
-        jobs, at_once=1, grace_seconds=1, console=Console(file=screen), server=SlowServer(jobs)
-    ).run()
-    assert screen.getvalue().splitlines()[0] == "0 of 2 done"
+    assert shown(jobs, server=SlowServer(jobs))[0] == "0 of 2 done"
     assert all(one.state == "complete" and 0.1 <= one.seconds < 0.6 for one in jobs)
 
 
@@ -450,12 +405,9 @@ def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:
         failure_message(log, 1)
         == "exit status 1: error: other configuration:\n    epochs: there 1, now 2"
     )
+    assert failure_message(tmp_path / "missing", 1) == "exit status 1"
     log.write_text("Traceback:\n  File x\nRuntimeError: out of luck\n")
     assert failure_message(log, 1) == "exit status 1: RuntimeError: out of luck"
-
-
-def test_failure_message_without_output(tmp_path: Path) -> None:
-    assert failure_message(tmp_path / "missing", 1) == "exit status 1"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere jobs are not forked")

@@ -8,13 +8,14 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from tests.cluster.engines import Engine, Place, pretraining
 from tests.composing import given
 from tests.launch import test_slurm_launcher as tiny
 from tests.screens import refuses
 
 from clozelab.launch.ray_launcher import RayLauncher, gpus_of
 
-corpus = tiny.corpus
+data = tiny.data
 
 
 @pytest.mark.parametrize(
@@ -40,14 +41,14 @@ def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is missing")
-def test_a_sweep_on_ray(corpus: Path, tmp_path: Path) -> None:
+def test_a_sweep_on_ray(data: Path, tmp_path: Path) -> None:
     """One job fails and the other is whole; the complete one is skipped the next time, the failed
     one tried again.
     """
     arms = ("schedule.warmup_fraction=0.1,7", "arm=warmup-${schedule.warmup_fraction}")
-    words = tiny.pretraining(corpus, tmp_path, "hydra/launcher=ray", *arms)
+    place = Place(data, tmp_path, Engine("ray", ("hydra/launcher=ray",), {}))
     for expected in ({"complete": 1, "failed": 1}, {"skipped": 1, "failed": 1}):
-        text = tiny.said(tiny.start(words), 1)
+        text = place.run(*pretraining(*arms, steps=6), status=1)
         assert tiny.counts(text) == expected
         assert "schedule.warmup_fraction is 7" in text
     assert {name: one["sessions"] for name, one in tiny.states(tmp_path).items()} == {

@@ -8,7 +8,6 @@ import csv
 import importlib.util
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -17,11 +16,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.engines import (
+    RUN,
+    Engine,
+    Place,
+    launcher_words,
+    outcome,
+    pretraining,
+    wait_until,
+    write_data,
+)
 from tests.screens import refuses
 
 from clozelab.launch import sweep
@@ -34,6 +42,8 @@ needs_submitit = pytest.mark.skipif(
 )
 SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
+OWN = ("_target_", "cluster", "jobs_at_once", "poll_seconds", "grace_seconds", "max_num_timeout")
+"""Parameters of the launcher that are none of a job's."""
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 
@@ -41,15 +51,7 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
     """(the launcher's parameters, the job's configuration)."""
     composed = sweep.compose("pretrain", [f"hydra/launcher={launcher}", *overrides], sweep=True)
     plain = composed.hydra_value("launcher")
-    own = (
-        "_target_",
-        "cluster",
-        "jobs_at_once",
-        "poll_seconds",
-        "grace_seconds",
-        "max_num_timeout",
-    )
-    return {str(key): value for key, value in plain.items() if key not in own}, composed
+    return {str(key): value for key, value in plain.items() if key not in OWN}, composed
 
 
 @pytest.mark.parametrize(
@@ -94,9 +96,8 @@ def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
         "setup=[module load x]",
         "mem_gb=3",
     ]
-    parameters, config = settings(
-        "slurm", "trainer=ddp", *(f"hydra.launcher.{word}" for word in every)
-    )
+    words = [f"hydra.launcher.{word}" for word in every]
+    parameters, config = settings("slurm", "trainer=ddp", *words)
     asked = job_resources(parameters, config, "slurm")
     assert {"partition", "account", "qos", "constraint", "setup", "mem"} <= asked.keys()
     assert asked.keys() <= _get_default_parameters().keys()
@@ -111,47 +112,25 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     """
     for name, value in (slurm | {"FAKE_SLURM_ONLY": "sbatch"}).items():
         monkeypatch.setenv(name, value)
-    parameters, config = settings(
-        "slurm", "trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2"
-    )
+    words = ("trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2")
+    parameters, config = settings("slurm", *words)
     launcher = SlurmLauncher("slurm", 1, 1.0, 60.0, max_num_timeout=3, **parameters)
     launcher.folder = tmp_path / "handed"
     job = Job("one", [], tmp_path / "one.log", words=["pretrain", "seed=1"], folder="runs/one")
-    launcher._hand_over(
-        job, RemoteJob(job, 8, 60.0, is_alone=False), job_resources(parameters, config, "slurm")
-    )
+    remote = RemoteJob(job, 8, 60.0, is_alone=False)
+    launcher._hand_over(job, remote, job_resources(parameters, config, "slurm"))
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
     lines = script.read_text().splitlines()
-    asked = dict(
-        line.removeprefix("#SBATCH --").split("=", 1)
-        for line in lines
-        if line.startswith("#SBATCH")
-    )
-    assert (
-        asked["nodes"],
-        asked["ntasks-per-node"],
-        asked["gpus-per-node"],
-        asked["cpus-per-task"],
-    ) == (
-        "2",
-        "4",
-        "4",
-        "8",
-    )
-    assert (asked["time"], asked["signal"], asked["open-mode"]) == ("1440", "USR2@180", "append")
+    said = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    expected = {"nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4", "cpus-per-task": "8"}
+    expected |= {"time": "1440", "signal": "USR2@180", "open-mode": "append"}
+    assert expected.items() <= dict(line.split("=", 1) for line in said).items()
     (srun,) = [line for line in lines if line.startswith("srun")]
-    assert (
-        "--cpus-per-task=8" in srun.split()
-        and f"{launcher.folder}/%j" in srun
-        and "submitit.core._submit" in srun
-    )
-    notes = json.loads((launcher.folder / "handed_over.json").read_text())
-    assert notes["runs/one"] | {"time": 0} == {
-        "job_id": script.stem,
-        "tasks": 8,
-        "words": ["pretrain", "seed=1"],
-        "time": 0,
-    }
+    for part in (" --cpus-per-task=8 ", f"{launcher.folder}/%j", "submitit.core._submit"):
+        assert part in srun
+    note = json.loads((launcher.folder / "handed_over.json").read_text())["runs/one"]
+    expected = {"job_id": script.stem, "tasks": 8, "words": ["pretrain", "seed=1"]}
+    assert note | expected == note
 
 
 def test_one_machine_is_one_machine() -> None:
@@ -173,70 +152,17 @@ def test_wrong_settings_and_missing_packages_are_said_early(
     ):
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=sentence):
             patch.setattr(importlib.util, "find_spec", lambda name, spec=submitit: spec)
-            SlurmLauncher(
-                cluster=cluster,
-                grace_seconds=grace_seconds,
-                jobs_at_once=1,
-                poll_seconds=1,
-                signal_delay_s=20,
-            )
+            SlurmLauncher(cluster, 1, 1.0, grace_seconds, signal_delay_s=20)
 
 
 # Real sweeps
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    draw = random.Random(0)
-    words = [a + b for a, b in product("bcdfg", "aeiou")]
-    documents = []
-    for _ in range(60):
-        documents.append("\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)))
-    (folder / "text.txt").write_text("\n\n".join(documents))
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
     return folder
-
-
-def pretraining(corpus: Path, runs: Path, *overrides: str, steps: int = 6) -> list[str]:
-    """A command line: one sweep of tiny runs."""
-    batch = f"steps: {steps}, global_batch_size: 8, micro_batch_size: 4"
-    words = [
-        "corpus=text",
-        "corpus.sources.0.path=text.txt",
-        "tokenizer.vocab_size=60",
-        "corpus.validation_fraction=0.2",
-        f"data_dir={corpus}",
-        f"cache_dir={corpus / 'cache'}",
-        f"runs_dir={runs}",
-        "model.hidden_size=16",
-        "model.num_hidden_layers=1",
-        "model.num_attention_heads=2",
-        "model.intermediate_size=32",
-        "model.max_position_embeddings=64",
-        f"phases=[{{seq_length: 16, {batch}}}]",
-        "validation.interval_steps=99999",
-        "validation.instances=20",
-        "validation.seq_length=16",
-        "checkpoint_interval_steps=99999",
-        "trainer.precision=32-true",
-        "trainer.log_interval_steps=1",
-        "trainer.progress_bar=false",
-    ]
-    return [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *overrides]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "COLUMNS": "200"} | more
-
-
-def start(words: list[str], **more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, env=environment(**more), stderr=subprocess.PIPE, text=True)
-
-
-def said(process: subprocess.Popen[str], status: int) -> str:
-    text = process.communicate(timeout=500)[1]
-    assert process.returncode == status, text
-    return text
 
 
 def counts(text: str) -> dict[str, int]:
@@ -251,17 +177,31 @@ def states(runs: Path) -> dict[str, dict[str, Any]]:
     return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
 
 
-def trained_steps(folder: Path) -> list[int]:
+def losses(folder: Path) -> dict[int, float]:
     with (folder / "metrics.csv").open(newline="") as stream:
-        return [int(row["step"]) for row in csv.DictReader(stream) if row["key"] == "train/loss"]
+        rows = [row for row in csv.DictReader(stream) if row["key"] == "train/loss"]
+    values = {int(row["step"]): float(row["value"]) for row in rows}
+    assert len(values) == len(rows), "each step once"
+    return values
+
+
+def is_whole(runs: Path, sessions: int = 2) -> None:
+    """The one run is complete, after so many sessions, and has each of 250 steps once."""
+    record = states(runs)["mlm_nsp/seed-1"]
+    assert (record["status"], record["sessions"]) == ("complete", sessions)
+    assert list(losses(runs / RUN)) == list(range(1, 251))
+
+
+def send(slurm: dict[str, str], name: str) -> str:
+    """Signal the one job, as Slurm does it; its number."""
+    number = next(Path(slurm["FAKE_SLURM"]).glob("*.pids")).stem
+    subprocess.run(["scancel", number, "--signal", name], env=os.environ | slurm, check=True)
+    return number
 
 
 def wait_for(path: Path, launcher: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while not path.exists():
-        assert launcher.poll() is None, launcher.communicate()[1]
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.1)
+    wait_until(lambda: path.exists() or launcher.poll() is not None, str(path))
+    assert path.exists(), launcher.communicate()[1]
 
 
 @pytest.fixture
@@ -283,53 +223,49 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
                 os.killpg(int(pid), signal.SIGKILL)
 
 
+NODES = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2")
 DDP = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
-SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll_seconds=1", "hydra.launcher.cpus_per_task=1")
+SLURM = launcher_words(("hydra/launcher=slurm", "poll_seconds=1", "cpus_per_task=1"))
+
+
+@pytest.fixture
+def place(data: Path, tmp_path: Path, slurm: dict[str, str]) -> Place:
+    """A folder of runs, whose sweeps are handed to the stand-in."""
+    return Place(data, tmp_path / "runs", Engine("slurm", SLURM, slurm))
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path) -> None:
+def test_two_jobs_through_submitit_on_this_machine(data: Path, tmp_path: Path) -> None:
     """One cannot run (its batch does not fit); the other is whole, and is left alone the next
     time.
     """
-    arms = "schedule.warmup_fraction=0.1,7"
-    words = pretraining(
-        corpus,
-        tmp_path,
-        "hydra/launcher=slurm_local",
-        arms,
-        "arm=warmup-${schedule.warmup_fraction}",
-    )
-    text = said(start(words), 1)
+    arms = ("schedule.warmup_fraction=0.1,7", "arm=warmup-${schedule.warmup_fraction}")
+    place = Place(data, tmp_path, Engine("local", ("hydra/launcher=slurm_local",), {}))
+    text = place.run(*pretraining(*arms, steps=6), status=1)
     assert counts(text) == {"complete": 1, "failed": 1}
     assert "schedule.warmup_fraction is 7" in text
-    assert {name: state["status"] for name, state in states(tmp_path).items()} == {
+    before = states(tmp_path)
+    assert {name: state["status"] for name, state in before.items()} == {
         "warmup-0.1/seed-1": "complete"
     }
-    before = states(tmp_path)
-    assert counts(said(start(words), 1)) == {"skipped": 1, "failed": 1}
+    again = place.run(*pretraining(*arms, steps=6), status=1)
+    assert counts(again) == {"skipped": 1, "failed": 1}
     assert states(tmp_path) == before
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_job_of_two_ranks_out_of_time_goes_on(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
-) -> None:
+def test_a_job_of_two_ranks_out_of_time_goes_on(place: Place, slurm: dict[str, str]) -> None:
     """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job
     comes back.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "metrics.csv", launcher)
-    number = next(state.glob("*.pids")).stem
-    subprocess.run(["scancel", number, "--signal", "USR2"], env=environment(**slurm), check=True)
-    assert counts(said(launcher, 0)) == {"complete": 1}
-    record = states(runs)["mlm_nsp/seed-1"]
-    assert (record["status"], record["sessions"]) == ("complete", 2)
-    assert trained_steps(run_dir) == list(range(1, 251))
+    state = Path(slurm["FAKE_SLURM"])
+    launcher = place.start(*pretraining(*DDP, "seed=1", steps=250))
+    wait_for(place.runs / RUN / "metrics.csv", launcher)
+    number = send(slurm, "USR2")
+    assert counts(outcome(launcher, 0)) == {"complete": 1}
+    is_whole(place.runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["cpus-per-task"]) == ("1", "2", "1")
     assert asked["signal"] == "USR2@180" and "gpus-per-node" not in asked
@@ -339,46 +275,31 @@ def test_a_job_of_two_ranks_out_of_time_goes_on(
 @needs_submitit
 @pytest.mark.slow
 def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+    place: Place, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     """Two "nodes" of this machine, one task each: the losses are those of one process, also over
     the requeue.
     """
     still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(
-        corpus,
-        runs,
-        *SLURM,
-        *DDP[:2],
-        "trainer.devices=1",
-        "trainer.num_nodes=2",
-        *still,
-        steps=250,
-    )
-    launcher = start(words, SUBMITIT_PREEMPT_SIGNAL="USR1", **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "metrics.csv", launcher)
+    state = Path(slurm["FAKE_SLURM"])
+    slurm["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
+    launcher = place.start(*pretraining(*NODES, *still, steps=250))
+    wait_for(place.runs / RUN / "metrics.csv", launcher)
     number = next(state.glob("*.pids")).stem
     with socket.create_connection(("127.0.0.1", 15000 + int(number[-4:])), timeout=10):
         pass  # the first node's name, and the job's port: rank 0 listens there
-    subprocess.run(["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True)
-    assert counts(said(launcher, 0)) == {"complete": 1}
-    record = states(runs)["mlm_nsp/seed-1"]
-    assert (record["status"], record["sessions"]) == ("complete", 2)
+    send(slurm, "USR1")
+    assert counts(outcome(launcher, 0)) == {"complete": 1}
+    is_whole(place.runs)
     asked = json.loads((state / f"{number}.json").read_text())
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "USR1@180")
     places = [json.loads((state / f"{number}.{rank}.place").read_text()) for rank in (0, 1)]
-    assert [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places] == [
-        ("0", "0"),
-        ("1", "0"),
-    ]
-    one = pretraining(corpus, tmp_path / "one", *still, "trainer.threads=1", steps=250)
-    assert counts(said(start(one), 0)) == {"complete": 1}
-    ours, theirs = (
-        losses(place / "adhoc/demo/pretrain/mlm_nsp/seed-1") for place in (runs, tmp_path / "one")
-    )
-    assert list(ours) == list(theirs) == list(range(1, 251))
+    ranks = [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places]
+    assert ranks == [("0", "0"), ("1", "0")]
+    alone = Place(place.data, tmp_path / "alone", None)
+    assert counts(alone.run(*pretraining(*still, steps=250))) == {"complete": 1}
+    ours, theirs = losses(place.runs / RUN), losses(alone.runs / RUN)
+    assert list(ours) == list(theirs)
     assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5, rel=1e-5)
 
 
@@ -397,57 +318,39 @@ if [ $status -eq 85 -o $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; f
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["SIGUSR1", "max_time"])
 def test_a_batch_script_of_ones_own_is_put_in_line_again(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str], stop: str
+    place: Place, tmp_path: Path, slurm: dict[str, str], stop: str
 ) -> None:
     """srun alone on two "nodes", without our launcher: a warning, or trainer.max_time, and the
     script requeues.
     """
     state, run_dir = Path(slurm["FAKE_SLURM"]), tmp_path / "run"
-    words = [
-        word for word in pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:] if word != "-m"
-    ]
-    words += [
-        "trainer.devices=1",
-        "trainer.num_nodes=2",
-        f"run_dir={run_dir}",
-        "checkpoint_interval_steps=1",
-    ]
+    by_hand = Place(place.data, tmp_path, None)
+    words = pretraining(*NODES, "checkpoint_interval_steps=1", f"run_dir={run_dir}", steps=250)
+    words.remove("-m")
+    words = by_hand.command(*words)[3:]
     # by the clock only the first time: nobody but the test changes a job between two starts
     if stop == "max_time":
         words += [
             "trainer.max_time=$(test -e stopped && echo null || echo 00:00:00; touch stopped)"
         ]
     script = tmp_path / "script.sh"
-    text = BATCH_SCRIPT.format(
-        output=tmp_path / "%j.%t.out", python=sys.executable, words=quoted(words)
-    )
-    script.write_text(text)
-    done = subprocess.run(
-        ["sbatch", str(script)],
-        env=environment(**slurm),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    number = done.stdout.split()[-1]
-    deadline = time.monotonic() + 300
+    places = {"output": tmp_path / "%j.%t.out", "python": sys.executable}
+    script.write_text(BATCH_SCRIPT.format(words=quoted(words), **places))
+    command = ["sbatch", str(script)]
+    done = subprocess.check_output(command, env=place.environment(), cwd=tmp_path, text=True)
+    number = done.split()[-1]
     if stop == "SIGUSR1":
-        while not (run_dir / "metrics.csv").exists():
-            assert time.monotonic() < deadline, (tmp_path / f"{number}.0.out").read_text()
-            time.sleep(0.05)
-        subprocess.run(
-            ["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True
-        )
-    while (state / f"{number}.state").read_text() in ("PENDING", "RUNNING"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        wait_until((run_dir / "metrics.csv").exists, f"{run_dir}/metrics.csv")
+        send(slurm, "USR1")
+    ended = ("FAILED", "COMPLETED")
+    wait_until(lambda: (state / f"{number}.state").read_text() in ended, f"the end of {number}")
     output = (state / f"{number}.out").read_text()
     assert [line for line in output.splitlines() if line.startswith("status")] == [
         "status 138" if stop == "SIGUSR1" else "status 85",
         "status 0",
     ], output + (tmp_path / f"{number}.0.out").read_text()
     assert json.loads((run_dir / "run.json").read_text())["sessions"] == 2
-    assert trained_steps(run_dir) == list(range(1, 251))
+    assert list(losses(run_dir)) == list(range(1, 251))
 
 
 def quoted(words: list[str]) -> str:
@@ -455,65 +358,50 @@ def quoted(words: list[str]) -> str:
     return " ".join(f'"{word}"' for word in words)
 
 
-def losses(folder: Path) -> dict[int, float]:
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return {
-            int(row["step"]): float(row["value"])
-            for row in csv.DictReader(stream)
-            if row["key"] == "train/loss"
-        }
-
-
 @needs_submitit
 @pytest.mark.slow
-def test_a_killed_launcher_finds_its_jobs_again(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
-) -> None:
+def test_a_killed_launcher_finds_its_jobs_again(place: Place, slurm: dict[str, str]) -> None:
     """Two launchers, one job: the second waits for what the first has handed over, and never hands
     it over again.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(corpus, runs, *SLURM, "seed=1")
-    first = start(words, **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "run.json", first)
+    state, words = Path(slurm["FAKE_SLURM"]), pretraining("seed=1", steps=6)
+    first = place.start(*words)
+    wait_for(place.runs / RUN / "run.json", first)
     tasks = int(next(state.glob("*.pids")).read_text())
     os.killpg(tasks, signal.SIGSTOP)  # so that it is still there, however fast the machine is
     first.kill()
     first.communicate()
-    other = start([*words, "trainer.log_interval_steps=2"], **slurm)
-    assert "is in line for the same folder with other settings" in said(other, 1)
-    second = start(words, **slurm)
+    other = place.run(*words, "trainer.log_interval_steps=2", status=1)
+    assert "is in line for the same folder with other settings" in other
+    second = place.start(*words)
     assert second.stderr is not None
     while " waiting" not in (line := second.stderr.readline()):
         assert line, "the second launcher ended"
     os.killpg(tasks, signal.SIGCONT)
-    assert counts(said(second, 0)) == {"complete": 1}
-    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 1
+    assert counts(outcome(second, 0)) == {"complete": 1}
+    assert states(place.runs)["mlm_nsp/seed-1"]["sessions"] == 1
     assert len(list(state.glob("*.json"))) == 1
 
 
 @needs_submitit
 @pytest.mark.slow
 def test_a_job_that_was_killed_is_named_and_taken_up_without_accounting(
-    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+    place: Place, slurm: dict[str, str]
 ) -> None:
     """All its processes get -9 and Slurm forgets it: the launcher ends, and the same command trains
     the rest.
     """
-    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
-    words = pretraining(corpus, runs, *SLURM, "seed=1", "checkpoint_interval_steps=1", steps=250)
-    launcher = start(words, **slurm)
-    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
-    wait_for(run_dir / "checkpoints" / "last.ckpt", launcher)
+    state = Path(slurm["FAKE_SLURM"])
+    words = pretraining("seed=1", "checkpoint_interval_steps=1", steps=250)
+    launcher = place.start(*words)
+    wait_for(place.runs / RUN / "checkpoints" / "last.ckpt", launcher)
     number = next(state.glob("*.pids")).stem
     (state / f"{number}.forgotten").touch()
     os.killpg(int((state / f"{number}.pids").read_text()), signal.SIGKILL)
     killed = time.monotonic()
-    text = said(launcher, 1)
+    text = outcome(launcher, 1)
     assert time.monotonic() - killed < 60
     assert f"job {number} is lost" in text and "the same command takes it up" in text
     assert not re.findall("sacct|accounting", text)
-    assert counts(said(start(words, **slurm), 0)) == {"complete": 1}
-    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 2
-    assert trained_steps(run_dir) == list(range(1, 251))
+    assert counts(place.run(*words)) == {"complete": 1}
+    is_whole(place.runs)

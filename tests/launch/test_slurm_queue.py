@@ -32,6 +32,9 @@ from clozelab.training.stopping import TERMINATED
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 NO_ACCOUNTS = "echo Slurm accounting storage is disabled >&2; exit 1"
+CANCELLED = SlurmState("CANCELLED")
+STANDS = "JobId=7 JobState"
+ALL = ["squeue", "sacct", "scontrol"]
 AWAY = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
 
 Commands = Callable[..., Path]
@@ -63,24 +66,16 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         (("echo '7|RUNNING|None'",), SlurmState("RUNNING"), ["squeue"]),
         (("echo '7|PENDING|Resources'",), SlurmState("PENDING", "Resources"), ["squeue"]),
         (("echo '7|FAILED|NonZeroExitCode'",), SlurmState("FAILED", "NonZeroExitCode"), ["squeue"]),
-        (
-            (UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"),
-            SlurmState("CANCELLED"),
-            ["squeue", "sacct"],
-        ),
-        ((UNKNOWN, NO_ACCOUNTS), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
-        (("true", "true"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
-        (
-            ("true", "true", "echo 'JobId=7 JobState=RUNNING Reason=None Dependency=(null)'"),
-            SlurmState("RUNNING"),
-            ["squeue", "sacct", "scontrol"],
-        ),
+        ((UNKNOWN, "echo '7|CANCELLED by 0'; echo '7.batch|CANCELLED'"), CANCELLED, ALL[:2]),
+        ((UNKNOWN, NO_ACCOUNTS), SlurmState(LOST), ALL),
+        (("true", "true"), SlurmState(LOST), ALL),
+        (("true", "true", f"echo '{STANDS}=RUNNING Reason=None'"), SlurmState("RUNNING"), ALL),
         # a runaway job: the accounts have missed its end
-        (("true", "echo '7|RUNNING'"), SlurmState(LOST), ["squeue", "sacct", "scontrol"]),
+        (("true", "echo '7|RUNNING'"), SlurmState(LOST), ALL),
         (
-            ("true", "echo '7|RUNNING'", "echo 'JobId=7 JobState=COMPLETED Reason=None'"),
+            ("true", "echo '7|RUNNING'", f"echo '{STANDS}=COMPLETED Reason=None'"),
             SlurmState("COMPLETED"),
-            ["squeue", "sacct", "scontrol"],
+            ALL,
         ),
     ],
 )
@@ -92,24 +87,17 @@ def test_the_first_that_knows_a_job_says_how_it_stands(
     assert [line.split()[0] for line in calls.read_text().splitlines()] == asked
 
 
-@pytest.mark.parametrize("name", ["REVOKED", "LAUNCH_FAILED", "FAILED", LOST])
-def test_an_end_is_not_waited_for(name: str) -> None:
-    assert SlurmState(name).has_ended
+NEVER = [("SPECIAL_EXIT", ""), ("REQUEUE_HOLD", ""), ("PENDING", "JobHoldMaxRequeue")]
+NEVER.append(("PENDING", "InvalidQOS"))
+WAITED_FOR = [*NEVER, ("PENDING", "Priority"), ("RUNNING", "")]
+ENDED = [(name, "") for name in ("REVOKED", "LAUNCH_FAILED", "FAILED", LOST)]
 
 
-@pytest.mark.parametrize(
-    ("state", "never"),
-    [
-        (SlurmState("SPECIAL_EXIT"), True),
-        (SlurmState("REQUEUE_HOLD"), True),
-        (SlurmState("PENDING", "JobHoldMaxRequeue"), True),
-        (SlurmState("PENDING", "InvalidQOS"), True),
-        (SlurmState("PENDING", "Priority"), False),
-        (SlurmState("RUNNING"), False),
-    ],
-)
-def test_what_never_starts_by_itself(state: SlurmState, never: bool) -> None:
-    assert state.never_starts is never and not state.has_ended
+@pytest.mark.parametrize(("name", "reason"), [*ENDED, *WAITED_FOR])
+def test_what_is_waited_for_and_what_never_starts_by_itself(name: str, reason: str) -> None:
+    state = SlurmState(name, reason)
+    assert state.has_ended is ((name, reason) in ENDED)
+    assert state.has_ended or state.never_starts is ((name, reason) in NEVER)
 
 
 def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
@@ -117,11 +105,8 @@ def test_one_question_for_many_jobs_and_only_the_unknown_are_asked_for_again(
 ) -> None:
     calls = commands("echo '7|RUNNING|None'; echo '8|PENDING|Priority'", sacct="echo '9|TIMEOUT'")
     states = query_slurm(["7", "8", "9"])
-    assert {job_id: state.name for job_id, state in states.items()} == {
-        "7": "RUNNING",
-        "8": "PENDING",
-        "9": "TIMEOUT",
-    }
+    names = {job_id: state.name for job_id, state in states.items()}
+    assert names == {"7": "RUNNING", "8": "PENDING", "9": "TIMEOUT"}
     squeue, sacct = calls.read_text().splitlines()
     assert "--jobs=7,8,9" in squeue and "--jobs=9" in sacct
 
@@ -197,6 +182,13 @@ class Queue:
         return self.now
 
 
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A queue whose jobs are not waited for once they have ended."""
+    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
+    return Queue()
+
+
 def submitted(folder: Path) -> Any:
     """A job of submitit's, with one task."""
     files = {"result_pickle": folder / "7_0_result.pkl", "stdout": folder / "7_0_log.out"}
@@ -207,18 +199,13 @@ def submitted(folder: Path) -> Any:
 
 
 def test_a_job_without_a_result_is_lost_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.1)
-    queue: Any = Queue()
     job = SubmittedJob(submitted(tmp_path), queue)
-    for queue.now in (
-        None,
-        SlurmState("RUNNING"),
-        SlurmState("FAILED"),
-        SlurmState("PENDING"),
-        SlurmState(LOST),
-    ):
+    assert job.query_status() is None
+    for name in ("RUNNING", "FAILED", "PENDING", LOST):
+        queue.now = SlurmState(name)
         assert job.query_status() is None
     time.sleep(0.15)
     queue.now = SlurmState("RUNNING")  # put in line again, and started
@@ -235,24 +222,18 @@ def test_a_job_without_a_result_is_lost_after_a_while(
     ("has_begun", "fate"), [(False, "was cancelled before it began"), (True, "was cancelled")]
 )
 def test_a_cancelled_job_is_not_called_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool, fate: str
+    queue: Any, tmp_path: Path, has_begun: bool, fate: str
 ) -> None:
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
     if has_begun:
         (tmp_path / "7_0_log.out").touch()
-    queue: Any = Queue()
     queue.now = SlurmState("CANCELLED", "Resources")
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.query_status() == NO_RESULT
     assert job.reason == f"job 7 {fate}; the same command takes it up"
 
 
-def test_a_job_that_slurm_stops_ends_when_slurm_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_slurm_stops_ends_when_slurm_says_so(queue: Any, tmp_path: Path) -> None:
     """A node is marked DOWN: the job saves and ends with 143, and Slurm puts it in line again."""
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
-    queue: Any = Queue()
     statuses = [TERMINATED]
     handed_over = submitted(tmp_path)
     handed_over.results = lambda: statuses
@@ -272,19 +253,14 @@ def test_a_job_that_slurm_stops_ends_when_slurm_says_so(
     assert SubmittedJob(handed_over, None).query_status() == TERMINATED
 
 
-def test_a_result_counts_whatever_slurm_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm_launcher, "RESULT_SECONDS", 0.0)
-    queue: Any = Queue()
+def test_a_result_counts_whatever_slurm_says(queue: Any, tmp_path: Path) -> None:
     queue.now, queue.unreachable_seconds = SlurmState(LOST), 1e9
     job = SubmittedJob(submitted(tmp_path), queue)
     (tmp_path / "7_0_result.pkl").touch()
     assert job.query_status() == 0
 
 
-def test_nobody_waits_for_a_silent_slurm_without_end(tmp_path: Path) -> None:
-    queue: Any = Queue()
+def test_nobody_waits_for_a_silent_slurm_without_end(queue: Any, tmp_path: Path) -> None:
     queue.unreachable_seconds = 3600 * slurm_launcher.SILENT_HOURS - 60
     job = SubmittedJob(submitted(tmp_path), queue)
     assert job.query_status() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 
 LISTING = "create_defaults_list"
+TABLE5 = "table5_pretraining_tasks"
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:
@@ -49,13 +50,9 @@ def seen(job: Composed) -> tuple[Any, Any, str]:
 @pytest.mark.parametrize(
     ("experiment", "name", "words"),
     [
+        (TABLE5, "sweep_finetune", ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"]),
         (
-            "table5_pretraining_tasks",
-            "sweep_finetune",
-            ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"],
-        ),
-        (
-            "table5_pretraining_tasks",
+            TABLE5,
             "sweep_pretrain",
             ["optimizer.betas=[0.9,0.98],[0.9,0.999]", "arm=mlm,ltr", "seed=1"],
         ),
@@ -96,7 +93,7 @@ def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> N
     ],
 )
 def test_words_about_one_key_keep_their_order(words: tuple[str, ...]) -> None:
-    sweep = opened("table5_pretraining_tasks", "sweep_finetune")
+    sweep = opened(TABLE5, "sweep_finetune")
     for seed in (1, 2):
         job = ("row=mlm", *words, f"pretrain_seed={seed}")
         assert seen(sweep.composer.compose(job)) == seen(as_hydra_does(sweep, job))
@@ -107,7 +104,7 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
         (tmp_path / "flavour").mkdir(exist_ok=True)
         (tmp_path / "flavour" / f"{name}.yaml").write_text(f"# @package _global_\narm: {name}\n")
     words = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=one,two", "seed=1"]
-    sweep = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
+    sweep = opened(TABLE5, "sweep_pretrain", *words)
     assert {sweep.composer.compose(job).get("arm") for job in sweep.jobs} == {"one", "two"}
 
 
@@ -169,14 +166,23 @@ def test_a_copied_node_is_its_own_and_the_same() -> None:
     assert seen(whole) == seen(pickled) != seen(copied)
 
 
+def count_loads(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that grows by one whenever a job of a sweep is composed by Hydra."""
+    calls: list[object] = []
+    original = sweep.composer.loader.load_sweep_config
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(sweep.composer.loader, "load_sweep_config", counted)
+    return calls
+
+
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc")
-    jobs, composer, loader = sweep.jobs, sweep.composer, sweep.composer.loader
-    calls = []
-    original = loader.load_sweep_config
-    monkeypatch.setattr(
-        loader, "load_sweep_config", lambda *args: calls.append(args) or original(*args)
-    )
+    sweep = opened(TABLE5, "sweep_finetune", "row=mlm,ltr", "task=mrpc")
+    jobs, composer = sweep.jobs, sweep.composer
+    calls = count_loads(sweep, monkeypatch)
     first = composer.compose(jobs[0])
     first.node.seed = 77
     assert [composer.compose(job).get("seed") for job in jobs].count(77) == 0
@@ -195,19 +201,6 @@ arms:
   unclean: {gradient_clip_norm: 0.25, corpus.steps: []}
   cleaned: {gradient_clip_norm: 0.25, corpus.steps: [clean]}
 """
-
-
-def count_loads(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A list that grows by one whenever a job of a sweep is composed by Hydra."""
-    calls: list[object] = []
-    original = sweep.composer.loader.load_sweep_config
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(sweep.composer.loader, "load_sweep_config", counted)
-    return calls
 
 
 @pytest.mark.parametrize(
@@ -258,13 +251,8 @@ def test_an_arm_that_another_file_may_change_is_composed_by_itself(
 
 
 def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = opened(
-        "table5_pretraining_tasks",
-        "sweep_finetune",
-        "row=mlm,ltr,ltr_bilstm",
-        "task=mrpc,sst2",
-        "seed=1",
-    )
+    words = ("row=mlm,ltr,ltr_bilstm", "task=mrpc,sst2", "seed=1")
+    sweep = opened(TABLE5, "sweep_finetune", *words)
     read: list[str] = []
     load = FileConfigSource.load_config
 
@@ -316,19 +304,6 @@ def test_a_run_whose_words_ask_for_no_mode_is_composed_once(
         assert compose(stage).hydra_value("mode") is None
 
 
-def flags(node: Any) -> list[object]:
-    """Flags and types of a node and of all below it."""
-    about = node._metadata
-    values = node._content if OmegaConf.is_config(node) else None
-    below: Iterable[Any] = ()
-    if isinstance(values, dict):
-        below = values.values()
-    elif isinstance(values, list):
-        below = values
-    parts = [flags(child) for child in below]
-    return [about.flags, about.ref_type, about.object_type, about.optional, about.key, parts]
-
-
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -342,20 +317,15 @@ def flags(node: Any) -> list[object]:
 def test_a_wrong_word_is_refused_behind_a_right_one(
     second: str, message: str, tmp_path: Path
 ) -> None:
-    composer = opened("table5_pretraining_tasks", "sweep_finetune", f"runs_dir={tmp_path}").composer
+    composer = opened(TABLE5, "sweep_finetune", f"runs_dir={tmp_path}").composer
     composer.compose(("row=mlm", "task=mrpc", "seed=1"))
     with pytest.raises((*CONFIGURATION_ERRORS, ValueError), match=message):
         plan_job(composer.compose(("row=mlm", "task=mrpc", second)), ())
 
 
 def test_jobs_are_grouped_by_the_keys_that_count() -> None:
-    sweep = opened(
-        "table5_pretraining_tasks",
-        "sweep_finetune",
-        "row=mlm,ltr",
-        "task=mrpc,sst2",
-        "++scale.model.hidden_size=48,96",
-    )
+    words = ("row=mlm,ltr", "task=mrpc,sst2", "++scale.model.hidden_size=48,96")
+    sweep = opened(TABLE5, "sweep_finetune", *words)
     assert [*sweep.groups(lambda key: key == "task")] == [("task=mrpc",), ("task=sst2",)]
     shapes = sweep.groups(lambda key: key == "scale.model.hidden_size")
     assert [*shapes] == [(f"++scale.model.hidden_size={size}",) for size in (48, 96)]
@@ -363,15 +333,12 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     assert len(alike) == 2 * 2 * 2 and {len(jobs) for jobs in alike.values()} == {2 * 2}
     assert {*chain.from_iterable(alike.values())} == {*sweep.jobs} and len(sweep.jobs) == 8 * 4
     settings = sweep.settings(shapes[("++scale.model.hidden_size=96",)][0])
-    assert (
-        settings["row"] == "mlm"
-        and settings["scale"]["model"]["hidden_size"] == 96
-        and "hydra" not in settings
-    )
+    assert settings["row"] == "mlm" and settings["scale"]["model"]["hidden_size"] == 96
+    assert "hydra" not in settings
 
 
 def test_a_key_twice_in_a_job_is_refused() -> None:
-    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
+    sweep = opened(TABLE5, "sweep_finetune", "row=mlm", "++seed=1,2,3")
     with refuses("++seed=1 stands beside the sweep's own seed=1: write seed= to"):
         _ = sweep.jobs
 
@@ -405,11 +372,7 @@ def test_a_key_twice_in_a_job_is_refused() -> None:
         ("finetune", ["row=r", "encoder=a,b"], ["r+encoder-a", "r+encoder-b"]),
         # Seeds and tasks have their own places in the folder's name.
         ("finetune", ["row=public", "seed=1,2", "task=mrpc,sst2"], ["public"] * 4),
-        (
-            "pretrain",
-            ["arm=short", "objective=mlm,ltr"],
-            ["short+mlm", "short+ltr"],
-        ),
+        ("pretrain", ["arm=short", "objective=mlm,ltr"], ["short+mlm", "short+ltr"]),
         ("pretrain", ["objective=mlm,ltr"], ["mlm", "ltr"]),
         ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),
         ("finetune", ["encoder=/a/b,/a/c"], ["encoder-a_b", "encoder-a_c"]),

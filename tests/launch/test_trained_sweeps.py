@@ -1,4 +1,4 @@
-"""Whole sweeps of `finetune` and `evaluate`, whose jobs the fork server forks.
+"""A whole sweep of `evaluate`, whose jobs the fork server forks.
 
 The server imports what a configuration names by address, so that its forks need not.
 """
@@ -6,8 +6,6 @@ The server imports what a configuration names by address, so that its forks need
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,30 +17,15 @@ import yaml
 from tests import forked
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.launch.process_launcher import modules_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.models.registry import family_for
 from clozelab.runs.find import find
 
 SRC = Path(__file__).parents[2] / "src"
-CODE = """
-import sys
-from clozelab.cli import main
-from clozelab.launch import process_launcher as launcher
-
-class ForkServer(launcher.ForkServer):
-    def __init__(self, module, preload, environment):
-        print("preloaded", *preload, file=sys.stderr)
-        super().__init__(module, preload, environment)
-
-launcher.ForkServer = ForkServer
-{change}
-sys.exit(main(sys.argv[1:]))
-"""
-"""The command line, whose launcher also says what its fork server imports."""
 COLOURS = ("red", "green", "blue")
 LABELS = ("entailment", "neutral", "contradiction")
-FINETUNE = ["finetune", "-m", "task=sst2,mnli", "seed=1", "epochs=1"]
 EVALUATE = ["evaluate", "-m", "measure=probe", "task@measure.task=sst2,mnli", "seed=1"]
 SETTINGS = ["trainer.precision=32-true", "trainer.progress_bar=false", "row=given"]
 
@@ -79,63 +62,30 @@ def write(file: Path, lines: list[str]) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
-def sweep(
-    words: list[str], world: Path, runs: Path, preload: tuple[str, ...] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a sweep of a command line; `preload` stands in for the verb's preloaded places."""
-    change = "pass"
-    if preload is not None:
-        change = f"launcher.PRELOADED_PLACES[{words[0]!r}] = {preload!r}"
+def sweep(world: Path, runs: Path) -> str:
+    """What a sweep says by its end."""
     places = [f"data_dir={world}", f"cache_dir={runs}/cache", f"runs_dir={runs}"]
-    words = [*words, *SETTINGS, *places, f"encoder={world}/encoder"]
-    if words[0] == "finetune":
-        words += ["allow_validation_in_training=true", "global_batch_size=8"]
-    return forked.run(
-        [sys.executable, "-c", CODE.format(change=change), *words],
+    words = [*EVALUATE, *SETTINGS, *places, f"encoder={world}/encoder"]
+    done = forked.run(
+        [sys.executable, "-m", "clozelab", *words],
         env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=300,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
-def preloaded(text: str) -> set[str]:
-    """The modules that the launcher has its fork server import; without a server none."""
-    return set(" ".join(re.findall(r"(?m)^preloaded (.*)$", text)).split())
-
-
-def task_modules(runs: Path) -> set[str]:
-    """The modules of the units and targets that finished runs name in their configurations."""
-    modules = set()
-    for file in runs.rglob("config.yaml"):
-        config = yaml.safe_load(file.read_text())
-        task = config.get("task") or config["measure"]["task"]
-        for part in ("unit", "target"):
-            modules.add(task[part]["_target_"].rpartition(".")[0])
-    return modules
-
-
-@pytest.mark.parametrize("words", [FINETUNE, EVALUATE], ids=["finetune", "evaluate"])
 def test_a_sweep_over_tasks_is_whole_and_its_jobs_find_their_modules(
-    words: list[str], world: Path, tmp_path: Path
+    world: Path, tmp_path: Path
 ) -> None:
-    done = sweep(words, world, tmp_path)
-    assert done.returncode == 0 and "2 complete" in done.stderr, done.stderr
-    runs = getattr(find(tmp_path), words[0])
-    assert [run.status for run in runs] == ["complete", "complete"]
-    assert {"clozelab.tasks.texts", "clozelab.tasks.classes"} == task_modules(tmp_path)
-    assert task_modules(tmp_path) < preloaded(done.stderr)
-    again = sweep(words, world, tmp_path)
-    assert again.returncode == 0 and "2 skipped" in again.stderr, again.stderr
-
-
-@pytest.mark.parametrize("words", [FINETUNE, EVALUATE], ids=["finetune", "evaluate"])
-def test_the_control_a_list_without_the_tasks_modules_shows(
-    words: list[str], world: Path, tmp_path: Path
-) -> None:
-    """A place that conf/targets.yaml lacks ends the sweep, and an empty list is seen above."""
-    done = sweep(words, world, tmp_path, preload=("task.data",))
-    assert done.returncode == 1 and "KeyError: 'task.data'" in done.stderr, done.stderr
-    done = sweep(words, world, tmp_path, preload=())
-    assert done.returncode == 0 and f"clozelab.stages.{words[0]}" in preloaded(done.stderr)
-    assert not task_modules(tmp_path) & preloaded(done.stderr)
+    assert "2 complete" in sweep(world, tmp_path)
+    assert [run.status for run in find(tmp_path).evaluate] == ["complete", "complete"]
+    modules = set()
+    for file in tmp_path.rglob("config.yaml"):
+        task = yaml.safe_load(file.read_text())["measure"]["task"]
+        modules |= {task[part]["_target_"].rpartition(".")[0] for part in ("unit", "target")}
+    assert modules == {"clozelab.tasks.texts", "clozelab.tasks.classes"}
+    assert modules < set(modules_of("evaluate"))
+    assert "2 skipped" in sweep(world, tmp_path)

@@ -33,33 +33,29 @@ def change(folder: Path, **parts: Any) -> None:
     (folder / "run.json").write_text(json.dumps(state))
 
 
+def write_metrics(folder: Path, *rows: str) -> None:
+    lines = ["step,tokens,seconds,key,value", *rows, ""]
+    (folder / "metrics.csv").write_text("\n".join(lines))
+
+
 def test_every_difference_and_nothing_else(root: Path) -> None:
     one, two = run_of(root, "mlm"), run_of(root, "ltr", seeds=(1, 2))
     change(one, config={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
     change(two, config={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
     change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
-    found = {
-        key: values
-        for key, *values in differences([open_run(str(one)), open_run(str(two))], "configuration")
-    }
+    runs = [open_run(str(one)), open_run(str(two))]
+    found = {key: values for key, *values in differences(runs, "configuration")}
     assert found == {
         "row": ["mlm", "ltr"],
         "seed": ["1", "2"],
         "optimizer.betas.1": ["0.98", "0.999"],
         "inputs.encoder": ["a" * 12, "b" * 12],
     }
-    made = {
-        key: values
-        for key, *values in differences([open_run(str(one)), open_run(str(two))], "made with")
-    }
-    assert made == {
-        "versions.torch": ["2.13.0", "2.14.0"],
-        "facts.precision": ["(none)", "32-true"],
-    }
-    same = open_run(str(one))
-    assert (
-        differences([same, same], "configuration") == differences([same, same], "made with") == []
-    )
+    made = {key: values for key, *values in differences(runs, "made with")}
+    expected = {"versions.torch": ["2.13.0", "2.14.0"], "facts.precision": ["(none)", "32-true"]}
+    assert made == expected
+    same = [runs[0], runs[0]]
+    assert differences(same, "configuration") == differences(same, "made with") == []
 
 
 def test_curves_at_equal_tokens(root: Path) -> None:
@@ -69,13 +65,10 @@ def test_curves_at_equal_tokens(root: Path) -> None:
     (two / "metrics.csv").write_text("\n".join(lines[:6]) + "\n60,600000,6.0,validation/lo")
     (figure,) = held_out_figures(open_run(str(one)), open_run(str(two)))
     assert figure.common_tokens == 500_000
-    values = [
-        float(line.rpartition(",")[2])
-        for line in (one / "metrics.csv").read_text().splitlines()[1:]
-    ]
-    assert (
-        figure.last[0] == values[9] and figure.common is not None and figure.common[0] == values[4]
-    )
+    lines = (one / "metrics.csv").read_text().splitlines()[1:]
+    values = [float(line.rpartition(",")[2]) for line in lines]
+    assert figure.common is not None
+    assert (figure.last[0], figure.common[0]) == (values[9], values[4])
     assert figure.last[1] == figure.common[1]
 
 
@@ -85,13 +78,11 @@ def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
     """
     one, two = root / "pretrain/mlm/seed-1", root / "pretrain/mlm/seed-2"
     for folder, last, value in ((one, 1_000_956, 3.0), (two, 1_000_000, 2.5)):
-        lines = f"90,900000,9.0,validation/loss,4.0\n100,{last},10.0,validation/loss,{value}\n"
-        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+        rows = ["90,900000,9.0,validation/loss,4.0", f"100,{last},10.0,validation/loss,{value}"]
+        write_metrics(folder, *rows)
     (figure,) = held_out_figures(open_run(str(one)), open_run(str(two)))
-    assert figure.common_tokens == 1_000_000 and figure.common == (
-        pytest.approx(3.0, abs=0.02),
-        2.5,
-    )
+    assert figure.common_tokens == 1_000_000
+    assert figure.common == (pytest.approx(3.0, abs=0.02), 2.5)
 
 
 def test_figures_on_other_data_are_not_offered_in_silence(
@@ -114,34 +105,23 @@ def test_figures_on_other_data_are_not_offered_in_silence(
 def test_it_says_which_evaluation_and_which_unit(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = {
-        "mrpc": [run_of(root, "mlm", "mrpc"), run_of(root, "ltr", "mrpc")],
-        "squad_v1": [run_of(root, "mlm", "squad_v1"), run_of(root, "ltr", "squad_v1")],
-    }
+    tasks = ("mrpc", "squad_v1")
+    folders = {task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in tasks}
     for task, key, value in (("mrpc", "accuracy", 0.7034), ("squad_v1", "exact_match", 6.3576)):
         for folder in folders[task]:
-            lines = f"5,100,1.0,validation/{key},{value}\n9,200,2.0,validation/{key},{value}\n"
-            (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+            cell = f"validation/{key},{value}"
+            write_metrics(folder, f"5,100,1.0,{cell}", f"9,200,2.0,{cell}")
     change(folders["mrpc"][0], facts={"best_step": 5, "total_steps": 9})
     main([str(folder) for folder in folders["mrpc"]])
     out = capsys.readouterr().out
-    shows(
-        out,
-        "A finetune mlm mrpc seed 1/1, complete",
-        "accuracy, percent 70.34 70.34 200 70.34 70.34",
-        "accuracy, percent 59.70 60.30 +0.6",
-    )
+    shows(out, "A finetune mlm mrpc seed 1/1, complete", "accuracy, percent 59.70 60.30 +0.6")
+    shows(out, "accuracy, percent 70.34 70.34 200 70.34 70.34")
     main([str(folder) for folder in folders["squad_v1"]])
     out = capsys.readouterr().out
-    shows(
-        out,
-        "exact_match, percent 6.36 6.36 200 6.36 6.36",
-        "f1, percent 59.70 60.30 +0.6",
-        "exact_match, percent 29.85 30.15 +0.3",
-    )
+    shows(out, "exact_match, percent 6.36 6.36 200 6.36 6.36")
+    shows(out, "f1, percent 59.70 60.30 +0.6", "exact_match, percent 29.85 30.15 +0.3")
     main([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")])
-    out = capsys.readouterr().out
-    shows(out, "4.40 nats, word frequencies give 6.20", "4.40 nats, word frequencies give 6.20")
+    shows(capsys.readouterr().out, "4.40 nats, word frequencies give 6.20")
 
 
 def test_two_evaluations_show_their_scores_once(
@@ -151,9 +131,7 @@ def test_two_evaluations_show_their_scores_once(
     folders = [root / f"evaluate/{row}/pretrain-seed-1/pairs/seed-1" for row in ("mlm", "ltr")]
     for row, folder in zip(("mlm", "ltr"), folders, strict=True):
         writers.evaluation(root, row, "pairs", 1, {"validation/accuracy": 0.625})
-        (folder / "metrics.csv").write_text(
-            "step,tokens,seconds,key,value\n0,0,1.0,validation/accuracy,0.625\n"
-        )
+        write_metrics(folder, "0,0,1.0,validation/accuracy,0.625")
     assert main([str(folder) for folder in folders]) == 0
     out = capsys.readouterr().out
     assert len(re.findall("accuracy, percent", out)) == 1
@@ -170,28 +148,22 @@ def test_units_are_each_runs_own(
     first, second = run_of(root, "mlm", "squad_v1"), run_of(root, "mlm", "squad_v2")
     for row in ("mlm", "ltr"):
         writers.finetune(root, row, "squad_v2", (1, 1), 55.3, scores=scores)
-    for folder, exact in (
-        (first, "exact_match"),
-        (second, "exact"),
-        (run_of(root, "ltr", "squad_v2"), "exact"),
-    ):
-        figures = {"f1": 55.3, exact: 50.0} | ({"threshold": -3.25} if exact == "exact" else {})
-        lines = "".join(f"10,1000,1.0,validation/{key},{value}\n" for key, value in figures.items())
-        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+    write_metrics(
+        first, *(f"10,1000,1.0,validation/{key}" for key in ("f1,55.3", "exact_match,50.0"))
+    )
+    third = run_of(root, "ltr", "squad_v2")
+    for folder in (second, third):
+        write_metrics(folder, *(f"10,1000,1.0,{key},{value}" for key, value in scores.items()))
     main([str(first), str(second)])
     assert re.search(r"f1, percent +55\.30 +55\.30", capsys.readouterr().out)
-    main([str(second), str(run_of(root, "ltr", "squad_v2"))])
+    main([str(second), str(third)])
     out = capsys.readouterr().out
-    shows(
-        out,
-        "f1, percent 55.30 55.30 1 k 55.30 55.30",
-        "exact, percent 50.00 50.00 1 k 50.00 50.00",
-        "threshold, logits -3.2500 -3.2500 1 k -3.2500 -3.2500",
-        "f1, percent 55.30 55.30 0.0",
-    )
-    shares = run_of(root, "mlm") / "metrics.csv"
-    shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
-    (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares.parent)))
+    shows(out, "f1, percent 55.30 55.30 1 k 55.30 55.30", "f1, percent 55.30 55.30 0.0")
+    shows(out, "threshold, logits -3.2500 -3.2500 1 k -3.2500 -3.2500")
+    shows(out, "exact, percent 50.00 50.00 1 k 50.00 50.00")
+    shares = run_of(root, "mlm")
+    write_metrics(shares, "10,1000,1.0,validation/f1,0.8")
+    (pair,) = held_out_figures(open_run(str(first)), open_run(str(shares)))
     assert pair.last == (55.3, 80.0), "a share beside a percentage"
 
 

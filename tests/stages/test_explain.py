@@ -57,9 +57,8 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
     texts = [("a b c", "d e"), ("x", "y z q r s t")]
     for text, maps in zip(texts, ours.attention(texts), strict=True):
         with torch.inference_mode():
-            found = reference(
-                **tokenizer(*text, return_tensors="pt"), output_attentions=True
-            ).attentions
+            inputs = tokenizer(*text, return_tensors="pt")
+            found = reference(**inputs, output_attentions=True).attentions
         assert np.abs(maps - torch.cat(found).numpy()).max() <= 1e-5
     assert np.array_equal(ours.attention(texts[0]), ours.attention(texts)[0])
     causal, _ = model("lm", is_causal=True)
@@ -77,19 +76,23 @@ def test_attention_is_transformers(model: Any, tmp_path: Path) -> None:
     assert np.array_equal(kept["text_2"], ours.attention(["a b", "c d e"])[1])
 
 
-@pytest.mark.parametrize("act", ["classify", "fill", "answer"])
+ACTS: dict[str, tuple[str, Any]] = {
+    "classify": ("classification", "a b c d e"),
+    "fill": ("lm", "a b [MASK] d"),
+    "answer": ("spans", ("a b", "c d e f g")),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
 def test_the_shares_are_complete(model: Any, act: str) -> None:
-    ours, _ = model({"classify": "classification", "fill": "lm", "answer": "spans"}[act])
-    text: Any = {"classify": "a b c d e", "fill": "a b [MASK] d", "answer": ("a b", "c d e f g")}[
-        act
-    ]
+    head, text = ACTS[act]
+    ours, _ = model(head)
     attribution = attribute(ours, act, text, steps=256)
     gain = attribution.logit - attribution.without
     assert abs(gain) > 0.1
     assert abs(attribution.gap) < 0.01 * abs(gain)
-    assert abs(attribute(ours, act, text, steps=1).gap) > 10 * abs(attribution.gap), (
-        "one point is no integral"
-    )
+    of_one_point = attribute(ours, act, text, steps=1)
+    assert abs(of_one_point.gap) > 10 * abs(attribution.gap), "one point is no integral"
     assert attribution.shares[0] == attribution.shares[-1] == 0.0
     assert attribution.tokens[0] == "[CLS]"
     if act == "classify":
@@ -156,10 +159,7 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
         (["text=a", f"out={page}", "heads=0"], "heads=0"),
         (["text=a", f"out={page}", "steps=x"], "steps=x"),
         (["text=a", f"out={page}", "question=b"], "question= belongs to a model that answers"),
-        (
-            ["text=a", f"out={page}", "target=maybe"],
-            "target=maybe: this model knows no, yes, perhaps",
-        ),
+        (["text=a", f"out={page}", "target=maybe"], "target=maybe: this model knows no, yes,"),
     ):
         assert main(["explain", str(folder), *words]) == 1
         assert said in " ".join(capsys.readouterr().err.split())

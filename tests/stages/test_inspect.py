@@ -74,12 +74,13 @@ def test_a_prepared_folder_is_taken_as_it_is(
     assert shown(capsys, [str(folder), *SETTINGS[:2]]) == expected
     screen = shown(capsys, [str(folder), *SETTINGS[:2], "document=5", "objective=ltr"])
     shows(screen, "document 5 of", "one-sided: the text is whole")
-    with refuses("is prepared already, so tokenizer=bytes cannot change it"):
-        inspect.main([str(folder), "tokenizer=bytes"])
-    with refuses("document=99999: the training split has documents 0 to"):
-        inspect.main([str(folder), "document=99999", *SETTINGS[:2]])
-    with refuses("step=10000000: the training has steps 0 to"):
-        inspect.main([str(folder), "step=10000000", *SETTINGS[:2]])
+    for word, reason in (
+        ("tokenizer=bytes", "is prepared already, so tokenizer=bytes cannot change it"),
+        ("document=99999", "document=99999: the training split has documents 0 to"),
+        ("step=10000000", "step=10000000: the training has steps 0 to"),
+    ):
+        with refuses(reason):
+            inspect.main([str(folder), word, *SETTINGS[:2]])
 
 
 def test_a_page_has_no_markup_of_the_text(

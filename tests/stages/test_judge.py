@@ -118,14 +118,10 @@ def test_finetuning_seeds_are_averaged_inside_a_pretraining_seed(tmp_path: Path)
 
 def test_several_metrics_of_a_task_are_columns_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
-    path.write_text(
-        "arm,seed,task,metric,score\na,1,mrpc,f1,80\na,1,mrpc,accuracy,70\na,1,rte,accuracy,60\n"
-    )
-    assert {column for _, column in read_scores(path).cells} == {
-        "mrpc f1",
-        "mrpc accuracy",
-        "rte",
-    }
+    rows = ["arm,seed,task,metric,score", "a,1,mrpc,f1,80", "a,1,mrpc,accuracy,70"]
+    path.write_text("\n".join([*rows, "a,1,rte,accuracy,60"]))
+    columns = {column for _, column in read_scores(path).cells}
+    assert columns == {"mrpc f1", "mrpc accuracy", "rte"}
 
 
 HEADING = "arm,seed,task,score\n"
@@ -168,11 +164,7 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
 )
 @pytest.mark.usefixtures("scores")
 def test_a_slip_in_the_claims_is_named_before_anything_is_judged(
-    tmp_path: Path,
-    old: str,
-    new: str,
-    part: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, old: str, new: str, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(CLAIMS.replace(old, new))

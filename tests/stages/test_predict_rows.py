@@ -8,24 +8,17 @@ import csv
 import io
 import json
 import shutil
-import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
-import torch
 from tests.screens import Screens, shows
 
 import clozelab
 from clozelab.cli import main
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_for
-from clozelab.modules.model import write_model
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 ROWS = (
     'id,review,stars,day\n007,"a b, c\n""d""",4.0,2020-01-01\n8,,NA,\n9,\U0001f600,nan,x\n10,e'
     ' f,1e3,"y, z"\n'
@@ -34,16 +27,6 @@ READABLE = [0, 3]
 # The second line is empty, the third one is Latin-1, the fourth one is too long.
 LINES = b"a b\n\n\xe9\n" + b"a " * 100 + b"\nc\n"
 ONE_ROW = '{"text": "a", "sentence2": "b"}\n'
-
-
-@pytest.fixture(scope="module")
-def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.manual_seed(1)
-    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-    head = family_for(encoder.config).head("classification", encoder, num_labels=2)
-    folder = tmp_path_factory.mktemp("rows") / "m"
-    write_model(folder, encoder, {"classification": head}, TOKENIZER, labels=("no", "yes"))
-    return clozelab.load(folder, device="cpu", precision="32-true")
 
 
 @pytest.fixture
@@ -71,31 +54,26 @@ def test_answers_stand_beside_the_given_columns(
     screen(err)
     given = list(csv.reader(io.StringIO(ROWS)))
     header, *rows = csv.reader(io.StringIO((tmp_path / "out.csv").read_text()))
-    assert header == [
-        *given[0],
-        "prediction",
-        "probability",
-        "probability_no",
-        "probability_yes",
-        "error",
-    ]
+    added = ["prediction", "probability", "probability_no", "probability_yes", "error"]
+    assert header == [*given[0], *added]
     assert [row[:4] for row in rows] == given[1:], "as they were written"
     expected = predictor.classify(['a b, c\n"d"', "e f"])
-    assert [rows[number][4] for number in READABLE] == [answer.label for answer in expected]
-    assert [float(rows[number][5]) for number in READABLE] == pytest.approx(
-        [one.probability for one in expected]
-    )
+    for number, answer in zip(READABLE, expected, strict=True):
+        assert rows[number][4] == answer.label
+        assert float(rows[number][5]) == pytest.approx(answer.probability)
     assert rows[1][4:8] == [""] * 4
     assert rows[1][8] == "is empty: there is nothing to read"
     assert rows[0][8] == ""
-    assert predict("input=rows.csv", "text=review")[1] == (tmp_path / "out.csv").read_text(), (
-        "also to a pipe"
-    )
+    written = (tmp_path / "out.csv").read_text()
+    assert predict("input=rows.csv", "text=review")[1] == written, "also to a pipe"
     # What was written is read again, and its own columns are replaced.
     status, out, err = predict("input=out.csv", "text=review")
-    assert out == (tmp_path / "out.csv").read_text()
-    replaced = "prediction, probability, probability_no, probability_yes, error"
-    shows(err, f"out.csv: the column {replaced} is replaced by the answers'", "2 of 4 texts were")
+    assert out == written
+    shows(
+        err,
+        f"out.csv: the column {', '.join(added)} is replaced by the answers'",
+        "2 of 4 texts were",
+    )
 
 
 def test_piped_rows_are_written_twice(
@@ -139,17 +117,13 @@ def test_embeddings_of_rows(predict: Any, predictor: Any, tmp_path: Path) -> Non
     vectors = np.load(tmp_path / "v.npy")
     assert np.isnan(vectors[2]).all(), "what cannot be read has no vector"
     assert np.abs(vectors[[0, 1, 3]] - predictor.embed(['a b, c\n"d"', "", "e f"])).max() < 1e-6
-    assert (
-        predict("input=rows.csv", "text=review", "do=embed", "output=v.npy", "empty=skip")[0] == 0
-    )
+    words = ["input=rows.csv", "text=review", "do=embed"]
+    assert predict(*words, "output=v.npy", "empty=skip")[0] == 0
     assert np.load(tmp_path / "v.npy").shape == (3, 24)
-    assert predict("input=rows.csv", "text=review", "do=embed", "output=v.parquet")[0] == 0
+    assert predict(*words, "output=v.parquet")[0] == 0
     table = pandas.read_parquet(tmp_path / "v.parquet")
     assert table.id.tolist() == ["007", "8", "9", "10"]
-    assert table.embedding.isna().tolist() == [False] * 2 + [
-        True,
-        False,
-    ]
+    assert table.embedding.isna().tolist() == [False, False, True, False]
 
 
 def test_columns_are_named_or_found(predict: Any, tmp_path: Path) -> None:
@@ -172,10 +146,8 @@ def test_a_run_reads_the_columns_that_it_was_trained_on(
 ) -> None:
     """Nobody can tell `what it says` from `why`, and the run was trained on the first."""
     root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
-    data = {"text_columns": ["what it says"]}
-    writers.finetune(
-        root, "mlm", "mrpc", (1, 1), 70.0, config={"task": {"name": "mrpc", "data": data}}
-    )
+    task = {"name": "mrpc", "data": {"text_columns": ["what it says"]}}
+    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, config={"task": task})
     run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
     shutil.copytree(predictor.model.folder, run / "model")
     (tmp_path / "rows.csv").write_text("why,what it says\nx,a b\ny,c\n")
@@ -264,12 +236,9 @@ def test_a_carriage_return_inside_a_text_is_quoted(
 
 
 def test_a_table_has_the_keys_of_every_object(predict: Any, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text(
-        '{"text": "a"}\nno object\n{"text": "b", "id": 7}\n{"text": "c", "note": "x"}\n'
-    )
-    (tmp_path / "objects.jsonl").write_text(
-        "".join((tmp_path / "in.jsonl").read_text().splitlines(keepends=True)[::2])
-    )
+    lines = ['{"text": "a"}', "no object", '{"text": "b", "id": 7}', '{"text": "c", "note": "x"}']
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, ""]))
+    (tmp_path / "objects.jsonl").write_text("\n".join([*lines[::2], ""]))
     expected = pandas.read_json(tmp_path / "objects.jsonl", lines=True)
     for suffix, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
         assert predict("input=in.jsonl", f"output=out.{suffix}")[0] == 0
@@ -283,11 +252,8 @@ def test_a_table_has_the_keys_of_every_object(predict: Any, tmp_path: Path) -> N
 
 
 def test_keys_that_json_answers_replace_are_told_once(predict: Any, tmp_path: Path) -> None:
-    rows = [
-        {"text": "a"},
-        {"prediction": 1, "text": "b"},
-        {"text": "c", "error": 2, "prediction": 3},
-    ]
+    rows = [{"text": "a"}, {"prediction": 1, "text": "b"}]
+    rows.append({"text": "c", "error": 2, "prediction": 3})
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     status, out, err = predict("input=in.jsonl", "--json")
     assert status == 0
@@ -301,18 +267,9 @@ def test_keys_that_json_answers_replace_are_told_once(predict: Any, tmp_path: Pa
 
 # The words of `clozelab predict` -> parts of the sentence that refuses them.
 REFUSED = [
-    (
-        ["input=rows.csv"],
-        ["rows.csv has the columns 'id', 'review', 'stars', 'day'", "text=COLUMN"],
-    ),
-    (
-        ["input=rows.csv", "text=reviw"],
-        ["no column 'reviw'; its columns are", "did you mean 'review'"],
-    ),
-    (
-        ["input=rows.csv", "text=review", "pair=day"],
-        ["say text=FIRST,day for the texts of two columns"],
-    ),
+    (["input=rows.csv"], ["rows.csv has the columns 'id', 'review',", "text=COLUMN"]),
+    (["input=rows.csv", "text=reviw"], ["no column 'reviw'; its", "did you mean 'review'"]),
+    (["input=rows.csv", "text=review", "pair=day"], ["say text=FIRST,day for the texts of two"]),
     (["input=one.jsonl"], ["did you mean 'pair'? Call it so, or say text=text,sentence2"]),
     (["input=lines.txt", "errors=raise"], ["lines.txt:3 is damaged: not UTF-8"]),
     (["input=none.txt"], ["none.txt:1 has no token"]),

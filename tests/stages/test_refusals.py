@@ -25,18 +25,30 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     "compare one run": (compare.main, ["one"], "takes 2 names, not one"),
     "track nowhere": (track.main, ["FOLDER/typo"], "is no folder"),
     "runs below nowhere": (runs.main, ["runs_dir=FOLDER/nothing"], "is no folder"),
-    "runs, misspelt key": (
-        runs.main,
-        ["tsk=mrpc"],
-        "runs has no key 'tsk'; did you mean 'task'",
-    ),
-    "runs, misspelt option": (
-        runs.main,
-        ["--cvs"],
-        "has no option --cvs; did you mean '--csv'",
-    ),
+    "runs, misspelt key": (runs.main, ["tsk=mrpc"], "runs has no key 'tsk'; did you mean 'task'"),
+    "runs, misspelt option": (runs.main, ["--cvs"], "has no option --cvs; did you mean '--csv'"),
     "runs of two names": (runs.main, ["a", "b"], "runs takes 0 to 1 names, not a b"),
     "gc of everything": (gc.main, ["what=everything"], "what=everything: there are checkpoints"),
+    "doctor, misspelt option of a stage": (
+        doctor,
+        ["pretrain", "--config-nam", "x"],
+        "did you mean '--config-name'",
+    ),
+    "doctor, a stage's option": (
+        doctor,
+        [TABLE5, "--config-name", "x"],
+        "doctor has no option --config-name; there are --all",
+    ),
+    "doctor, misspelt key": (doctor, ["pretrain", "sed=3"], "did you mean 'seed'"),
+    "doctor of two names": (doctor, ["one", "two"], "takes 0 to 1 names, not one two"),
+    "doctor of a machine's key": (
+        doctor,
+        ["threads=2"],
+        "threads=2: doctor without an experiment looks at the machine, and takes nothing",
+    ),
+    "doctor of a text": (doctor, ["text=mails"], "say clozelab doctor pretrain text=mails "),
+    "doctor, misspelt experiment": (doctor, ["table5"], f"did you mean '{TABLE5}'"),
+    "doctor, misspelt key of an experiment": (doctor, [TABLE5, "sed=3"], "did you mean 'seed'"),
     "gc, misspelt option": (gc.main, ["--delte"], "did you mean '--delete'"),
 }
 
@@ -58,11 +70,7 @@ for word, hint in NO_OPTIONS.items():
 
 @pytest.mark.parametrize(("verb", "words", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_a_verb_refuses(
-    verb: Verb,
-    words: Sequence[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    verb: Verb, words: Sequence[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reproduce, "make_steps", None)  # would fail
     given = [word.replace("FOLDER", str(tmp_path)) for word in words]

@@ -48,25 +48,37 @@ def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
     return seen
 
 
-def test_complete_runs_leave_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan(monkeypatch, sweep_pretrain=["complete"] * 2, sweep_finetune=["complete"] * 3)
-    assert reproduction.all_complete(STEPS)
+@pytest.mark.parametrize(
+    ("pretrain", "finetune", "is_complete", "num_seen"),
+    [
+        (["complete"] * 2, ["complete"] * 3, True, 5),
+        (["complete"], ["complete", "new"], False, 3),
+        *[
+            # The first open job is enough.
+            (["complete", status, "complete"], ["complete"] * 50, False, 2)
+            for status in ("new", "failed", "interrupted", "running", "check", "shared")
+        ],
+    ],
+)
+def test_complete_runs_leave_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+    pretrain: list[str],
+    finetune: list[str],
+    is_complete: bool,
+    num_seen: int,
+) -> None:
+    seen = plan(monkeypatch, sweep_pretrain=pretrain, sweep_finetune=finetune)
+    assert reproduction.all_complete(STEPS) is is_complete
+    assert len(seen) == num_seen
 
 
-@pytest.mark.parametrize("status", ["new", "failed", "interrupted", "running", "check", "shared"])
-def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
-    seen = plan(
-        monkeypatch,
-        sweep_pretrain=["complete", status, "complete"],
-        sweep_finetune=["complete"] * 50,
-    )
-    assert not reproduction.all_complete(STEPS)
-    assert seen == ["complete", status]
+def claim(text: str, compare: list[str], **more: Any) -> dict[str, Any]:
+    return {"text": text, "compare": compare, "direction": "higher"} | more
 
 
-def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan(monkeypatch, sweep_pretrain=["complete"], sweep_finetune=["complete", "new"])
-    assert not reproduction.all_complete(STEPS)
+def measured(task: str) -> dict[str, Any]:
+    """A column of a measure."""
+    return {"name": "x", "from": "evaluate", "task": task, "metric": "validation/accuracy"}
 
 
 def ruled(folder: Path, **more: Any) -> Path:
@@ -78,14 +90,9 @@ def ruled(folder: Path, **more: Any) -> Path:
         "columns": ["mrpc", {"name": "loss", "from": "pretrain", "metric": "validation/loss"}],
         "arms": {"a": {}, "b": {"objective": "ltr"}},
         "claims": [
-            {
-                "text": "first",
-                "compare": ["b", "a", "mrpc"],
-                "direction": "higher",
-                "primary": True,
-            },
-            {"text": "second", "compare": ["b", "random", "mrpc"], "direction": "higher"},
-            {"text": "third", "compare": ["b", "a", "loss"], "direction": "lower"},
+            claim("first", ["b", "a", "mrpc"], primary=True),
+            claim("second", ["b", "random", "mrpc"]),
+            claim("third", ["b", "a", "loss"], direction="lower"),
         ],
         "stopping": {"first": 3, "most": 5},
     } | more
@@ -156,32 +163,14 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(
     monkeypatch.setattr(reproduction, "run_round", run_round)
     monkeypatch.setattr(reproduction, "make_steps", lambda *_: STEPS)
     assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
-    first, fourth = ["scale=demo", "seeds=1,2,3"], ["scale=demo", "pretrain.seed=4"]
+    arms = "pretrain.arm=b,a"
+    tuned = ["finetune.pretrain_seed=4", "finetune.row=ROWS", "finetune.task=mrpc"]
+    fourth = ["scale=demo", "pretrain.seed=4", arms, *tuned]
     assert rounds == [
-        (False, 3, first),
-        (
-            True,
-            3,
-            [
-                *fourth,
-                "pretrain.arm=b,a",
-                "finetune.pretrain_seed=4",
-                "finetune.row=b,a",
-                "finetune.task=mrpc",
-            ],
-        ),
-        (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=b,a"]),
-        (
-            True,
-            3,
-            [
-                *fourth,
-                "pretrain.arm=b,a",
-                "finetune.pretrain_seed=4",
-                "finetune.row=b,random",
-                "finetune.task=mrpc",
-            ],
-        ),
+        (False, 3, ["scale=demo", "seeds=1,2,3"]),
+        (True, 3, [word.replace("ROWS", "b,a") for word in fourth]),
+        (True, 2, ["scale=demo", "pretrain.seed=5", arms]),
+        (True, 3, [word.replace("ROWS", "b,random") for word in fourth]),
     ]
 
 
@@ -245,19 +234,9 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
 def test_a_claim_about_two_columns_gets_its_seed_on_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = {
-        "name": "x",
-        "from": "evaluate",
-        "task": "pairs_next",
-        "metric": "validation/accuracy",
-    }
-    claim = {
-        "text": "t",
-        "compare": ["b", "a", "mrpc"],
-        "against": ["b", "a", "x"],
-        "direction": "higher",
-    }
-    folder = ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
+    columns = ["mrpc", measured("pairs_next")]
+    both = claim("t", ["b", "a", "mrpc"], against=["b", "a", "x"])
+    folder = ruled(tmp_path / "mine", columns=columns, claims=[both])
     experiment = load_experiment(folder)
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     assert next_seed.next_seed(found, experiment) == ["seeds=4", "pretrain.arm=b,a", "row=b,a"]
@@ -282,11 +261,7 @@ def test_a_scale_that_lacks_every_measure_says_how_to_go_without(
     )
     words = [f"{tmp_path}/pairs.yaml", "scale=demo", f"runs_dir={tmp_path}", "--dry-run"]
     assert main(["reproduce", *words]) == 1
-    shows(
-        capsys.readouterr().err,
-        "reproduce: reading",
-        "error: measure: the experiment's measures have no files at this scale",
-    )
+    shows(capsys.readouterr().err, "measure: the experiment's measures have no files at this scale")
     assert reproduce.main([*words, "evaluate=none"]) == 0
 
 
@@ -300,19 +275,11 @@ def test_a_dry_run_refuses_what_a_job_would_refuse(tmp_path: Path) -> None:
 
 
 def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:
-    measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
-    claim = {"text": "first", "compare": ["b", "a", "x"], "direction": "higher", "primary": True}
-    experiment = load_experiment(
-        ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim])
-    )
+    columns = ["mrpc", measured("blimp")]
+    claims = [claim("first", ["b", "a", "x"], primary=True)]
+    experiment = load_experiment(ruled(tmp_path / "mine", columns=columns, claims=claims))
     column = DataColumn(
-        "x",
-        "x",
-        "m",
-        experiment.columns[1],
-        Origin.OTHER,
-        scale=IN_PERCENT,
-        tasks=("blimp",),
+        "x", "x", "m", experiment.columns[1], Origin.OTHER, scale=IN_PERCENT, tasks=("blimp",)
     )
     found = judgement(experiment, 0, 3, Verdict.INCONCLUSIVE)
     found = replace(found, resolved=replace(found.resolved, column=column))

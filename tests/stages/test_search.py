@@ -17,17 +17,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.screens import shows
+from tests.stages.conftest import TOKENIZER
 
 import clozelab
 from clozelab.cli import main
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.modules.model import sentence_vectors, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, read_sentence_vectors
 
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 # The validation rows of the made STS-B stand in training as well.
 SEEN = {"allow_validation_in_training": True}
+RATE: dict[str, Any] = {"evaluations_per_epoch": 1, "learning_rate": 1e-3} | SEEN
 QUICK = {"trainer": {"precision": "32-true", "threads": 1, "progress_bar": False}, "scale": "demo"}
 
 
@@ -38,9 +38,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[
     """
     root = tmp_path_factory.mktemp("siamese")
     torch.manual_seed(1)
-    write_model(
-        root / "encoder", Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size)), {}, TOKENIZER
-    )
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    write_model(root / "encoder", encoder, {}, TOKENIZER)
     draw = random.Random(1)
     rows = ["index\tsentence1\tsentence2\tscore"]
     for number in range(96):
@@ -51,24 +50,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_config: Any) -> dict[
     (root / "glue/STS-B").mkdir(parents=True)
     for name, some in (("train", rows), ("dev", [rows[0], *rows[1:33]])):
         (root / f"glue/STS-B/{name}.tsv").write_text("\n".join(some) + "\n", encoding="utf-8")
-    places: dict[str, Any] = {
-        "data_dir": str(root),
-        "cache_dir": str(root / "cache"),
-        "runs_dir": str(root / "runs"),
-    }
-    common = QUICK | places
-    run = clozelab.finetune(
-        encoder=str(root / "encoder"),
-        row="mine",
-        task="stsb_siamese",
-        pooling="cls",
-        epochs=20,
-        evaluations_per_epoch=1,
-        learning_rate=1e-3,
-        **SEEN,
-        **common,
-    )
+    places: dict[str, Any] = {"data_dir": str(root), "cache_dir": str(root / "cache")}
+    common = QUICK | places | {"runs_dir": str(root / "runs")}
+    siamese: dict[str, Any] = {"task": "stsb_siamese", "pooling": "cls", "epochs": 20}
+    run = clozelab.finetune(encoder=str(root / "encoder"), row="mine", **siamese, **RATE, **common)
     return {"root": root, "run": run, "common": common}
+
+
+def predictions_of(run: Path) -> list[Any]:
+    lines = (run / "predictions.jsonl").read_text().splitlines()
+    return [json.loads(line)["prediction"] for line in lines]
 
 
 def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, Any]) -> None:
@@ -76,15 +67,9 @@ def test_a_runs_model_is_a_folder_of_sentence_transformers(trained: dict[str, An
     assert sentence_vectors(folder) == SentenceVectors("cls")
     assert read_sentence_vectors(trained["root"] / "encoder") is None
     # A training that is told nothing else goes on with the folder's pooling.
-    again = clozelab.finetune(
-        encoder=str(folder),
-        row="again",
-        task="stsb_siamese",
-        pooling="auto",
-        epochs=1,
-        **SEEN,
-        **trained["common"],
-    )
+    auto: dict[str, Any] = {"task": "stsb_siamese", "pooling": "auto", "epochs": 1}
+    common = SEEN | trained["common"]
+    again = clozelab.finetune(encoder=str(folder), row="again", **auto, **common)
     assert sentence_vectors(again.folder / "model") == SentenceVectors("cls")
 
 
@@ -118,25 +103,16 @@ def test_a_run_is_scored_and_used_with_the_pooling_of_its_training(
     assert again.values["validation/spearman"] == pytest.approx(
         run.values["validation/spearman"], abs=1e-3
     )
-    untrained: dict[str, Any] = {
-        "encoder": str(trained["root"] / "encoder"),
-        "measure": "similarity",
-        **common,
-    }
+    encoder = str(trained["root"] / "encoder")
+    untrained: dict[str, Any] = {"encoder": encoder, "measure": "similarity", **common}
     mean, cls = (
         clozelab.evaluate(row=one, pooling=one, **untrained).values for one in ("mean", "cls")
     )
     assert cls["validation/spearman"] < run.values["validation/spearman"] - 5
     assert mean != cls
-    predicted = [
-        json.loads(line) for line in (run.folder / "predictions.jsonl").read_text().splitlines()
-    ]
-    assert min(one["prediction"] for one in predicted) >= -5
-    assert max(one["prediction"] for one in predicted) <= 5.001
-    assert (
-        main(["export", str(run.folder), f"to={tmp_path / 'st'}", "format=sentence_transformers"])
-        == 0
-    )
+    assert all(-5 <= prediction <= 5.001 for prediction in predictions_of(run.folder))
+    to = [f"to={tmp_path / 'st'}", "format=sentence_transformers"]
+    assert main(["export", str(run.folder), *to]) == 0
     pooling = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
     assert pooling["pooling_mode_cls_token"]
     assert not pooling["pooling_mode_mean_tokens"]
@@ -159,40 +135,22 @@ def test_classes_are_told_from_two_embeddings_also_of_a_test_file(trained: Any) 
         (root / f"glue/RTE/{name}.tsv").write_text("\n".join([f"{header}\tlabel", *some]) + "\n")
     test = "\n".join([header, *("\t".join(row[:3]) for row in cells[:32])])
     (root / "glue/RTE/test.tsv").write_text(test + "\n")
-    run = clozelab.finetune(
-        "+task/format@task=siamese",
-        encoder=str(root / "encoder"),
-        row="mine",
-        task="rte",
-        epochs=1,
-        evaluations_per_epoch=1,
-        learning_rate=1e-3,
-        **SEEN,
-        **common,
-    )
+    rte: dict[str, Any] = {"encoder": str(root / "encoder"), "row": "mine", "task": "rte"}
+    run = clozelab.finetune("+task/format@task=siamese", **rte, epochs=1, **RATE, **common)
     assert main(["predict", str(run.folder), "--test"]) == 0
-    test_predictions = [
-        line.split("\t")[1]
-        for line in (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]
-    ]
-    validation_predictions = [
-        json.loads(line)["prediction"]
-        for line in (run.folder / "predictions.jsonl").read_text().splitlines()
-    ]
-    assert test_predictions == validation_predictions
+    lines = (run.folder / "test_predictions/RTE.tsv").read_text().splitlines()[1:]
+    test_predictions = [line.split("\t")[1] for line in lines]
+    assert test_predictions == predictions_of(run.folder)
     assert len(test_predictions) == 32
     config = json.loads((run.folder / "model/config.json").read_text())
     assert (config["architectures"], config["clozelab"]["pooling"]) == (["BertModel"], "mean")
     transformers = pytest.importorskip("transformers")
-    ours, theirs = (
-        clozelab.load(run.folder, precision="32-true"),
-        transformers.AutoModel.from_pretrained,
-    )
-    ids = torch.tensor(
-        [[TOKENIZER.cls_id, *TOKENIZER.encode_batch(["a b"])[0].tolist(), TOKENIZER.sep_id]]
-    )
+    ours = clozelab.load(run.folder, precision="32-true")
+    theirs = transformers.AutoModel.from_pretrained(run.folder / "model").eval()
+    text = TOKENIZER.encode_batch(["a b"])[0].tolist()
+    ids = torch.tensor([[TOKENIZER.cls_id, *text, TOKENIZER.sep_id]])
     with torch.inference_mode():
-        mean = theirs(run.folder / "model").eval()(ids).last_hidden_state[0].mean(0)
+        mean = theirs(ids).last_hidden_state[0].mean(0)
     assert np.abs(ours.embed("a b") - mean.numpy()).max() <= 1e-5
 
 
@@ -259,14 +217,19 @@ def test_search_embeds_once_for_each_model(trained: Any, tmp_path: Path, capsys:
     assert main(["search", str(run), "query=a"]) == 1
 
 
+def trained_on(trained: dict[str, Any], run: Path, **data: Any) -> None:
+    """A copy of the run whose record says other columns."""
+    copytree(trained["run"].folder, run)
+    record = json.loads((run / "run.json").read_text())
+    record["config"]["task"]["data"] |= data
+    (run / "run.json").write_text(json.dumps(record))
+
+
 def test_a_search_reads_the_columns_that_the_model_was_trained_on(
     trained: Any, tmp_path: Path, capsys: Any
 ) -> None:
     run, file = tmp_path / "run", tmp_path / "faq.tsv"
-    copytree(trained["run"].folder, run)
-    record = json.loads((run / "run.json").read_text())
-    record["config"]["task"]["data"]["text_columns"] = ["ask"]
-    (run / "run.json").write_text(json.dumps(record))
+    trained_on(trained, run, text_columns=["ask"])
     file.write_text("ask\tsay\nv w x y z\ta b c d e\na b c d e\tv w x y z\n")
     words = [f"in={file}", f"cache_dir={tmp_path / 'cache'}", "top_k=1"]
     assert main(["search", str(run), "query=a b c d e", *words]) == 0
@@ -289,10 +252,7 @@ def test_a_retrieval_run_searches_passages_for_queries(
     trained: dict[str, Any], tmp_path: Path, capsys: Any
 ) -> None:
     run, file = tmp_path / "run", tmp_path / "faq.tsv"
-    copytree(trained["run"].folder, run)
-    record = json.loads((run / "run.json").read_text())
-    record["config"]["task"]["data"] |= {"text_columns": ["ask", "say"], "negative_columns": []}
-    (run / "run.json").write_text(json.dumps(record))
+    trained_on(trained, run, text_columns=["ask", "say"], negative_columns=[])
     file.write_text("ask\tsay\na b c d e\tv w x y z\nv w x y z\ta b c d e\n")
     words = [f"in={file}", f"cache_dir={tmp_path / 'cache'}", "top_k=1"]
     assert main(["search", str(run), "query=a b c d e", *words]) == 0
@@ -371,11 +331,7 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     lines = [int(line.split("\t")[1]) for line in out.splitlines()]
     assert lines[0] == 1
     assert sorted(lines) == [1, 3, 6]
-    shows(
-        err,
-        "search: reading",
-        "has no token but [UNK], so the model sees nothing of it: is it in the",
-    )
+    shows(err, "has no token but [UNK], so the model sees nothing of it: is it in the")
     (path,) = cache.glob("embeddings/*/vectors.npy")
     kept = np.load(path)
     assert np.isnan(kept[3]).all()
@@ -391,15 +347,10 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
         assert main(["search", *words, f"in={tmp_path / 'none.txt'}"]) == 1
         shows(capsys.readouterr().err, "none.txt:1 has no token but [UNK]", "none of the other 1")
     (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
-    assert (
-        main(["search", *words, f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]) == 0
-    )
-    assert json.loads(capsys.readouterr().out) == {
-        "id": "2",
-        "ask": "a b c",
-        "line": 4,
-        "cosine": 1.0,
-    }
+    words += [f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]
+    assert main(["search", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"id": "2", "ask": "a b c", "line": 4, "cosine": 1.0}
 
 
 def test_cut_lines_are_counted_each_time(trained: Any, tmp_path: Path, caplog: Any) -> None:
@@ -419,11 +370,9 @@ def test_a_line_is_shown_with_its_own_number_and_a_file_of_weights_is_a_model(
     shutil.copytree(trained["run"].folder / "model", folder)
     weights = load_file(folder / "model.safetensors")
     save_file({name: 1.5 * value for name, value in weights.items()}, folder / "other.safetensors")
-    file.write_text(
-        '{"text": "v w x y z", "line": 7, "cosine": 1.0}\n{"text": "a b c d e", "line": 8,'
-        ' "cosine": 0.0}\n'
-    )
-
+    rows = [{"text": "v w x y z", "line": 7, "cosine": 1.0}]
+    rows.append({"text": "a b c d e", "line": 8, "cosine": 0.0})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     cache = tmp_path / "cache"
     words = ["query=a b c d e", f"in={file}", "precision=32-true", f"cache_dir={cache}", "--json"]
 

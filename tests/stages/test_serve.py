@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import string
 import threading
 import time
 from collections.abc import Iterator
@@ -13,59 +12,36 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.screens import shows
 
-import clozelab
 from clozelab.cli import main
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.encoder import Encoder
-from clozelab.models.registry import family_for
 from clozelab.modules import serving
-from clozelab.modules.model import write_model
 from clozelab.modules.serving import MAX_WAITING, build_app
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
-TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
-
-
-@pytest.fixture(scope="module")
-def predictor(tiny_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    torch.manual_seed(1)
-    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
-    head = family_for(encoder.config).head("classification", encoder, num_labels=2)
-    write_model(
-        folder := tmp_path_factory.mktemp("served") / "m",
-        encoder,
-        {"classification": head},
-        TOKENIZER,
-        labels=("no", "yes"),
-    )
-    return clozelab.load(folder, device="cpu", precision="32-true")
 
 
 @pytest.fixture
 def client(predictor: Any) -> Iterator[Any]:
-    with testing.TestClient(
-        build_app(predictor, max_bytes=2000), raise_server_exceptions=False
-    ) as client:
+    app = build_app(predictor, max_bytes=2000)
+    with testing.TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
+def predictions(client: Any, body: dict[str, Any]) -> list[Any]:
+    answer = client.post("/predict", json=body)
+    assert answer.status_code == 200
+    found: list[Any] = answer.json()["predictions"]
+    return found
+
+
 def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
-    response = client.post("/predict", json={"text": "a b c"})
-    assert response.status_code == 200
-    assert response.json() == {"predictions": [predictor.classify("a b c").to_dict()]}
+    assert predictions(client, {"text": "a b c"}) == [predictor.classify("a b c").to_dict()]
     records = [{"text": "a b", "pair": "c"}, {"text": "x", "pair": "y z"}]
-    count_noun = client.post("/predict", json={"do": "classify", "records": records}).json()[
-        "predictions"
-    ]
-    assert count_noun == [
-        answer.to_dict() for answer in predictor.classify([("a b", "c"), ("x", "y z")])
-    ]
-    vectors = client.post("/predict", json={"do": "embed", "pooling": "cls", "text": "q r"}).json()[
-        "predictions"
-    ]
+    found = predictions(client, {"do": "classify", "records": records})
+    pairs = predictor.classify([("a b", "c"), ("x", "y z")])
+    assert found == [answer.to_dict() for answer in pairs]
+    vectors = predictions(client, {"do": "embed", "pooling": "cls", "text": "q r"})
     assert np.array_equal(np.float32(vectors[0]), predictor.embed("q r", pooling="cls"))
     health = client.get("/health").json()
     assert (health["status"], health["waiting"], health["labels"]) == ("ok", 0, ["no", "yes"])
@@ -87,11 +63,7 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
         ),
         ('{"txt": "a"}', 400, "did you mean 'text'?"),
         ('{"text": "a", "words": ["b"]}', 400, "'words', which do=classify does not read"),
-        (
-            '{"text": "a", "errors": "ignore"}',
-            400,
-            "errors=ignore: choose one of mark, raise",
-        ),
+        ('{"text": "a", "errors": "ignore"}', 400, "errors=ignore: choose one of mark, raise"),
         ('{"records": [{"text": "a"}, {"text": ""}], "errors": "raise"}', 400, "record 2 is empty"),
         ('{"records": [{"text": ""}, {"text": null}]}', 400, "record 1 is empty"),
         ('{"text": ""}', 400, "record 1 is empty"),
@@ -113,18 +85,13 @@ def test_what_is_wrong_is_said_in_json(client: Any, body: str, status: int, said
 
 def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None:
     records = [{"text": "a b"}, {"text": ""}, {"text": None}, {"text": "a " * 100}, {"text": "c"}]
-    answer = client.post("/predict", json={"records": records})
-    first, *odd, last = answer.json()["predictions"]
-    assert answer.status_code == 200
-    assert [first["label"], last["label"]] == [
-        one.label for one in predictor.classify(["a b", "c"])
-    ]
+    first, *odd, last = predictions(client, {"records": records})
+    expected = [one.label for one in predictor.classify(["a b", "c"])]
+    assert [first["label"], last["label"]] == expected
     for found, word in zip(odd, ("is empty", "has no 'text'", "has 102 tokens"), strict=True):
         assert found.keys() == {"error"}
         assert word in found["error"]
-    vectors = client.post("/predict", json={"do": "embed", "records": [{"text": ""}]}).json()[
-        "predictions"
-    ]
+    vectors = predictions(client, {"do": "embed", "records": [{"text": ""}]})
     assert np.array_equal(np.float32(vectors[0]), predictor.embed([""])[0])
 
 
@@ -212,13 +179,9 @@ def test_words_that_it_does_not_take(
     predictor: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(predictor.model.folder)
-    for words, message in (
-        (["port=0"], "port=0"),
-        (["port=x"], "port=x"),
-        (["max_bytes=-1"], "max_bytes=-1"),
-    ):
-        assert main(["serve", str(folder), *words]) == 1
-        assert f"{message}: give a whole number" in capsys.readouterr().err
+    for word in ("port=0", "port=x", "max_bytes=-1"):
+        assert main(["serve", str(folder), word]) == 1
+        assert f"{word}: give a whole number" in capsys.readouterr().err
     asked: dict[str, Any] = {}
     monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
     assert main(["serve", str(folder), "device=cpu"]) == 0
@@ -229,8 +192,4 @@ def test_words_that_it_does_not_take(
     shows(capsys.readouterr().err, "serve: reading")
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve", str(folder)]) == 1
-    shows(
-        capsys.readouterr().err,
-        "serve: reading",
-        "error: serve needs uvicorn: pip install 'clozelab[serve]'",
-    )
+    shows(capsys.readouterr().err, "error: serve needs uvicorn: pip install 'clozelab[serve]'")

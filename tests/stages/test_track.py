@@ -54,25 +54,24 @@ def record(tmp_path: Path) -> Record:
     """A run of two steps, whose tracker is missing something."""
     written = MetricsCsv(tmp_path)
     for step in (1, 2):
-        metrics = {
-            "train/loss": 1.0 / step,
-            "train/tokens": 100 * step,
-            "train/seconds": 2.0 * step,
-            "epoch": 0,
-        }
-        written.log_metrics(metrics, step)
+        sizes = {"train/tokens": 100 * step, "train/seconds": 2.0 * step, "epoch": 0}
+        written.log_metrics({"train/loss": 1.0 / step, **sizes}, step)
     written.log_metrics({"validation/loss": 0.25}, 2)
     note_unsent(tmp_path, "mine", 4)
     facts = {"validation/loss": 0.25, "mfu": None, "threads": 1}
-    started = "2026-01-01T00:00:00+00:00"
+    return record_of(tmp_path, "complete", facts)
+
+
+def record_of(folder: Path, status: str, facts: dict[str, Any], **more: Any) -> Record:
     return Record.model_construct(
-        status="complete",
+        status=status,
         stage="pretrain",
         fingerprint="f",
-        started=started,
+        started="2026-01-01T00:00:00+00:00",
         facts=facts,
-        folder=tmp_path,
+        folder=folder,
         config={"seed": 1, "arm": "a", "experiment": "e"},
+        **more,
     )
 
 
@@ -94,18 +93,10 @@ def tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tracker:
 def test_all_is_sent_with_its_time(record: Record, tracker: Tracker) -> None:
     sending.send(record, "mine")
     began = 1767225600.0  # 2026-01-01
+    second = {"train/loss": 0.5, "train/tokens": 200.0, "train/seconds": 4.0}
     assert [(call.step, call.time - began, call.metrics) for call in tracker.calls] == [
         (1, 2.0, {"train/loss": 1.0, "train/tokens": 100.0, "train/seconds": 2.0}),
-        (
-            2,
-            4.0,
-            {
-                "train/tokens": 200.0,
-                "train/seconds": 4.0,
-                "train/loss": 0.5,
-                "validation/loss": 0.25,
-            },
-        ),
+        (2, 4.0, second | {"validation/loss": 0.25}),
         (0, 4.0, {"final/validation/loss": 0.25}),
     ]
     assert tracker.parameters == {"seed": 1} and tracker.ends == [0]
@@ -170,14 +161,10 @@ def test_a_table_killed_behind_any_validation_is_filled(
     before = (old / "csv/metrics.csv").read_bytes()
     if is_moved:
         folder = shutil.copytree(old, tmp_path / "moved")
-    record = Record.model_construct(
-        status="killed",
-        stage="pretrain",
-        fingerprint="f",
-        started="2026-01-01T00:00:00+00:00",
-        facts={},
-        folder=folder,
-        config={"seed": 1, "arm": "a", "experiment": "e"},
+    record = record_of(
+        folder,
+        "killed",
+        {},
         config_name="pretrain",
         config_dir="",
         started_in=str(tmp_path),
@@ -194,9 +181,7 @@ def test_a_table_killed_behind_any_validation_is_filled(
 
 
 def test_folders_above_runs_give_those_that_lack_something(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[Path] = []
     monkeypatch.setattr(track, "read_record", lambda folder: folder)
@@ -206,10 +191,8 @@ def test_folders_above_runs_give_those_that_lack_something(
         (tmp_path / name / "run.json").write_text("{}")
     note_unsent(tmp_path / "b", "mine", 1)
     assert track.main([str(tmp_path)]) == 0 and sent == [tmp_path / "b"]
-    assert track.main([str(tmp_path / "a"), str(tmp_path)]) == 0 and sent[1:] == [
-        tmp_path / "a",
-        tmp_path / "b",
-    ]
+    assert track.main([str(tmp_path / "a"), str(tmp_path)]) == 0
+    assert sent[1:] == [tmp_path / "a", tmp_path / "b"]
     note_unsent(tmp_path / "b", "mine", 0)
     assert track.main([str(tmp_path)]) == 0
     shows("".join(capsys.readouterr()), "nothing is missing of the runs below")

@@ -136,16 +136,10 @@ def shuffled(tokenizer: WordPieceTokenizer) -> WordPieceTokenizer:
     return WordPieceTokenizer(vocabulary, lowercase=True)
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        "bert",
-        "mpnet",
-        "deberta",
-        pytest.param("roberta", marks=pytest.mark.slow),
-        pytest.param("ultrabert", marks=pytest.mark.slow),
-    ],
-)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "ultrabert")]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mpnet", "deberta", *SLOW])
 def test_the_same_entries_in_another_order_change_no_state(
     architecture: str, tmp_path: Path
 ) -> None:
@@ -233,28 +227,19 @@ def test_training_goes_on_from_means_with_a_lower_loss_than_from_random_rows(
         "runs_dir": str(tmp_path / "runs"),
     }
 
+    def train(arm: str, steps: int, **more: Any) -> Any:
+        phases = [batch | {"steps": steps}]
+        words = "objective/input=full_sentences"
+        return clozelab.pretrain(words, arm=arm, phases=phases, **common, **more)
+
     def loss_of(encoder: Path, arm: str, steps: int, rate: float) -> float:
         file = {"vocab_file": str(encoder / "tokenizer.json"), "lowercase": True}
-        phases = [batch | {"steps": steps}]
-        run = clozelab.pretrain(
-            "objective/input=full_sentences",
-            arm=arm,
-            encoder=str(encoder),
-            tokenizer=file,
-            phases=phases,
-            optimizer={"learning_rate": rate},
-            **common,
-        )
-        return run.values["validation/loss"]
+        rates = {"learning_rate": rate}
+        run = train(arm, steps, encoder=str(encoder), tokenizer=file, optimizer=rates)
+        return float(run.values["validation/loss"])
 
-    first = clozelab.pretrain(
-        "objective/input=full_sentences",
-        arm="first",
-        model={"hidden_size": 64, "intermediate_size": 256},
-        tokenizer={"vocab_size": 48},
-        phases=[batch | {"steps": 200}],
-        **common,
-    )
+    shape = {"hidden_size": 64, "intermediate_size": 256}
+    first = train("first", 200, model=shape, tokenizer={"vocab_size": 48})
     old = first.folder / "encoder"
     words = ["vocabulary", str(old), f"text={tmp_path / 'text.txt'}", "add=20"]
     assert main([*words, f"to={tmp_path / 'means'}"]) == 0
