@@ -367,8 +367,8 @@ def test_averaged_weights_are_kept_with_the_answers_that_they_gave(
     kept, module.best = module.best, None
     module.load_state_dict(kept.weights)
     Trainer(**BARE).validate(module, datamodule=data, verbose=False)
-    first, second = ([one["logits"] for one in best.predictions] for best in (kept, module.best))
-    assert first == second
+    logits = [prediction["logits"] for prediction in kept.predictions]
+    assert logits == [prediction["logits"] for prediction in module.best.predictions]
 
 
 @pytest.mark.parametrize("decay", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])

@@ -177,7 +177,9 @@ MISFILED = {
         ("arm=base", "size.depth=1/2", "the arm base stands for .*size.depth=1,"),
     ],
 }
-MISFILED_ROWS = [(name, *row) for name, rows in MISFILED.items() for row in rows]
+MISFILED_ROWS = []
+for name, rows in MISFILED.items():
+    MISFILED_ROWS += [(name, *row) for row in rows]
 
 
 @pytest.mark.parametrize(("experiment", "choice", "word", "message"), MISFILED_ROWS)

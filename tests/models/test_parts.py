@@ -113,8 +113,9 @@ def plain(encoder: Encoder, ids: Tensor, types: Tensor) -> list[Tensor]:
         scores = q @ k.transpose(1, 2) / dim**0.5
         if kind == "BucketedPositions":
             table = weights["embeddings.position_embeddings.relative_attention_bias.weight"]
-            rows = [[bucket(j - i) for j in range(size)] for i in range(size)]
-            scores = scores + table[torch.tensor(rows)].permute(2, 0, 1)
+            for i in range(size):
+                buckets = [bucket(j - i) for j in range(size)]
+                scores[:, i] = scores[:, i] + table[buckets].T
         for i in range(size):
             for j in range(size):
                 if (not sees_all and abs(i - j) > options["window"]) or (

@@ -228,7 +228,7 @@ def test_padded_predictions_count_nowhere(
         terms = objective.terms(models, batch)
         sum(term.loss_sum for term in terms).backward()
         facts = [(term.name, term.count, term.num_correct) for term in terms]
-        weights = [weight for model in models.values() for weight in model.parameters()]
+        weights = list(torch.nn.ModuleDict(models).parameters())
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         sums = [term.loss_sum.detach() for term in terms]
         results.append((objective.counts(batch), facts, [*sums, *gradients]))

@@ -42,7 +42,9 @@ STEPS = {
         "finetune.nothing=glob(*)": "finetune has no key 'nothing'",
     },
 }
-REFUSED = [(name, words, STEPS[name][words]) for name in STEPS for words in STEPS[name]]
+REFUSED = []
+for name, sentences in STEPS.items():
+    REFUSED += [(name, words, sentence) for words, sentence in sentences.items()]
 
 # The words of plan, before the folders -> a part of the sentence.
 ONE_ARM = ["finetune.task=mrpc", "finetune.row=mlm", "pretrain.arm=mlm"]

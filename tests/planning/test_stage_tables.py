@@ -23,8 +23,12 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Costing:
 
 def columns(table: Table, *names: str) -> list[list[str]]:
     headings, rows = table
-    places = [[heading.name for heading in headings].index(name) for name in names]
-    return [[cells[place] for place in places] for cells in rows]
+    present = [heading.name for heading in headings]
+    chosen = []
+    for cells in rows:
+        by_name = dict(zip(present, cells, strict=True))
+        chosen.append([by_name[name] for name in names])
+    return chosen
 
 
 def test_each_table_has_the_steps_of_a_run(family: Costing) -> None:

@@ -451,8 +451,8 @@ def test_runs_without_an_experiment_keep_their_places_below_runs_dir(
         edit(path, home=path.parent.relative_to(tmp_path / "one").as_posix())
     assert say(["pack", str(root), f"out={tmp_path / 'one.zip'}"], capsys)[0] == 0
     assert pool(tmp_path / "one.zip")[0] == 0
-    places = [{run.place for run in find(tmp_path / name).runs} for name in ("pooled", "one")]
-    assert places[0] == places[1]
+    pooled = {run.place for run in find(tmp_path / "pooled").runs}
+    assert pooled == {run.place for run in find(tmp_path / "one").runs}
 
 
 def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> None:

@@ -86,7 +86,8 @@ def test_the_smallest_error_selects_the_checkpoint_and_is_recorded_as_it_is(trai
 
     # It is the error of the kept predictions, in stars.
     rows = predictions(trained)
-    labels, predicted = ([row[key] for row in rows] for key in ("label", "prediction"))
+    labels = [row["label"] for row in rows]
+    predicted = [row["prediction"] for row in rows]
     expected = mean_absolute_error(labels, predicted)
     recorded = read(trained, "run.json")["scores"]
     assert recorded[MAE]["value"] == pytest.approx(expected, abs=1e-5)

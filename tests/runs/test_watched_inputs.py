@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_config: Callable
     for name in ("texts", "benchmark"):
         Path(name).mkdir()
     words = ["the film good bad", "the film is fine great awful", "a dull film"]
-    text = "\n\n".join(f"{first}.\n{second}." for first in words for second in words)
+    text = "\n\n".join(f"{first}.\n{second}." for first, second in product(words, repeat=2))
     Path("texts/a.txt").write_text("\n\n".join([text] * 8))
     Path("benchmark/b.txt").write_text("no such thing " * 9)
     Path("units").write_text("the film\n")

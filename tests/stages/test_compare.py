@@ -105,8 +105,9 @@ def test_figures_on_other_data_are_not_offered_in_silence(
 def test_it_says_which_evaluation_and_which_unit(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks = ("mrpc", "squad_v1")
-    folders = {task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in tasks}
+    folders = {}
+    for task in ("mrpc", "squad_v1"):
+        folders[task] = [run_of(root, row, task) for row in ("mlm", "ltr")]
     for task, key, value in (("mrpc", "accuracy", 0.7034), ("squad_v1", "exact_match", 6.3576)):
         for folder in folders[task]:
             cell = f"validation/{key},{value}"

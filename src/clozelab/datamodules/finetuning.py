@@ -624,7 +624,7 @@ class FinetuningDataModule(LightningDataModule):
         positive_label = None
         if names is not None:
             positive_label = self.target.with_classes(names).positive_label
-        return TaskPreview(
+        preview = TaskPreview(
             train,
             validation,
             label_names=names,
@@ -633,10 +633,9 @@ class FinetuningDataModule(LightningDataModule):
             one_label_each=self.target.one_label_each,
             aligned=self.unit.aligned,
             pairs_read=self.unit.pairs_read,
-            template=self.unit.template_texts,
             expects_unanswerable=self.unit.expects_unanswerable,
-            warnings=warnings,
         )
+        return replace(preview, template=self.unit.template_texts, warnings=warnings)
 
     def _preview(self, path: Path, role: str) -> Preview:
         return self.unit.preview(self.examples(path, role, strict=False), self.target)

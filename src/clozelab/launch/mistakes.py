@@ -97,19 +97,19 @@ def _explain_resolving(full_key: str, text: str, stage: str) -> str:
     # What a sweep runs through is an ordinary key to whoever wrote it.
     key = full_key.removeprefix("hydra.sweeper.params.")
     reason = f"{key}: {RESOLVING.sub('', _first_line(text))}"
-    taken = NO_NODE.search(text)
-    if taken is None:
+    interpolation = NO_NODE.search(text)
+    if interpolation is None:
         return reason
     stages = []
     for name, schema in SCHEMAS.items():
-        if taken["node"] in {field.name for field in fields(schema)}:
+        if interpolation["node"] in {field.name for field in fields(schema)}:
             stages.append(name)
     if not stages or stage in stages:
         return reason
     group = key.partition(".")[0]
     return (
-        f"{key} takes {taken['key']}, which {stage} has not: choose another {group}= (this one is"
-        f" for {', '.join(stages)})"
+        f"{key} takes {interpolation['key']}, which {stage} has not: choose another {group}="
+        f" (this one is for {', '.join(stages)})"
     )
 
 

@@ -70,14 +70,14 @@ def frozen_flops_of_parts(
     encoder = _on_meta(config)
     trained = {id(value) for name, value in encoder.named_parameters() if name not in frozen}
     passes_gradient = not trained.isdisjoint(map(id, encoder.embeddings.parameters()))
-    parts = []
+    flops = []
     for module, attended in _parts(encoder, seq_length):
         entries = _matrix_entries(module)
         of_weights = 2.0 * (entries - _matrix_entries(module, trained))
         passes_gradient |= not trained.isdisjoint(map(id, module.parameters()))
         of_inputs = 0.0 if passes_gradient else 2.0 * entries + 2.0 * attended
-        parts.append((of_weights, of_inputs))
-    return parts
+        flops.append((of_weights, of_inputs))
+    return flops
 
 
 def weight_names(config: EncoderConfig) -> list[str]:
