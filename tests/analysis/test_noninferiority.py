@@ -149,3 +149,8 @@ def test_its_power_is_that_of_a_t_test_against_the_margin() -> None:
 def test_what_it_cannot_mean(keys: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         claim(**keys)  # type: ignore[arg-type]
+
+
+def test_a_kind_of_claim_with_a_margin_has_boundaries_of_its_own() -> None:
+    with pytest.raises(TypeError, match="Slack has a margin, and no `boundaries`"):
+        type("Slack", (BaseClaim,), {"has_margin": True, "__module__": __name__})

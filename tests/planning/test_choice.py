@@ -211,9 +211,9 @@ def test_measures_are_planned_as_tasks_are(
         out,
         "pre-training: 15 jobs, 2 at a time with 1 thread: about 1.1 h",
         "evaluation: 210 jobs, 2 at a time with 1 thread: about 41.1 min",
-        "mlm_nsp 5 1,527,680 1,552,898 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
-        "mlm 5 1,527,680 1,552,640 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
-        "ltr 5 1,527,680 1,552,640 24.6 M 9.11e+06 2.24e+14 50 k 8.3 min",
+        "mlm_nsp 5 1,527,680 1,552,898 3,000 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
+        "mlm 5 1,527,680 1,552,640 3,000 24.6 M 3.62e+06 8.88e+13 50 k 8.3 min",
+        "ltr 5 1,527,680 1,552,640 3,000 24.6 M 9.11e+06 2.24e+14 50 k 8.3 min",
     )
     told = re.search(r"evaluation: 210 jobs, .* about ([\d.]+) (h|min)\n", out)
     assert told is not None

@@ -85,8 +85,8 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         f"next: clozelab predict {second.folder.resolve()} text=...",
         f'from Python: clozelab.load("{second.folder.resolve()}")',
     ]
-    second.facts["answers"] = "words' numbers"
-    assert ending(second)[2].endswith(" test=FILE"), "no answer to a single text"
+    second.facts["next_command"] = "search RUN in=FILE"
+    assert ending(second)[2] == f"next: clozelab search {second.folder.resolve()} in=FILE"
     ((name, task, count, mean, beside),) = results(runs.finetune)
     assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4")
     # The mean is judged once: one seed of the two is above the baseline, and the mean is not.

@@ -251,6 +251,12 @@ class BaseClaim(Entry):
     limits_a_loss: ClassVar[bool] = False
     """whether it says that something costs little"""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """TypeError for a kind of claim with a margin that would be tested against zero."""
+        if cls.has_margin and cls.boundaries is BaseClaim.boundaries:
+            raise TypeError(f"{cls.__name__} has a margin, and no `boundaries` made of it")
+
     text: OneLine
     """the claim as a sentence"""
     direction: Literal[

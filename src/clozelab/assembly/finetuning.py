@@ -417,7 +417,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
     run.complete(
         results,
         data=job.data.facts,
-        answers=module.target.answers,
+        next_command=module.target.next_command,
         num_evaluations=len(module.history),
         kept=kept,
         **facts,

@@ -9,7 +9,6 @@ from operator import attrgetter
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, join_list
-from clozelab.metrics.answers import RANKS, WORD_NUMBERS
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
@@ -238,11 +237,8 @@ def ending(run: Record) -> list[str]:
         folder = run.folder.resolve()
         has_model = (folder / "model").is_dir()
         headline = f"{run.title}: {shown_score(run, run.score)}; {context}".removesuffix("; ")
-        # A number for each word has no answer to a single text.
-        question = "test=FILE" if run.facts.get("answers") == WORD_NUMBERS else "text=..."
-        next_command = f"predict {folder} {question}"
-        if run.facts.get("answers") == RANKS:
-            next_command = f"search {folder} query=... in=FILE"
+        next_command = run.facts.get("next_command", "predict RUN text=...")
+        next_command = next_command.replace("RUN", str(folder))
 
     # then what to do about it: a warning, advice, or the next command
     lines = [headline] if headline else []

@@ -41,7 +41,6 @@ class NumberTarget(Target):
     units = ("TextUnit",)
     problem_type = "regression"
     predicts_numbers = True
-    answers = "numbers"
     expects = NUMBERS
 
     def __init__(

@@ -239,7 +239,7 @@ class RetrievalTarget(Target):
     units = ("RetrievalUnit",)
     learns_from_labels = False
     head_kinds = ()
-    answers = "ranks"
+    next_command = "search RUN query=... in=FILE"
 
     def __init__(
         self, *, metrics: Sequence[str], temperature: float, sizes: Sequence[int] | None

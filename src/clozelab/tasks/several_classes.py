@@ -70,7 +70,6 @@ class SeveralClassesTarget(KnownClasses):
 
     problem_type = "multi_label_classification"
     one_label_each = False
-    answers = "sets of labels"
     metrics = (
         *(scorer.metric for scorer in label_sets.SCORERS.values()),
         label_sets.MEAN_AVERAGE_PRECISION.metric,

@@ -182,7 +182,6 @@ class SpanTarget(Target):
     """
 
     units = ("PassageUnit",)
-    answers = "spans"
     head_kinds = ("spans",)
     head_name = "qa_outputs"
 

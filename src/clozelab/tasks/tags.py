@@ -53,7 +53,6 @@ class TagTarget(Target):
     """
 
     units = ("WordUnit", "FeatureUnit")
-    answers = "tags"
     head_kinds = ("tags",)
 
     def __init__(self, *, entity_tags: bool) -> None:

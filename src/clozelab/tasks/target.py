@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.metrics.answers import AnswerKind
 from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import Provenance
@@ -64,7 +63,8 @@ class Target(ABC):
     problem_type: ClassVar[str | None] = None  # in a model's config.json
     predicts_numbers: ClassVar[bool] = False
     one_label_each: ClassVar[bool] = True  # an example has one label, neither none nor several
-    answers: ClassVar[AnswerKind] = "labels"  # of predictions files
+    # what the end of a training names; RUN stands for its folder
+    next_command: ClassVar[str] = "predict RUN text=..."
     expects: str = CLASSES  # what a column of labels holds (labels.py)
     configured_classes: Sequence[str] | None = None  # classes that a configuration lists
     listed: Sequence[str] = ()  # texts that are labels whatever they look like
