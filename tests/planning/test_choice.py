@@ -233,8 +233,8 @@ def test_measures_are_planned_as_tasks_are(
         "pre-training: 10 jobs, 2 at a time with 1 thread: about 41.5 min",
         "fine-tuning: 50 jobs, 2 at a time with 1 thread: about 21.6 min",
         "evaluation: 25 jobs, 2 at a time with 1 thread: about 13.1 min",
-        "mlm_nsp 5 1,527,680 24.6 M 8.88e+13 50 k 8.3 min",
-        "mlm 5 1,527,680 24.6 M 8.88e+13 50 k 8.3 min",
+        "mlm_nsp 5 3,000 24.6 M 8.88e+13 50 k 8.3 min",
+        "mlm 5 3,000 24.6 M 8.88e+13 50 k 8.3 min",
     )  # the table is whole
 
 
