@@ -168,7 +168,9 @@ def test_a_rank_that_is_stopped_is_a_hang(workplace: Path, tmp_path: Path, stopp
     """The other one notices; of a first rank, which cannot end itself, nothing is left."""
     run_dir = tmp_path / "run"
     changes = {"phases": ENDLESS, "position_growth": "none", "trainer.hang_seconds": 4}
-    process = start(command(workplace, run_dir, **ranks("ddp") | changes))
+    # A forked process has the environment of its server, which names no rank.
+    words = command(workplace, run_dir, **ranks("ddp") | changes)
+    process = start(words, kind=subprocess.Popen)
     wait_until((run_dir / "metrics.csv").exists, process)
     second = wait_until(lambda: second_rank(process), process)
     os.kill(process.pid if stopped == "first" else second, signal.SIGSTOP)
