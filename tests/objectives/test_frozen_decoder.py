@@ -6,24 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
+from tests.objectives.test_deberta_objectives import NUM, SLOTS, flops_of_step
+from tests.objectives.test_hybrid import MASKING
 
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.encoder import Encoder
-from clozelab.models.layout import Layout
 from clozelab.models.trained import freeze, frozen_weights
 from clozelab.objectives.emd import EnhancedMaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective, build_models
-
-MASKING: dict[str, Any] = {
-    "predict_prob": 0.15,
-    "mask_fraction": 0.8,
-    "random_fraction": 0.1,
-    "same_fraction": 0.1,
-}
-NUM, SLOTS = 7, 32
 
 
 @pytest.mark.parametrize("has_pair", [False, True])
@@ -48,22 +39,8 @@ def test_frozen_runs_are_left_out(
     for name, weight in encoder.named_parameters():
         if any(pattern in name for pattern in patterns):
             freeze([weight])
-    stream = torch.arange(NUM * SLOTS)
-    batch = {
-        "input_ids": stream % ids.vocab_size,
-        "token_type_ids": stream % 2,
-        "position_ids": stream % SLOTS,
-        "prediction_positions": stream[:5],
-        "layout": Layout.rectangle([SLOTS] * NUM, SLOTS),
-    }
-    with FlopCounterMode(display=False) as counter:
-        output = model.states(batch["input_ids"], batch)
-        loss = model.heads["lm"](model.predicted_states(output, batch)).square().sum()
-        if has_pair:
-            loss = loss + output.sequence_output.square().sum()
-        loss.backward()
-    shape = (config, SLOTS, 5 / len(stream))
+    shape = (config, SLOTS, 5 / (NUM * SLOTS))
     left_out = token.frozen_flops_per_token(*shape, frozen_weights(encoder), has_pair)
-    counted = (objective.flops_per_token(*shape) - left_out) * len(stream)
-    ratio = counted / counter.get_total_flops()
+    counted = (objective.flops_per_token(*shape) - left_out) * NUM * SLOTS
+    ratio = counted / flops_of_step(model, has_pair)
     assert 0.98 < ratio < most + 0.02
