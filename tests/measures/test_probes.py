@@ -27,7 +27,8 @@ from clozelab.modules.measures import (
     mix_weights,
     online_code_length,
 )
-from clozelab.modules.model import MULTI_LABEL, write_model
+from clozelab.modules.model import write_model
+from clozelab.modules.model_tasks import MULTI_LABEL
 from clozelab.runs.find import find
 from clozelab.tasks.several_classes import SeveralClassesTarget
 

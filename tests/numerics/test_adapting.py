@@ -29,7 +29,8 @@ from clozelab.models.folders import load_encoder, save_encoder_folder
 from clozelab.models.layout import Layout
 from clozelab.models.peft_folders import read_about, read_adapter
 from clozelab.modules.exporting import write_merged
-from clozelab.modules.model import MULTI_LABEL, read_model, write_model
+from clozelab.modules.model import read_model, write_model
+from clozelab.modules.model_tasks import MULTI_LABEL
 
 DENSE = "attention.output.dense"
 # peft's names; those of the last column are ours, which say the same.

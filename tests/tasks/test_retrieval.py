@@ -27,8 +27,7 @@ from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.tasks import retrieval
 from clozelab.tasks.baselines import bm25, words_of
 from clozelab.tasks.batches import Batch, make_batch
-from clozelab.tasks.mining import TextGroups, mine
-from clozelab.tasks.retrieval import RetrievalTarget, RetrievalUnit
+from clozelab.tasks.retrieval import RetrievalTarget, RetrievalUnit, TextGroups, mine
 from clozelab.tasks.sequences import Sequences, encode_examples
 from clozelab.tasks.texts import TextSplit
 

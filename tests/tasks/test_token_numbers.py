@@ -16,6 +16,8 @@ from tests.modules.training import evaluate
 from tests.parts import WORDS, data_of
 from tests.tasks.labelled_files import finetune, module_on, records_of
 
+import clozelab
+from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import (
     FinetuningDataModule,
@@ -193,6 +195,15 @@ def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -
     numbers = [float(line.split("\t")[2]) for line in lines if line]
     expected = list(chain.from_iterable(record["prediction"] for record in records_of(folder)))
     np.testing.assert_allclose(numbers, expected, rtol=1e-3, atol=1e-4)
+    # The model by itself gives the same, of words and of a text, and so does its export.
+    assert main(["export", str(folder), f"to={tmp_path / 'exported'}"]) == 0
+    words = [list(dict(sentence)) for sentence in HELD_OUT]
+    for texts, model in (words, folder), (list(map(" ".join, words)), tmp_path / "exported"):
+        predictor = clozelab.load(model)
+        answered = chain.from_iterable(answer.words for answer in predictor.tag(texts))
+        np.testing.assert_allclose([word.number for word in answered], expected, atol=1e-5)
+    answer = predictor.tag("the cat")
+    assert answer.words[1].text == answer.text[answer.words[1].start : answer.words[1].end] == "cat"
 
 
 def test_words_without_a_number_are_no_targets() -> None:

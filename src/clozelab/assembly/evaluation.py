@@ -37,13 +37,13 @@ from clozelab.models.locate import config_path
 from clozelab.modules.finetuning import FineTuning, write_results
 from clozelab.modules.measures import Measurement
 from clozelab.modules.model import (
-    MULTI_LABEL,
     log_max_positions,
     named_labels,
     read_as_class,
     renamed_labels,
     with_pooling,
 )
+from clozelab.modules.model_tasks import MULTI_LABEL
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run

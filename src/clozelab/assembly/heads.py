@@ -13,7 +13,8 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import reads_pooler
 from clozelab.models.locate import config_path
 from clozelab.models.registry import family_for
-from clozelab.modules.model import named_labels, task_of
+from clozelab.modules.model import named_labels
+from clozelab.modules.model_tasks import task_of
 from clozelab.modules.sentence_folders import passes_sigmoid
 from clozelab.tasks.target import Target
 
@@ -59,7 +60,7 @@ def load_heads(
     config = folders.read_config_dict(folder)
     names = named_labels(config, config_path(folder))
     for head_name, head in heads.items():
-        if passes_sigmoid(folder, task_of(head_name, config, names)):
+        if passes_sigmoid(folder, task_of(head_name, config, len(names))):
             head.output_activation = nn.Sigmoid()
         if head_name == "bilstm":
             _require_all_layers(head, stored, folder)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from clozelab.models import folders
 from clozelab.models.config_keys import OF_ONE_TASK, Provenance
 from clozelab.modules.finetuning import FineTuning
-from clozelab.modules.model import MULTI_LABEL
+from clozelab.modules.model_tasks import MULTI_LABEL, REGRESSION
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.batches import Batch
@@ -146,7 +146,7 @@ def average_predictions(modules: Sequence[FineTuning]) -> None:
 
 def mean_of(target: Target, outputs: Tensor) -> Tensor:
     """[M, ...] fp32 of M models -> [...]: outputs whose probabilities are the mean of theirs."""
-    if target.problem_type == "regression":
+    if target.problem_type == REGRESSION:
         return outputs.mean(0)
     if target.problem_type == MULTI_LABEL:
         # log p - log(1 - p), as torch.logit of a probability that is 1 in fp32 would be infinite

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
+from typing import ClassVar
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -60,6 +61,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     """Plans the jobs, skips what is complete, and reports what failed; a subclass runs them."""
 
+    runs_here: ClassVar[bool] = False  # whether its jobs are processes of this machine
     stopped_words = "stopped; the same command goes on where it was"
     grace_seconds: float  # that jobs get to save when they are stopped
 

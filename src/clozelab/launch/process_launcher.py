@@ -29,6 +29,8 @@ class ProcessLauncher(SweepLauncher):
     Args: see conf/hydra/launcher/processes.yaml.
     """
 
+    runs_here = True
+
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
         if jobs_at_once != "auto":
             require_positive("jobs_at_once", jobs_at_once, instead=" or auto")

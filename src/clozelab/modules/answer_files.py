@@ -129,8 +129,10 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
     if "masks" in content:
         return [_best_tokens(mask) for mask in content["masks"]]
     if "words" in content:
-        spans = content["entities"] or content["words"]
-        return [" ".join(f"{span['text']}/{span['label']}" for span in spans)]
+        spans = content["words"]
+        if content.get("entities"):
+            spans = content["entities"]
+        return [" ".join(map(_shown_word, spans))]
     if "labels" in content:
         probabilities = content["probabilities"]
         if not content["labels"]:
@@ -141,6 +143,13 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
     if "probability" in content:
         fields.append(f"{content['probability']:.4f}")
     return fields
+
+
+def _shown_word(word: PlainMapping) -> str:
+    """A word with its number or tag, or an entity with its type."""
+    if "number" in word:
+        return f"{word['text']}/{word['number']:.4f}"
+    return f"{word['text']}/{word['label']}"
 
 
 def _best_tokens(mask: Iterable[PlainMapping]) -> str:

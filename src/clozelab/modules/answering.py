@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
 
 ACTS = ("fill", "classify", "answer", "tag", "next", "score", "embed", "states", "attention")
-ACT_OF_TASK = {
-    "classification": "classify",
-    "multi_label": "classify",
-    "ordinal": "classify",
-    "regression": "classify",
-    "tags": "tag",
-    "spans": "answer",
-    "embedding": "embed",
-}
 METHODS = {
     "fill": "fill_mask",
     "next": "next_sentence",

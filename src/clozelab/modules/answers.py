@@ -139,6 +139,28 @@ class Tagged(Result):
 
 
 @dataclass(frozen=True)
+class WordNumber(Result):
+    """A word at the characters start to end, and the number that is predicted for it."""
+
+    text: str
+    start: int
+    end: int
+    number: float
+
+
+@dataclass(frozen=True)
+class NumberedWords(Result):
+    """Of a model that predicts a number for each word."""
+
+    text: str
+    words: tuple[WordNumber, ...]
+
+    def to_columns(self) -> PlainDict:
+        words = [word.text for word in self.words]
+        return {"words": words, "numbers": [word.number for word in self.words]}
+
+
+@dataclass(frozen=True)
 class Scored(Result):
     """Natural logarithms: of the whole text, and of each token."""
 

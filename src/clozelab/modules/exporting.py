@@ -25,13 +25,13 @@ from clozelab.models.locate import CONFIG_FILE
 from clozelab.models.peft_folders import Adapter, read_about, read_adapter
 from clozelab.models.registry import family_for
 from clozelab.modules.model import (
-    PROBLEM_TYPES,
     Model,
     has_pooler,
     open_tokenizer,
     sentence_vectors,
     write_model,
 )
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
     ACTIVATION_KEYS,
@@ -93,7 +93,7 @@ def write(
     else:
         files |= sidecar_files(model.folder)
     heads = dict(model.heads)
-    problem_type = PROBLEM_TYPES.get(model.task or "")
+    problem_type = meaning_of(model.task).problem_type
     with_pooler = has_pooler(model)
     write_model(
         to,

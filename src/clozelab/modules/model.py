@@ -43,6 +43,7 @@ from clozelab.models.leftovers import (
 )
 from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
+from clozelab.modules.model_tasks import REGRESSION, task_of
 from clozelab.modules.sentence_folders import (
     PROMPTS,
     SentenceVectors,
@@ -56,9 +57,6 @@ from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 log = logging.getLogger(__name__)
 # Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
 MAX_PADDED_ENTRIES = 127
-MULTI_LABEL = "multi_label_classification"
-# of a model's task; of ordered classes each output is a label, "more than this class"
-PROBLEM_TYPES = {"regression": "regression", "multi_label": MULTI_LABEL, "ordinal": MULTI_LABEL}
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,7 @@ class Model:
     tokenizer: Tokenizer
     config: ConfigJson  # config.json as it is
     architecture: str
-    # classification, multi_label, ordinal, regression, tags, choices, spans or embedding; None:
-    # not fine-tuned
-    task: str | None
+    task: str | None  # of model_tasks.py; None: not fine-tuned
     labels: tuple[str, ...]  # of classification and tags: names of the outputs, in their order
     max_length: int  # tokens of the longest sequence that was trained, as far as it is recorded
     # Names of the file's tensors that no head here has; the head of a task is then not read.
@@ -137,7 +133,7 @@ def read_model(path: Path | str) -> Model:
     if unread:
         log.warning("%s: tensor %s is read by nothing here: left out", folder, named_few(unread))
     architecture = family.architecture(kinds, encoder.config.is_causal)
-    task = task_of(task_kind, config, labels)
+    task = task_of(task_kind, config, len(labels))
     if passes_sigmoid(folder, task) and "classification" in heads:
         heads["classification"].output_activation = nn.Sigmoid()
     encoder.eval()
@@ -213,23 +209,6 @@ def _read_heads(
         else:
             untrained.append(head_kind)
     return heads, untrained
-
-
-def task_of(kind: str | None, config: ConfigJson, labels: Sequence[str]) -> str | None:
-    """What a model is fine-tuned for, as Model.task has it."""
-    if kind is None and "pooling" in config.get("clozelab", {}):
-        return "embedding"
-    if kind != "classification":
-        return kind
-    if "ranks" in config.get("clozelab", {}).get("answers", {}):
-        return "ordinal"
-    problem_type = config.get("problem_type")
-    # Labels that do not exclude each other have a probability each.
-    if problem_type == MULTI_LABEL:
-        return "multi_label"
-    if problem_type == "regression" or len(labels) == 1:
-        return "regression"
-    return kind
 
 
 def has_pooler(model: Model) -> bool:
@@ -310,7 +289,7 @@ def write_model(
     if problem_type is not None:
         config["problem_type"] = problem_type
     # transformers tells a regression by its one label.
-    if problem_type == "regression":
+    if problem_type == REGRESSION:
         names = ["LABEL_0"]
     if names:
         config["id2label"] = dict(enumerate(names))
@@ -377,7 +356,7 @@ def _labels(
     if weight is not None:
         num_outputs = len(weight)
     path = config_path(folder)
-    if config.get("problem_type") == "regression" and (num_outputs or 1) > 1:
+    if config.get("problem_type") == REGRESSION and (num_outputs or 1) > 1:
         raise ValueError(f"{path}: a regression of {num_outputs} numbers; one is supported")
     labels = named_labels(config, path)
     if not labels:

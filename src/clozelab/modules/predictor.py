@@ -55,6 +55,7 @@ from clozelab.modules.token_heads import (
     Words,
     best_answer,
     mask_questions,
+    number_words,
     score_sequences,
     span_candidates,
     tag_texts,
@@ -463,15 +464,11 @@ class Predictor(ModelRunner):
     ) -> Answers:
         """A tag for every word, and the entities that B- and I- tags make, as `Tagged`.
 
+        A model that predicts a number for each word gives `NumberedWords`.
         A text that is a list of words is taken as it is. Of any other, words are runs of letters
         and digits, and single marks. Texts may have any length.
         """
         head = self.head("tags", "tag words")
-        if self.model.config.get("problem_type") == "regression":
-            raise ValueError(
-                f"{self.model.folder} predicts a number for each word, and no tag: `clozelab"
-                " predict RUN test=FILE` writes the numbers beside the words of a file"
-            )
         given = self._read(texts, "tag", columns)
         reasons: list[str | None] = []
         readable: list[Words] = []
@@ -488,8 +485,10 @@ class Predictor(ModelRunner):
             if reason is None:
                 readable.append(sentence_words)
         _refuse(reasons, given, errors)
-        results: list[answers.Tagged] = []
-        if readable:
+        results: Sequence[answers.Result] = []
+        if readable and self.model.task == "word_regression":
+            results = number_words(self, head, readable)
+        elif readable:
             results = tag_texts(self, head, readable, self.labels)
         return self._returned(given, reasons, results)
 

@@ -20,6 +20,7 @@ from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
 from clozelab.modules.answers import Unanswered
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import PlacedRow
 from clozelab.text.did_you_mean import check_choice
@@ -147,7 +148,7 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
         raise ValueError('send a JSON object: {"text": "..."}, or {"records": [{"text": "..."}]}')
     act = content.pop("do", None)
     if act is None:
-        act = answering.ACT_OF_TASK.get(predictor.model.task or "", "fill")
+        act = meaning_of(predictor.model.task).act
     check_choice("do", act, answering.ACTS)
     settings = {}
     for key in (*answering.OPTION_KEYS, "errors"):

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import softmax
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
@@ -31,6 +30,7 @@ from clozelab.readers.conll import TaggedSentences
 from clozelab.readers.lines import SURROGATES
 from clozelab.readers.squad import SquadExamples, SquadQuestion
 from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order, make_batch
+from clozelab.tasks.cache import Arrays
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.passages import WindowSettings, build_features, token_logits
 from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
@@ -38,6 +38,8 @@ from clozelab.tasks.spans import NBestSettings, predict_answers
 from clozelab.tasks.words import TaggedSequences, build_sequences
 
 log = logging.getLogger(__name__)
+PredictWords = Callable[[nn.Module, Tensor], Tensor]
+"""(an output layer, states [W, H]) -> [W, n]: what is predicted of each word."""
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
 # Python's \w denies.
 WORDS = Split(
@@ -209,13 +211,10 @@ def tag_texts(
     runner: ModelRunner, head: nn.Module, texts: Sequence[Words], labels: Sequence[str]
 ) -> list[answers.Tagged]:
     """The words of each text with their tags, and its entities."""
-    words_of_texts = [text.strings() for text in texts]
-    predictions = _predict_tags(runner, head, words_of_texts)
+    predictions = _predict_words(runner, head, texts, _best_tags)
     marks_entities = _mark_entities(labels)
-    # [W, 2] -> the rows of each text
-    ends = np.cumsum([len(text_words) for text_words in words_of_texts])[:-1]
     tagged = []
-    for text, rows in zip(texts, np.split(predictions, ends), strict=True):
+    for text, rows in zip(texts, predictions, strict=True):
         spans = []
         for (start, end), (probability, tag) in zip(text.spans, rows, strict=True):
             word = text.text[start:end]
@@ -226,6 +225,21 @@ def tag_texts(
             entities = answers.entities_of(text.text, spans)
         tagged.append(answers.Tagged(text.text, tuple(spans), entities))
     return tagged
+
+
+def number_words(
+    runner: ModelRunner, head: nn.Module, texts: Sequence[Words]
+) -> list[answers.NumberedWords]:
+    """The words of each text with the numbers that a regression predicts."""
+    numbered = []
+    predictions = _predict_words(runner, head, texts, apply_head_fp32)
+    for text, rows in zip(texts, predictions, strict=True):
+        numbered_words = []
+        for (start, end), number in zip(text.spans, rows[:, 0], strict=True):
+            word = text.text[start:end]
+            numbered_words.append(answers.WordNumber(word, start, end, float(number)))
+        numbered.append(answers.NumberedWords(text.text, tuple(numbered_words)))
+    return numbered
 
 
 def _mark_entities(labels: Sequence[str]) -> bool:
@@ -242,54 +256,76 @@ def _mark_entities(labels: Sequence[str]) -> bool:
     return True
 
 
-def _predict_tags(
-    runner: ModelRunner, head: nn.Module, words: list[list[str]]
-) -> NDArray[np.float64]:
-    """[W, 2]: of each word of all texts the probability and the number of its best tag."""
+def _predict_words(
+    runner: ModelRunner, head: nn.Module, texts: Sequence[Words], predict: PredictWords
+) -> list[np.ndarray]:
+    """What `predict` makes of each text's words, [words, n] of each text."""
+    sentences = [text.strings() for text in texts]
     # Each text is a sentence, and a document, of its own: nothing stands around it.
-    numbers = list(range(len(words)))
-    sentences = TaggedSentences(words, documents=numbers, lines=numbers)
+    numbers = list(range(len(sentences)))
+    examples = TaggedSentences(sentences, documents=numbers, lines=numbers)
     # A longer text stands in several rows, as long as those of the fine-tuning.
     arrays, _ = build_sequences(
-        sentences, numbers, runner.tokenizer, runner.model.window_length, False
+        examples, numbers, runner.tokenizer, runner.model.window_length, False
     )
-    num_words = sum(map(len, words))
     sequences = TaggedSequences(
         sequences=TokenSequences.from_arrays(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],
-        labels=np.zeros(num_words, dtype=np.int64),
+        labels=np.zeros(sum(map(len, sentences)), dtype=np.int64),
     )
-    mix = dict(runner.heads.items()).get("feature_mix")
-    if mix is None:
+    read = _read_fine_tuned
+    if "feature_mix" in runner.heads:
+        read = _read_features
+    outputs = in_order(read(runner, head, sequences, arrays, predict), len(sequences.labels))
+    # [W, n] -> the rows of each text
+    ends = np.cumsum([len(sentence) for sentence in sentences])[:-1]
+    return np.split(outputs, ends)
 
-        def read_tags(hidden: Tensor, batch: Batch) -> BatchValues:
-            words = hidden.index_select(0, batch["word_slots"])
-            return batch["word_index"], _best_tags(head, words)
 
-        return in_order(runner.run(sequences, read_tags, reads_bilstm=True), num_words)
-    # A feature-based tagger (table 7) reads some layers of each word.
-    features = runner.model.provenance["features"]
-    layers = feature_layers(features, runner.encoder.config.num_hidden_layers)
+def _read_fine_tuned(
+    runner: ModelRunner,
+    head: nn.Module,
+    sequences: TaggedSequences,
+    arrays: Arrays,  # noqa: ARG001
+    predict: PredictWords,
+) -> list[BatchValues]:
+    """[W, n] of a fine-tuned encoder."""
 
-    def read_features(hidden: Tensor, batch: Batch) -> BatchValues:  # noqa: ARG001
-        states = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
-        return batch["word_index"], mix(states.index_select(0, batch["word_slots"]).float())
+    def by_word(hidden: Tensor, batch: Batch) -> BatchValues:
+        words = hidden.index_select(0, batch["word_slots"])
+        return batch["word_index"], predict(head, words)
 
-    values = in_order(runner.run(sequences, read_features, hidden_states=True), num_words)
-    texts = FeatureSequences([values], arrays["sentence_offsets"], sequences.labels)
-    return in_order(_read_texts(runner, head, texts), num_words)
+    return runner.run(sequences, by_word, reads_bilstm=True)
 
 
 @torch.inference_mode()
-def _read_texts(runner: ModelRunner, head: nn.Module, texts: FeatureSequences) -> list[BatchValues]:
-    """The words' tags by a BiLSTM, which reads a text whole, in however many rows it stands."""
+def _read_features(
+    runner: ModelRunner,
+    head: nn.Module,
+    sequences: TaggedSequences,
+    arrays: Arrays,
+    predict: PredictWords,
+) -> list[BatchValues]:
+    """[W, n] of a feature-based model (table 7), which reads some layers of each word."""
+    features = runner.model.provenance["features"]
+    layers = feature_layers(features, runner.encoder.config.num_hidden_layers)
+    mix = runner.heads["feature_mix"]
+
+    def by_word(hidden: Tensor, batch: Batch) -> BatchValues:  # noqa: ARG001
+        states = torch.stack([batch["hidden_states"][layer] for layer in layers], dim=1)
+        return batch["word_index"], mix(states.index_select(0, batch["word_slots"]).float())
+
+    num_words = len(sequences.labels)
+    values = in_order(runner.run(sequences, by_word, hidden_states=True), num_words)
+    # The BiLSTM reads a text whole, in however many rows it stands.
+    texts = FeatureSequences([values], arrays["sentence_offsets"], sequences.labels)
     outputs = []
     for index in token_budget_batches(texts.lengths, BATCH_TOKENS):
         batch = make_batch(texts, index, {})
-        features = batch["features"].flatten(1).to(runner.device)
-        states = runner.heads["bilstm"](features, batch["layout"].to(runner.device))
-        outputs.append((batch["word_index"], _best_tags(head, states).cpu()))
+        stacked = batch["features"].flatten(1).to(runner.device)
+        states = runner.heads["bilstm"](stacked, batch["layout"].to(runner.device))
+        outputs.append((batch["word_index"], predict(head, states).cpu()))
     return outputs
 
 

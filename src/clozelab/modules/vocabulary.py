@@ -17,7 +17,8 @@ from torch import Tensor
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.embeddings import LearnedPositions
 from clozelab.models.heads import VocabularyHead
-from clozelab.modules.model import PROBLEM_TYPES, Model, write_model
+from clozelab.modules.model import Model, write_model
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.sentence_folders import activation_keys, sidecar_files
 
 
@@ -65,7 +66,7 @@ def write(to: Path, model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
     model = with_vocabulary(model, tokenizer, pieces)
     has_pooler = "pooler" not in model.untrained
     config_to_save = {"clozelab": model.config["clozelab"], **activation_keys(model.folder)}
-    problem_type = PROBLEM_TYPES.get(model.task or "")
+    problem_type = meaning_of(model.task).problem_type
     files = sidecar_files(model.folder)
     write_model(
         to,

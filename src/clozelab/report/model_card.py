@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.runs.record import Record, read_record
 from clozelab.text.plain import PlainDict
 
@@ -18,15 +19,6 @@ if TYPE_CHECKING:
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.-])~?/")
 """Where an absolute path begins."""
-PIPELINES = {
-    "classification": "text-classification",
-    "multi_label": "text-classification",
-    "ordinal": "text-classification",
-    "regression": "text-classification",
-    "tags": "token-classification",
-    "choices": "multiple-choice",
-    "spans": "question-answering",
-}
 NOT_RECORDED = "Not recorded: no run of clozelab made this model."
 
 
@@ -64,7 +56,7 @@ def _pipeline(model: Model, form: str) -> str:
         return "fill-mask"
     if form == "sentence_transformers":
         return "sentence-similarity"
-    return PIPELINES.get(model.task or "", "feature-extraction")
+    return meaning_of(model.task).pipeline
 
 
 def _describe_run(record: Record) -> PlainDict:

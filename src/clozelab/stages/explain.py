@@ -11,7 +11,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from clozelab.files.atomic import atomic_open
-from clozelab.modules.answering import ACT_OF_TASK, MODEL_KEYS, load_predictor, parse_output
+from clozelab.modules.answering import MODEL_KEYS, load_predictor, parse_output
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.report.explanation import draw, render_page
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 
@@ -81,11 +82,13 @@ def attribute(
     """
     from clozelab.modules import explaining
 
-    act = ACT_OF_TASK.get(predictor.model.task or "", "")
-    can_fill = not act and "lm" in predictor.heads
-    if can_fill and isinstance(text, str) and predictor.tokenizer.has_mask(text):
-        act = "fill"
-        predictor.head("lm", "fill a mask")
+    act = meaning_of(predictor.model.task).act
+    if act == "fill":
+        has_mask = isinstance(text, str) and predictor.tokenizer.has_mask(text)
+        if has_mask and "lm" in predictor.heads:
+            predictor.head("lm", "fill a mask")
+        else:
+            act = ""
     if ("question" in values) != (act == "answer"):
         raise ValueError(
             "question= belongs to a model that answers questions, and such a one needs it"

@@ -12,6 +12,7 @@ from clozelab.datamodules.columns import describe_for_command_line
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import check_array_file, print_answers, write_answers
+from clozelab.modules.model_tasks import meaning_of
 from clozelab.readers.rows import open_rows
 from clozelab.terminal import SWITCH, ParsedArgs, verb
 
@@ -106,7 +107,7 @@ def predict_texts(args: ParsedArgs) -> None:
     # Only the model knows what it does where nobody says it.
     act = values.get("do")
     if act is None:
-        act = answering.ACT_OF_TASK.get(predictor.model.task or "", "fill")
+        act = meaning_of(predictor.model.task).act
     if out is not None:
         check_array_file(out, act)
     options = answering.parse_options(act, values)

@@ -278,6 +278,7 @@ class PassageUnit(Unit[SquadExamples]):
     """
 
     kind = "PassageUnit"
+    groups_by_length = True
     row_noun = "question"
     training_differs = True
     grouping = "questions of one passage stay together"

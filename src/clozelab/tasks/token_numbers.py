@@ -46,7 +46,6 @@ class TokenNumberTarget(Target):
     problem_type = "regression"
     predicts_numbers = True
     expects = NUMBERS
-    next_command = "predict RUN test=FILE"  # a single text has no answer
     metrics = tuple(OF_NUMBERS[name].metric for name in SCORES)
 
     def __init__(self, *, missing: str = "_") -> None:

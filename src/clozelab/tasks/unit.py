@@ -172,8 +172,9 @@ class Unit(ABC, Generic[E]):
     training_differs: bool = False
     # whether two rows with the same texts may be held out and trained on
     divides_equal_rows = False
-    # whether a training batch holds examples of similar length
-    groups_by_length = True
+    # whether a training batch holds examples of similar length; each unit says it, for where the
+    # examples of a batch are each other's negatives, the length would tell them apart
+    groups_by_length: bool
     has_training_labels: bool = True
     trains_text_with_itself: bool = False  # a text's positive is the text again
     compares_swapped = False  # whether a pair is the same in swapped order
@@ -192,6 +193,11 @@ class Unit(ABC, Generic[E]):
 
     def check_target(self, target: Target) -> None:
         """ValueError for a target that cannot predict from this unit, or has nothing to learn."""
+        if not hasattr(self, "groups_by_length"):
+            raise TypeError(
+                f"{type(self).__name__}.groups_by_length: say True, or False where the examples of"
+                " a batch are each other's negatives"
+            )
         if target.units and self.kind and self.kind not in target.units:
             raise ValueError(
                 f"task.target {type(target).__name__} cannot predict from task.unit"

@@ -1,0 +1,65 @@
+"""What a fine-tuned model may predict, and what each such task means for its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clozelab.models.config_keys import ConfigJson
+
+MULTI_LABEL = "multi_label_classification"
+REGRESSION = "regression"
+
+
+@dataclass(frozen=True)
+class ModelTask:
+    """A kind of answers."""
+
+    pipeline: str  # Hugging Face's name of it, for a model's card
+    act: str = "fill"  # what `predict` does where nobody names an act
+    problem_type: str | None = None  # of config.json, as transformers reads it
+
+
+MODEL_TASKS: dict[str, ModelTask] = {}  # by the names that `Model.task` has
+MODEL_TASKS["classification"] = ModelTask("text-classification", "classify")
+MODEL_TASKS["multi_label"] = ModelTask("text-classification", "classify", MULTI_LABEL)
+# Each output is a label of its own: "more than this class".
+MODEL_TASKS["ordinal"] = ModelTask("text-classification", "classify", MULTI_LABEL)
+MODEL_TASKS["regression"] = ModelTask("text-classification", "classify", REGRESSION)
+MODEL_TASKS["tags"] = ModelTask("token-classification", "tag")
+MODEL_TASKS["word_regression"] = ModelTask("token-classification", "tag", REGRESSION)
+MODEL_TASKS["choices"] = ModelTask("multiple-choice")
+MODEL_TASKS["spans"] = ModelTask("question-answering", "answer")
+MODEL_TASKS["embedding"] = ModelTask("feature-extraction", "embed")
+NO_TASK = ModelTask("feature-extraction")
+
+
+def meaning_of(task: str | None) -> ModelTask:
+    """What a model's task means; None is an encoder by itself."""
+    if task is None:
+        return NO_TASK
+    return MODEL_TASKS[task]
+
+
+def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None:
+    """The task of a folder with a head of this kind; None: it is not fine-tuned.
+
+    Args:
+        kind: of models/families/bert.py; None: no head of a task.
+        config: its config.json.
+        num_labels: how many outputs have a name.
+    """
+    if kind is None and "pooling" in config.get("clozelab", {}):
+        return "embedding"
+    problem_type = config.get("problem_type")
+    if kind == "tags" and problem_type == REGRESSION:
+        return "word_regression"
+    if kind != "classification":
+        return kind
+    if "ranks" in config.get("clozelab", {}).get("answers", {}):
+        return "ordinal"
+    # Labels that do not exclude each other have a probability each.
+    if problem_type == MULTI_LABEL:
+        return "multi_label"
+    if problem_type == REGRESSION or num_labels == 1:
+        return "regression"
+    return kind
