@@ -123,6 +123,17 @@ def test_the_log_does_not_take_one_kind_of_margin_for_another() -> None:
     assert not allowed_for(own, [own, other]) <= allowed_for(own, [own])
 
 
+def test_the_log_does_not_take_a_crossing_for_an_order() -> None:
+    rows = {"text": "t", "compare": ["a", "b", "t"]}
+    higher, lower, crossing = (
+        statement(read_claim(rows | {"direction": direction}))
+        for direction in ("higher", "lower", "crosses")
+    )
+    assert not allowed_for(higher, [higher, crossing]) <= allowed_for(higher, [higher])
+    # Both directions are one two-sided test.
+    assert allowed_for(higher, [higher, lower]) == allowed_for(higher, [higher])
+
+
 def test_its_forecast_counts_from_the_margin() -> None:
     """The true mean lies 0.5 above -1, with a deviation of 0.5: one standard deviation away."""
     differences = [-0.5 + 0.5 * wobble for wobble in (1.0, -1.0, 0.0)]
@@ -151,6 +162,10 @@ def test_what_it_cannot_mean(keys: dict[str, object], sentence: str) -> None:
         claim(**keys)  # type: ignore[arg-type]
 
 
-def test_a_kind_of_claim_with_a_margin_has_boundaries_of_its_own() -> None:
+def test_a_kind_of_claim_with_a_margin_says_on_which_side_it_holds() -> None:
     with pytest.raises(TypeError, match="Slack has a margin, and no `boundaries`"):
         type("Slack", (BaseClaim,), {"has_margin": True, "__module__": __name__})
+    boundaries = property(lambda _: (1.0,))
+    names = {"has_margin": True, "boundaries": boundaries, "__module__": __name__}
+    with pytest.raises(TypeError, match="Slack has a margin, and no `is_supported_by`"):
+        type("Slack", (BaseClaim,), names)

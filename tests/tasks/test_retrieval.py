@@ -385,7 +385,7 @@ def test_pairs_from_the_command_line(world: Path) -> None:
     assert scores["baselines"]["random order"]["recall_at_1"] == pytest.approx(1 / 36)
     assert scores["scores"]["validation/mrr"] > 0.3 > scores["baselines"]["random order"]["mrr"]
     assert {"validation/mrr/8", "validation/recall_at_10"} <= scores["scores"].keys()
-    assert len(list((world / "cache/mined").iterdir())) == 1
+    assert len(list((world / "cache/tasks").glob("*/members.npy"))) == 1
     library = json.loads((world / "run/model/config_sentence_transformers.json").read_text())
     assert library["prompts"] == {"query": "u: ", "document": "v: "}
     ours = clozelab.load(world / "run/model", precision="32-true")

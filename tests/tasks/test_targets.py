@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,26 @@ def test_units_and_targets_of_ones_own_are_free_until_they_say_otherwise() -> No
 
     OwnUnit(**TEXTS).check_target(TagTarget(entity_tags=False))
     UNITS["WordUnit"].check_target(OwnTarget())
+
+
+def test_numbers_are_not_called_probabilities() -> None:
+    """A model's folder would have a label for them."""
+    with pytest.raises(TypeError, match="OwnNumbers predicts numbers: its problem_type is"):
+        type("OwnNumbers", (TagTarget,), {"predicts_numbers": True})
+
+
+def test_texts_without_labels_share_no_batch_by_their_length() -> None:
+    lengths = np.array([9] * 32 + [3] * 32)
+    sequences = SimpleNamespace(lengths=lengths)
+
+    def num_lengths(unit: TextUnit) -> set[int]:
+        batches = unit.draw_batches(sequences, slice(0, 64), batch_size=8, seed=1, epoch=0)
+        return {len(set(lengths[batch])) for batch in batches}
+
+    unit = TextUnit(**TEXTS)
+    assert num_lengths(unit) == {1}
+    unit.has_training_labels = False
+    assert 2 in num_lengths(unit)
 
 
 @pytest.mark.parametrize(

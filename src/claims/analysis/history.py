@@ -18,6 +18,8 @@ from claims.analysis.schema import BaseClaim, SequentialDesign
 
 ANALYSIS_LOG = "looks.jsonl"
 UNREADABLE = "unreadable"
+TWO_SIDED = {"higher": "order", "lower": "order", "increasing": "trend", "decreasing": "trend"}
+"""direction of a claim without a margin -> what its two-sided test is called"""
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,9 @@ def _secondary_allowance(claims: tuple[str, ...]) -> frozenset[str]:
 
 def _name_of(entry: Mapping[str, object]) -> str:
     keys = [entry.get(key) for key in ("rows", "column", "against")]
-    # within, not_lower and not_higher of the same rows are three tests.
-    margin = entry["direction"] if "points" in entry else None
-    return json.dumps([*keys, margin])
+    # within, not_lower and not_higher of the same rows are three tests. Without a margin higher and
+    # lower are one, and so are increasing and decreasing.
+    direction = entry.get("direction")
+    if "points" not in entry:
+        direction = TWO_SIDED.get(str(direction), direction)
+    return json.dumps([*keys, direction])

@@ -1,7 +1,7 @@
 """What a table is about: columns, rows, claims and sequential design, as paper.yaml has them.
 
-Each is a model that refuses what it cannot mean. docs/claims.md shows every key. Of claims there
-are seven kinds; which one an entry is follows from `direction`, `points` and `against`:
+Each is a model that refuses what it cannot mean. docs/claims.md shows every key. Which kind
+of claim an entry is follows from `direction`, `points` and `against`:
 
     {compare: [bert, gpt, QNLI], direction: higher}             OrderClaim
     {rows: [tiny, small, base], column: QNLI, direction: increasing}      TrendClaim
@@ -254,8 +254,11 @@ class BaseClaim(Entry):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
         """TypeError for a kind of claim with a margin that would be tested against zero."""
-        if cls.has_margin and cls.boundaries is BaseClaim.boundaries:
-            raise TypeError(f"{cls.__name__} has a margin, and no `boundaries` made of it")
+        if not cls.has_margin:
+            return
+        for name in ("boundaries", "is_supported_by"):
+            if getattr(cls, name) is getattr(BaseClaim, name):
+                raise TypeError(f"{cls.__name__} has a margin, and no `{name}` made of it")
 
     text: OneLine
     """the claim as a sentence"""

@@ -55,7 +55,7 @@ TASK_CHECKS = {"labels": check_labels, "label map": check_canary, "unknown token
 def examine(subject: Subject) -> Iterator[Finding]:
     """Every finding about an experiment.
 
-    A check that fails itself is an error of its own name, never silence.
+    A check that crashes is reported as an error.
     """
     yield from _composing_findings(subject)
     for arm in subject.arms:

@@ -142,6 +142,8 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
     fields = [str(content[key]) for key in MAIN_KEYS if key in content]
     if "probability" in content:
         fields.append(f"{content['probability']:.4f}")
+    if not fields:
+        raise TypeError(f"no line of text is made of an answer's {', '.join(content)}")
     return fields
 
 

@@ -4,9 +4,9 @@ Two losses in one forward: the generator's masked-LM loss, and for every real to
 the encoder, which reads the text with the generator's words in it. The draw of those words is part
 of the forward, and seeded with it like dropout; no gradient passes through it. Generator and
 encoder share their embeddings; or (He et al. 2023, DeBERTa v3) the encoder's word embeddings are
-the generator's, behind a stopped gradient, plus a table of its own that begins at zero. So its loss
-does not pull at the generator's. Both losses are of one step; the paper's takes one step after the
-other.
+the generator's, behind a stopped gradient, plus a table of its own that begins at zero. So the
+gradient of its loss does not reach the generator's embeddings. Both losses are of one step; the
+paper's takes one step after the other.
 
 Letters: T slots in the stream, P predicted positions, H hidden size, V vocabulary.
 """

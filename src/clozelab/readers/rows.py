@@ -8,8 +8,8 @@
 
 Tables (readers/tables.py) are known by the file's name. Of any other file a line is a text, or two
 between a tab; where its first line is a JSON object, all lines are. A row that is damaged keeps its
-place and says what is wrong with it, so that it takes no other one along. What spoils a whole file
-is a ValueError before the first row is given out.
+place and says what is wrong with it; the other rows are read. What spoils a whole file is a
+ValueError before the first row is given out.
 """
 
 from __future__ import annotations

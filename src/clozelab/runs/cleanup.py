@@ -25,7 +25,7 @@ KINDS = {
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
 }
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
-CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings", "mined")
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines", "embeddings")
 PREPARATION_ENDINGS = (".tmp", ".work")  # of the hidden folders of a corpus
 
 

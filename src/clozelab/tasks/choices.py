@@ -95,7 +95,6 @@ class ChoiceUnit(Unit[TextExamples]):
     """
 
     kind = "ChoiceUnit"
-    groups_by_length = True
     grouping = "rows with the same context stay together"
     pairs_read = "choices"
 

@@ -278,7 +278,6 @@ class PassageUnit(Unit[SquadExamples]):
     """
 
     kind = "PassageUnit"
-    groups_by_length = True
     row_noun = "question"
     training_differs = True
     grouping = "questions of one passage stay together"

@@ -195,7 +195,7 @@ class RetrievalUnit(VectorUnit):
         assert source is not None
         settings = [self.pooling, self.mined_negatives, self.skipped_negatives]
         key = content_key({"texts": keys, "encoder": source.fingerprint, "settings": settings})
-        folder = batch_context.cache_dir / "mined" / f"{batch_context.name}-{key}"
+        folder = batch_context.cache_dir / "tasks" / f"{batch_context.name}-{key}"
 
         def write(target: Path) -> Facts:
             encode = partial(

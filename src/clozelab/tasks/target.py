@@ -72,6 +72,11 @@ class Target(ABC):
     positive_label: str | None = None  # the class that an F1 is of, where it is known
     metrics: Sequence[Metric]  # what `evaluate` computes
 
+    def __init_subclass__(cls) -> None:
+        """TypeError for numbers that a model's folder would call probabilities of a label."""
+        if cls.predicts_numbers and cls.problem_type is None:
+            raise TypeError(f"{cls.__name__} predicts numbers: its problem_type is `regression`")
+
     # Settings, before a file is read
 
     def check_encoder(self, config: EncoderConfig, unit: Any) -> None:

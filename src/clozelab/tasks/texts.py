@@ -104,7 +104,6 @@ class TextUnit(Unit[TextExamples]):
     """
 
     kind = "TextUnit"
-    groups_by_length = True
     aligned = True
     compares_swapped = True
     pairs_read = "joint"

@@ -172,9 +172,9 @@ class Unit(ABC, Generic[E]):
     training_differs: bool = False
     # whether two rows with the same texts may be held out and trained on
     divides_equal_rows = False
-    # whether a training batch holds examples of similar length; each unit says it, for where the
-    # examples of a batch are each other's negatives, the length would tell them apart
-    groups_by_length: bool
+    # whether a training batch holds examples of similar length; None: where they have labels, for
+    # texts without any are each other's negatives, which their lengths would tell apart
+    groups_by_length: bool | None = None
     has_training_labels: bool = True
     trains_text_with_itself: bool = False  # a text's positive is the text again
     compares_swapped = False  # whether a pair is the same in swapped order
@@ -193,11 +193,6 @@ class Unit(ABC, Generic[E]):
 
     def check_target(self, target: Target) -> None:
         """ValueError for a target that cannot predict from this unit, or has nothing to learn."""
-        if not hasattr(self, "groups_by_length"):
-            raise TypeError(
-                f"{type(self).__name__}.groups_by_length: say True, or False where the examples of"
-                " a batch are each other's negatives"
-            )
         if target.units and self.kind and self.kind not in target.units:
             raise ValueError(
                 f"task.target {type(target).__name__} cannot predict from task.unit"
@@ -326,7 +321,10 @@ class Unit(ABC, Generic[E]):
         it, too: it is a pure function of its arguments.
         """
         lengths = sequences.lengths[part]
-        if not self.groups_by_length:
+        groups_by_length = self.groups_by_length
+        if groups_by_length is None:
+            groups_by_length = self.has_training_labels
+        if not groups_by_length:
             # Examples of one length are not sorted, so that batches are uniform draws.
             lengths = np.zeros_like(lengths)
         return bucketed_batches(lengths, batch_size=batch_size, seed=seed, epoch=epoch)

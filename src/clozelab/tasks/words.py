@@ -331,7 +331,6 @@ class WordUnit(Unit[Sentences]):
     """
 
     kind = "WordUnit"
-    groups_by_length = True
     grouping = "equal sentences, or those of one document, stay together"
     column_key = "task.data.tag_column"
     index_key = "word_index"
