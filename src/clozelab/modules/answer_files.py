@@ -150,7 +150,7 @@ def _text_fields(content: ReadOnlyJson) -> list[str]:
 def _shown_word(word: PlainMapping) -> str:
     """A word with its number or tag, or an entity with its type."""
     if "number" in word:
-        return f"{word['text']}/{word['number']:.4f}"
+        return f"{word['text']}/{word['number']:.7g}"
     return f"{word['text']}/{word['label']}"
 
 
