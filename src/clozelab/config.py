@@ -34,7 +34,7 @@ from claims.text.did_you_mean import hint, nearest
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
-from clozelab.models.locate import find_model
+from clozelab.models.locate import count_weights, find_model
 from clozelab.schema import CONDITIONAL_KEYS, IDENTITY, NEUTRAL, NO_VALUE, SCHEMAS, meaning_of
 from clozelab.text.plain import (
     Json,
@@ -262,26 +262,19 @@ def adapted_steps(
     steps = passes * size / TOKEN_BYTES / step_tokens
     if encoder is not None:
         # Six operations a weight and token.
-        num_weights = max(1.0, _count_weights(encoder))
+        num_weights = max(1.0, _weights_of(encoder))
         steps = min(steps, most_flops / (6 * step_tokens * num_weights))
     return max(least, round(steps))
 
 
-def _count_weights(encoder: str) -> float:
-    """About how many weights a given encoder has, by its files' sizes; 0 where none are there."""
+def _weights_of(encoder: str) -> float:
+    """About how many weights a given encoder has; 0 where none are there."""
     folder = Path(encoder)
     with suppress(ValueError):  # it is refused elsewhere
         folder = find_model(encoder)
     if folder.is_file():
         folder = folder.parent
-    config = _model_config(folder)
-    stored_as = str(config.get("dtype", config.get("torch_dtype")))
-    weight_bytes = 2 if stored_as.endswith("float16") else 4
-    # A folder may hold the same weights in several formats.
-    sizes = [0]
-    for pattern in WEIGHT_FILES:
-        sizes.append(sum(file.stat().st_size for file in folder.glob(pattern)))
-    return max(sizes) / weight_bytes
+    return count_weights(folder, _model_config(folder))
 
 
 def total_steps(phases: Sequence[ReadOnlyJson]) -> int:
@@ -324,8 +317,6 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
 
 TOKEN_BYTES = 4.5  # of English text
 PACKED = 3  # times as long is a packed text
-# PyTorch's two formats, in one file or several, and TensorFlow's.
-WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.data-*-of-*")
 PACKINGS = (".gz", ".zst", ".xz", ".bz2")
 GIVEN = "given"
 """Folder beside an experiment's runs: links to its inputs, which records call by their names.

@@ -19,9 +19,10 @@ from tests.runs.test_pretrain_run import overrides
 
 from clozelab.assembly import prediction
 from clozelab.cli import main
-from clozelab.models.folders import load_encoder
+from clozelab.models.folders import load_encoder, read_provenance
 from clozelab.models.layout import Layout
-from clozelab.modules.model import read_model
+from clozelab.modules.model import max_positions, read_model, sentence_vectors
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.stages import pretrain
 from clozelab.training.callbacks import TrainingInterruptedError
 
@@ -317,6 +318,24 @@ def pretrained(world: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return run
+
+
+def test_an_encoder_trained_further_reads_texts_as_the_given_one(
+    world: Path, pretrained: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As sentence-transformers' files said: pooling, prompts, and where a text is cut."""
+    folder = shutil.copytree(world / "encoder", tmp_path / "sentences")
+    vectors = SentenceVectors("cls", normalized=True, prompts={"query": "good "})
+    for name, content in sentence_files(vectors, load_encoder(folder).config, 24).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    (folder / "checksums.json").unlink(missing_ok=True)
+    further = pretrained("further", encoder=folder) / "encoder"
+    assert sentence_vectors(further) == sentence_vectors(folder) == vectors
+    assert sentence_vectors(further, "mean").prompts == vectors.prompts
+    assert max_positions(further) == max_positions(folder) == 24
+    # One that says nothing of vectors stays so.
+    assert "given_vectors" not in read_provenance(pretrained("whole") / "encoder")
 
 
 def test_pretraining_goes_on_with_low_rank_updates(

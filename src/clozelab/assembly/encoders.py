@@ -25,7 +25,7 @@ from clozelab.models.locate import CONFIG_FILE
 from clozelab.models.longer import load_encoder_as, longer_config
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.base import build_with_hparams
-from clozelab.modules.model import open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule
 from clozelab.objectives.objective import EncoderWithHeads, Objective
 from clozelab.schema import PretrainConfig
@@ -142,9 +142,10 @@ def given_lengths(cfg: PretrainConfig, objectives: Sequence[Objective] = ()) -> 
     if folder is None or cfg.fresh_weights or not Path(folder).exists():
         return set()
     given = folders.read_provenance(folder)
-    # Somebody else's may have been trained on any of its positions.
-    positions = folders.read_config(folder).max_position_embeddings
-    return set(given.get("trained_seq_lengths", (positions,)))
+    # Somebody else's may have been trained on any of its positions, but not on texts that its files
+    # cut: it reads no longer ones once it is trained further.
+    longest = max_positions(Path(folder))
+    return {min(length, longest) for length in given.get("trained_seq_lengths", (longest,))}
 
 
 def encoder_tokenizer(

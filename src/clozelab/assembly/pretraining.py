@@ -44,7 +44,7 @@ from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE, may_have_head
-from clozelab.modules.model import open_tokenizer
+from clozelab.modules.model import given_vectors, open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
 from clozelab.objectives.objective import Objective, build_models
 from clozelab.optim.groups import match_groups
@@ -542,6 +542,10 @@ def encoder_provenance(
         provenance["step"] = step
     for key in ("experiment", "arm", "seed", "objective", "phases"):
         provenance[key] = record.config[key]
+    if cfg.encoder is not None and not cfg.fresh_weights:
+        vectors = given_vectors(Path(cfg.encoder))
+        if vectors is not None:
+            provenance["given_vectors"] = vectors
     return provenance | {
         "run_fingerprint": record.fingerprint,
         "corpus_fingerprint": corpus.fingerprint,

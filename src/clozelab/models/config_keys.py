@@ -50,13 +50,23 @@ class AnswerRules(TypedDict, total=False):
     n_best_size: int
 
 
+class GivenVectors(TypedDict, total=False):
+    """How the encoder that a pre-training began with made a text's vector."""
+
+    pooling: str
+    normalized: bool
+    prompts: dict[str, str]
+
+
 class Provenance(TypedDict, total=False):
     """What a training here leaves in a config.json, under `clozelab`."""
 
     answers: AnswerRules
+    base_weights: float  # before the vocabulary was lengthened
     corpus_fingerprint: str
     doc_stride: int
     features: str
+    given_vectors: GivenVectors
     head: str
     held_out: dict[str, float]
     max_query_length: int

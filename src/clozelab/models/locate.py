@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from clozelab.files.public import encoder_folder
 
 CONFIG_FILE = "config.json"
 ADAPTER = "adapter_config.json"
 GOOGLE_CONFIG_FILE = "bert_config.json"
+# PyTorch's two formats, in one file or several, and TensorFlow's.
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.data-*-of-*")
 
 
 def find_model(name: str, *, from_hub: bool = False) -> Path:
@@ -109,3 +113,20 @@ def may_have_head(folder: Path) -> bool:
         if is_of_words and not any(part in name for part in DISCRIMINATOR_PARTS):
             return True
     return False
+
+
+def count_weights(folder: Path, config: Mapping[str, Any]) -> float:
+    """About how many weights a model's folder with this config.json has, by its files' sizes.
+
+    Words that its vocabulary was lengthened by do not count: for a budget the model is that before.
+    """
+    base_weights = config.get("clozelab", {}).get("base_weights")
+    if base_weights is not None:
+        return float(base_weights)
+    stored_as = str(config.get("dtype", config.get("torch_dtype")))
+    weight_bytes = 2 if stored_as.endswith("float16") else 4
+    # A folder may hold the same weights in several formats.
+    sizes = [0]
+    for pattern in WEIGHT_FILES:
+        sizes.append(sum(file.stat().st_size for file in folder.glob(pattern)))
+    return max(sizes) / weight_bytes

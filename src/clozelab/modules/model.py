@@ -24,7 +24,7 @@ from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
-from clozelab.models.config_keys import AnswerRules, ConfigJson, Provenance
+from clozelab.models.config_keys import AnswerRules, ConfigJson, GivenVectors, Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import (
     COMMON_HEADS,
@@ -223,13 +223,34 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
     With a named `pooling` of whole vectors, whatever else the files say; prompts are the folder's.
     """
     provenance = folders.read_provenance(folder)
-    prompts = read_prompts(folder) or provenance.get("prompts", {})
+    # What is fine-tuned has its own; what is trained further keeps those of the given encoder.
+    given = SentenceVectors(**provenance.get("given_vectors", {}))
+    prompts = read_prompts(folder) or provenance.get("prompts", given.prompts)
     if pooling is not None:
         return SentenceVectors(pooling, prompts=prompts)
     vectors = read_sentence_vectors(folder)
     if vectors is not None:
         return vectors
-    return SentenceVectors(provenance.get("pooling", "mean"), prompts=prompts)
+    if "pooling" not in provenance:
+        return replace(given, prompts=prompts)
+    return SentenceVectors(provenance["pooling"], prompts=prompts)
+
+
+def given_vectors(folder: Path) -> GivenVectors | None:
+    """How a folder makes a text's vector, for an encoder that is trained further; None: as any."""
+    if not folder.exists():
+        return None
+    try:
+        vectors = sentence_vectors(folder)
+    except ValueError:  # vectors that are not computed here: nobody will ask for them
+        return None
+    if vectors == SentenceVectors():
+        return None
+    return {
+        "pooling": vectors.pooling,
+        "normalized": vectors.normalized,
+        "prompts": dict(vectors.prompts),
+    }
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:

@@ -17,6 +17,7 @@ from torch import Tensor
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.embeddings import LearnedPositions
 from clozelab.models.heads import VocabularyHead
+from clozelab.models.locate import count_weights
 from clozelab.modules.model import Model, write_model
 from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.sentence_folders import activation_keys, sidecar_files
@@ -58,6 +59,7 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, pieces: Sequence[list[in
     encoder.config = replace(encoder.config, vocab_size=len(pieces), pad_token_id=tokenizer.pad_id)
     provenance = model.provenance.copy()
     provenance["tokenizer_fingerprint"] = tokenizer.fingerprint
+    provenance["base_weights"] = count_weights(model.folder, model.config)
     return replace(model, tokenizer=tokenizer, config={**model.config, "clozelab": provenance})
 
 

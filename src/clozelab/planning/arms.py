@@ -308,7 +308,7 @@ class Arm(Shape):
         With Muon it takes half of them. An encoder that begins with given weights knows more, but
         a head that it lacks does not.
         """
-        if self.settings.encoder is not None:
+        if self.settings.encoder is not None and not self.settings.fresh_weights:
             token = self.objective.token
             if token.is_causal or not token.predicts_tokens:
                 return 0.0
