@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.composing import composed
 
 from clozelab.cli import main
 from clozelab.config import canonical
 from clozelab.planning.inputs import fill
+from clozelab.planning.tasks import require_percent
+from clozelab.results.experiment import is_filled_form
 
 FORM = """
 title: Mine
@@ -211,6 +214,19 @@ def test_records_name_inputs_without_their_place() -> None:
     recorded = canonical(config)
     assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
     assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
+
+
+def test_tasks_of_errors_are_refused_before_claims_are_about_them() -> None:
+    """Of an error lower is better, and `higher by one point` would contradict what helped."""
+    data = "task.data.train_file=a.csv"
+    percent = composed("finetune", ["task=sst2", "encoder=none", "row=mine"]).config.task
+    require_percent(percent)
+    words = ["+task/format@task=word_numbers", "task.name=gaze", "task.title=Gaze", data]
+    task = composed("finetune", [*words, "encoder=none", "row=mine"]).config.task
+    with pytest.raises(ValueError, match=r"Gaze: .*validation/mae is none; say .*/spearman in"):
+        require_percent(task)
+    (filled, _) = fill("plan", ["mine", *GIVEN])
+    assert is_filled_form(Path(filled)) and not is_filled_form(Path("mine"))
 
 
 @pytest.mark.slow

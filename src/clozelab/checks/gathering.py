@@ -29,6 +29,8 @@ from clozelab.planning.sweeps import (
     read_preview,
     task_inputs,
 )
+from clozelab.planning.tasks import require_percent
+from clozelab.results.experiment import is_filled_form
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import STAGE_NAMES
@@ -155,6 +157,8 @@ class Gathering:
             self.evaluations.append(JobGroup(cfg, jobs))
         else:
             finetuning.check_finetuning(cfg)
+            if is_filled_form(self.steps[verb].folder):
+                require_percent(cfg.task)
             self.finetunings.append(JobGroup(cfg, jobs))
 
     def _require_models(self, cfg: EvaluateConfig) -> None:

@@ -68,6 +68,7 @@ def make_plan(args: ParsedArgs) -> Plan:
         import_torchmetrics_quickly()  # the planner imports Lightning
         from clozelab.planning.cost import parts_of, with_speeds
         from clozelab.planning.sweeps import Corpora, analyse
+        from clozelab.planning.tasks import require_percent
 
     budget = None
     word_budget = parse_words(args.values.get("budget", ""))
@@ -106,6 +107,9 @@ def make_plan(args: ParsedArgs) -> Plan:
             corpora.world = Path(world)
         with told_if_slow("plan: counting what the jobs read: texts, tasks, parameters"):
             costing = analyse(steps, corpora, runs)
+        if experiment.given:
+            for job in costing.tasks:
+                require_percent(job.settings.task)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
         opening = time.process_time() - corpora.sampling

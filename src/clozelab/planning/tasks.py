@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from clozelab.addresses import build_parts
-from clozelab.metrics.metric import metric_of
+from clozelab.metrics.metric import PERCENT, PREFIX, metric_of
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.heads import BiLSTM, FeatureMix
@@ -112,6 +112,27 @@ class ExampleLengths(NamedTuple):
 
     tokens: float
     inputs: float  # windows of a passage, or choices; 1 for other tasks
+
+
+def require_percent(task: TaskConfig) -> None:
+    """ValueError for a task that the claims of an experiment with inputs would judge wrongly.
+
+    They say "higher by one point", whatever the task. Of an error lower is better, and a point of
+    it may be much or little.
+    """
+    _, target = build_parts(vars(task))
+    metrics = metrics_of(target)
+    metric = metric_of(task.metric, metrics)
+    if metric.unit == PERCENT and metric.higher_is_better:
+        return
+    others = [m.name for m in metrics if m.unit == PERCENT and m.higher_is_better]
+    advice = "take a task that has one"
+    if others:
+        advice = f"say metric: {PREFIX}{others[0]} in the task's YAML"
+    raise ValueError(
+        f"{task.title}: the claims are about percentages, of which a higher one is better, and"
+        f" {task.metric} is none; {advice}"
+    )
 
 
 @dataclass(frozen=True)

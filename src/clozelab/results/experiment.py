@@ -308,6 +308,13 @@ def find_experiment(name: str) -> Path:
     return open_experiment(name).folder
 
 
+def is_filled_form(folder: Path | None) -> bool:
+    """Whether a folder is an experiment with inputs, filled in (planning/inputs.py)."""
+    if folder is None or not (folder / "paper.yaml").is_file():
+        return False
+    return "given" in read_yaml(folder / "paper.yaml")
+
+
 def open_experiment(name: str) -> Experiment:
     """Read and check an experiment, from its name or path.
 
