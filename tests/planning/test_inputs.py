@@ -12,6 +12,7 @@ from tests.composing import composed
 
 from clozelab.cli import main
 from clozelab.config import canonical
+from clozelab.corpus.paths import matching_files
 from clozelab.planning.inputs import fill
 from clozelab.planning.tasks import require_percent
 from clozelab.results.experiment import is_filled_form
@@ -201,6 +202,36 @@ def test_a_text_is_what_was_said_last() -> None:
     fill("plan", ["mine", *GIVEN, "inputs.text=texts/[bc].txt"])
     links = Path("runs/mine/adapt/given/text").iterdir()
     assert sorted(link.name for link in links) == ["b.txt", "c.txt"]
+
+
+def test_files_of_one_name_stay_apart() -> None:
+    """Training was validated on its own file where both were called data.csv."""
+    for role in ("train", "dev"):
+        Path(role).mkdir()
+        Path(role, "data.csv").write_text(f"text,label\n{role},b\n")
+    data = "data: {train_file: train/data.csv, validation_file: dev/data.csv}\n"
+    Path("roles.yaml").write_text("name: roles\ntitle: Roles\n" + data)
+    (filled, _) = fill("plan", ["mine", *GIVEN, "inputs.task=roles.yaml"])
+    data = yaml.safe_load(Path(filled, "task/roles.yaml").read_text())["data"]
+    links = Path(filled).parent / "tasks/roles"
+    for role, setting in (("train", "train_file"), ("dev", "validation_file")):
+        assert role in (links / Path(data[setting]).name).read_text()
+
+
+def test_a_glob_reads_what_it_names_also_behind_links() -> None:
+    """A folder would leave out what is no text by its suffix."""
+    Path("notes").mkdir()
+    for name in ("a.md", "b.md", "c.txt"):
+        Path("notes", name).write_text(f"{name}\n")
+    for pattern, names in (
+        ("notes/*.md", {"a.md", "b.md"}),
+        ("notes/*", {"a.md", "b.md", "c.txt"}),
+    ):
+        (filled, _) = fill("plan", ["mine", *GIVEN, f"inputs.text={pattern}"])
+        paper = yaml.safe_load(Path(filled, "paper.yaml").read_text())
+        (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
+        path = source["path"].replace("${runs_dir}", "runs")
+        assert matching_files(path, "data")[0].keys() == names
 
 
 def test_records_name_inputs_without_their_place() -> None:

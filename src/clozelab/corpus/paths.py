@@ -26,7 +26,7 @@ def corpus_files(pattern: str, data_dir: str | Path) -> tuple[Mapping[str, FileP
         return matching_files(pattern, data_dir)
     files, is_folder = remote_files(pattern)
     if is_folder:
-        return _texts_of(files)
+        return texts_of(files)
     return files, 0
 
 
@@ -53,7 +53,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if location.is_file():
         return {location.name: location}, 0
     if location.is_dir():
-        return _texts_of(files_below(location))
+        return texts_of(files_below(location))
     # A glob is looked for below data_dir and then from here; an absolute one below its root alone.
     glob = Path(pattern).expanduser()
     bases = [Path(data_dir).expanduser(), Path()]
@@ -87,7 +87,7 @@ def _existing(paths: Iterable[Path]) -> list[Path]:
     return files
 
 
-def _texts_of(seen: Mapping[str, AnyPath]) -> tuple[dict[str, AnyPath], int]:
+def texts_of(seen: Mapping[str, AnyPath]) -> tuple[dict[str, AnyPath], int]:
     """The texts of a folder's files, or the tables where there are no texts.
 
     The number is how many other files there are.

@@ -25,7 +25,7 @@ from claims.text.did_you_mean import hint, nearest
 from claims.text.safe_yaml import own_text
 from clozelab.config import GIVEN
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.paths import matching_files, resolve_path
+from clozelab.corpus.paths import matching_files, resolve_path, texts_of
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
 from clozelab.launch.experiments import PAPER
@@ -49,6 +49,7 @@ TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
 FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
 TASK_LINKS = "tasks"  # its name
+TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
 @dataclass
@@ -215,6 +216,9 @@ def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> 
     if len(files) == 1:
         # A single file may be called as it likes; of a folder only texts are read.
         given.values[key] = f"{key}/{next(iter(files))}"
+    elif texts_of(files)[0].keys() != files.keys():
+        # A glob named files that a folder of these links would leave out.
+        given.values[key] = f"{key}/**/*"
 
 
 def _model(given: Given, key: str, value: str, *_: object) -> None:
@@ -283,8 +287,12 @@ def _described_task(path: Path) -> GivenTask:
         if setting.endswith("_file") and isinstance(value, str):
             file = path.parent / Path(value).expanduser()
             if file.is_file():
-                task.files[file.name] = file
-                data[setting] = f"{FILES}/{name}/{file.name}"
+                # Folders tell files of one name apart, such as train/data.csv and dev/data.csv.
+                link = file.name
+                if task.files.get(link, file) != file:
+                    link = f"{setting}-{file.name}"
+                task.files[link] = file
+                data[setting] = f"{FILES}/{name}/{link}"
     return task
 
 
@@ -343,9 +351,8 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():
-            _lengthen(
-                base / key, base / spec.of, base / given.values[spec.text], given.values[spec.add]
-            )
+            text = base / given.values[spec.text]
+            _lengthen(base / key, base / spec.of, text, given.values[spec.add], settings)
 
 
 def _write_links(base: Path, given: Given) -> None:
@@ -380,10 +387,16 @@ def _write_yaml(path: Path, node: JsonObject) -> None:
     path.write_text(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
-def _lengthen(folder: Path, encoder: Path, text: Path, number: str) -> None:
+def _lengthen(
+    folder: Path, encoder: Path, text: Path, number: str, settings: Mapping[str, str]
+) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
     words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
+    # How the text is read.
+    for key in TEXT_SETTINGS:
+        if key in settings:
+            words.append(f"{key.rpartition('.')[2]}={settings[key]}")
     if run_verb(["vocabulary", *words], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
 
