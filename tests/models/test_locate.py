@@ -28,6 +28,15 @@ def test_heads_are_known_by_their_tensors(tmp_path: Path, name: str, has_head: b
     tensors = {"embeddings.word_embeddings.weight": torch.ones(2), name: torch.ones(2)}
     save_file(tensors, tmp_path / "model.safetensors")
     assert may_have_head(tmp_path) == has_head
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    assert may_have_head(tmp_path) == has_head
+
+
+def test_weights_without_an_archive_of_names_may_have_one(tmp_path: Path) -> None:
+    tensors = {"pooler.dense.weight": torch.ones(2)}
+    torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    assert may_have_head(tmp_path)
 
 
 def test_a_folder_without_that_file_may_have_one(tmp_path: Path) -> None:

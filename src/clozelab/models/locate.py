@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, is_zipfile
 
 from clozelab.files.public import encoder_folder
 
@@ -100,14 +101,30 @@ WORD_HEAD_PARTS = ("predictions.", "lm_head", "decoder", "vocab_projector", "lm_
 DISCRIMINATOR_PARTS = ("discriminator_predictions", "mask_predictions")
 
 
+def _tensor_names(folder: Path) -> Iterable[str] | None:
+    """The names of a folder's weights, without loading them; None where they cannot be told.
+
+    Those of pytorch_model.bin come with the other words of its pickle, which is not run.
+    """
+    file = folder / "model.safetensors"
+    if file.is_file():
+        with file.open("rb") as content:
+            size = int.from_bytes(content.read(8), "little")
+            return json.loads(content.read(size))
+    pickled = folder / "pytorch_model.bin"
+    if not is_zipfile(pickled):
+        return None
+    with ZipFile(pickled) as archive:
+        tables = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        text = b"".join(map(archive.read, tables)).decode("latin-1")
+    return re.findall(r"[\w.]+", text)
+
+
 def may_have_head(folder: Path) -> bool:
     """Whether an encoder's file has, or may have, a head that predicts words."""
-    file = folder / "model.safetensors"
-    if not file.is_file():
+    names = _tensor_names(folder)
+    if names is None:
         return True
-    with file.open("rb") as content:
-        size = int.from_bytes(content.read(8), "little")
-        names = json.loads(content.read(size))
     for name in names:
         is_of_words = any(part in name for part in WORD_HEAD_PARTS)
         if is_of_words and not any(part in name for part in DISCRIMINATOR_PARTS):
