@@ -314,6 +314,16 @@ def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Make:
     return build
 
 
+def test_a_renamed_file_is_read_as_its_name_says(make: Make, tmp_path: Path) -> None:
+    """Marks are characters of a tsv, and quotes of a csv: its arrays are not those of the cache."""
+    (tmp_path / "train.tsv").write_text('sentence\tlabel\n"fine film"\t1\nbad film\t0\n')
+    as_tsv = ready(make())
+    (tmp_path / "train.tsv").rename(tmp_path / "train.csv")
+    as_csv = ready(make(train_file="train.csv"))
+    lengths = [len(data.train.sequences.input_ids) for data in (as_tsv, as_csv)]
+    assert lengths[0] > lengths[1]
+
+
 def test_steps_and_evaluations(make: Make) -> None:
     data = ready(make())
     assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one

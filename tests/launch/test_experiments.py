@@ -60,6 +60,12 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
     tuned = Sweep("sweep_finetune", words, folder=place).jobs
     rows = ("row=rate15", "row=half", "row=random")
     assert [job[:2] for job in tuned] == [*product(rows, ("task=snli_95k", "task=mrpc"))]
+    # A scale puts nothing in the place of one's own task of that name.
+    if place.is_dir():
+        (place / "task").mkdir()
+        (place / "task/mnli.yaml").write_text("name: mnli\n")
+        tuned = Sweep("sweep_finetune", words, folder=place).jobs
+        assert {job[1] for job in tuned} == {"task=mnli", "task=mrpc"}
 
 
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:

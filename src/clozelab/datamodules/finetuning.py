@@ -32,6 +32,7 @@ from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.files.digests import file_sha256
+from clozelab.readers.tables import table_format
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.cache import (
@@ -601,6 +602,9 @@ class FinetuningDataModule(LightningDataModule):
             "role": role,
             "role_reading": self.unit.role_reading(role),
         }
+        # What the name of a file says is read otherwise under another name.
+        if table_format(path) == "csv":
+            of_file["format"] = "csv"
         of_examples = {
             "code": self.inputs.code,
             "names": list(self.target.classes),

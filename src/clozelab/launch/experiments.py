@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -91,7 +91,7 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
     paper = _read_paper(experiment)
     if paper is None:
         return {}
-    columns = _swept_columns(paper)
+    columns = _swept_columns(paper, experiment)
     deltas = _deltas(paper, has_measures=bool(columns["evaluate"]["measure"]))
 
     configs = {}
@@ -168,11 +168,12 @@ def _rows(paper: Paper) -> dict[str, PlainDict]:
     return deltas
 
 
-def _swept_columns(paper: Paper) -> dict[str, dict[str, str]]:
+def _swept_columns(paper: Paper, experiment: Path) -> dict[str, dict[str, str]]:
     """Stage -> key -> the columns that its sweep runs through; empty where there are none.
 
     Each task and measure is the one that it says, or stands in for it, at the scale:
     `${oc.select:scale.finetune.benchmarks.mnli,mnli}`. `listed` leaves out those that it lacks.
+    Nothing stands in for a task that has a file in the experiment's folder.
     """
     columns: list[PlainDict] = []
     for column in paper.get("columns") or ():
@@ -182,20 +183,26 @@ def _swept_columns(paper: Paper) -> dict[str, dict[str, str]]:
             columns.append(column)
     tasks = [str(column["task"]) for column in columns if column.get("from") != "evaluate"]
     measures = [str(column["task"]) for column in columns if column.get("from") == "evaluate"]
+    own_tasks = {path.stem for path in experiment.glob("task/*.yaml")}
     measure = _selected("measures", measures)
     if measure:
         measure = f"${{listed:{measure}}}"
     return {
         "pretrain": {},
-        "finetune": {"task": _selected("finetune.benchmarks", tasks)},
+        "finetune": {"task": _selected("finetune.benchmarks", tasks, own_tasks)},
         "evaluate": {"measure": measure},
     }
 
 
-def _selected(scale_key: str, names: Sequence[str]) -> str:
-    """Each name once, or what the scale has in its place."""
-    unique = dict.fromkeys(names)
-    return ",".join(f"${{oc.select:scale.{scale_key}.{name},{name}}}" for name in unique)
+def _selected(scale_key: str, names: Sequence[str], own: Collection[str] = ()) -> str:
+    """Each name once, or what the scale has in its place, but for one's `own`."""
+    selected = []
+    for name in dict.fromkeys(names):
+        if name in own:
+            selected.append(name)
+        else:
+            selected.append(f"${{oc.select:scale.{scale_key}.{name},{name}}}")
+    return ",".join(selected)
 
 
 def _sweep(
