@@ -188,9 +188,9 @@ def test_a_value_is_said_in_hydras_grammar(value: Any) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import QuotedString
 
-    from clozelab import _words
+    from clozelab import _to_argv
 
-    found = OverridesParser.create().parse_override(*_words({"key": value})).value()
+    found = OverridesParser.create().parse_override(*_to_argv({"key": value})).value()
     assert (found.text if isinstance(found, QuotedString) else found) == value
 
 

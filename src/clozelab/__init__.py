@@ -5,8 +5,8 @@ pre-train, fine-tune and use a model in ten lines each.
 
 The verbs are functions here: `pretrain(scale="demo", objective="mlm", seed=2)` does what the
 command line does. Keywords are keys and group choices, nested ones dictionaries
-(`trainer={"precision": "32-true"}`); words are overrides as the command line has them
-(`"objective/input=full_sentences"`). Wrong ones raise ValueError.
+(`trainer={"precision": "32-true"}`); positional arguments are overrides as the command line has
+them (`"objective/input=full_sentences"`). Wrong ones raise ValueError.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(f"clozelab.{_PLACES[name]}"), name)
 
 
-def prepare(*words: str, **overrides: object) -> Path:
+def prepare(*argv: str, **overrides: object) -> Path:
     """Prepare a corpus; return its folder in the cache."""
     from clozelab.assembly.corpora import find_corpus
     from clozelab.cli import job
 
-    composed = _composed("prepare", words, overrides)
+    composed = _composed("prepare", argv, overrides)
     if composed.config.dry_run:
         raise ValueError("a dry run prints what it finds: clozelab prepare --dry-run")
     job(composed)
@@ -79,26 +79,26 @@ def prepare(*words: str, **overrides: object) -> Path:
     return folder
 
 
-def pretrain(*words: str, **overrides: object) -> Record:
+def pretrain(*argv: str, **overrides: object) -> Record:
     """Pre-train an encoder, or go on.
 
     Returns the run's record (`folder`, `scores`, `facts`, ...).
     """
-    return _run("pretrain", words, overrides)
+    return _run("pretrain", argv, overrides)
 
 
-def finetune(*words: str, **overrides: object) -> Record:
+def finetune(*argv: str, **overrides: object) -> Record:
     """Fine-tune an encoder on a task; return the run's record."""
-    return _run("finetune", words, overrides)
+    return _run("finetune", argv, overrides)
 
 
-def evaluate(*words: str, **overrides: object) -> Record:
+def evaluate(*argv: str, **overrides: object) -> Record:
     """Measure an encoder or a fine-tuned model; return the run's record."""
-    return _run("evaluate", words, overrides)
+    return _run("evaluate", argv, overrides)
 
 
 def make_report(
-    name: str | Path, *words: str, report_dir: str | None = None, **overrides: object
+    name: str | Path, *argv: str, report_dir: str | None = None, **overrides: object
 ) -> Report:
     """Judge an experiment, or make the table of a folder of runs.
 
@@ -106,11 +106,11 @@ def make_report(
     """
     from clozelab.report.judging import make
 
-    return make(str(name), [*words, *_words(overrides)], report_dir)
+    return make(str(name), [*argv, *_to_argv(overrides)], report_dir)
 
 
 def compose(
-    verb: str, words: Sequence[str] = (), **overrides: object
+    verb: str, argv: Sequence[str] = (), **overrides: object
 ) -> tuple[TrainingModule, LightningDataModule, Trainer]:
     """Return Lightning's objects of a pre-training or a fine-tuning.
 
@@ -123,40 +123,40 @@ def compose(
         )
     from clozelab.addresses import check_targets
 
-    composed = _composed(verb, words, overrides)
+    composed = _composed(verb, argv, overrides)
     check_targets(composed.values)
     room = {"pretrain": "pretraining", "finetune": "finetuning"}[verb]
     assembly = import_module(f"clozelab.assembly.{room}")
     return assembly.training_objects(composed.config)
 
 
-def _run(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Record:
+def _run(verb: str, argv: Sequence[str], overrides: Mapping[str, object]) -> Record:
     from clozelab.cli import job
     from clozelab.runs.record import read_record
 
-    composed = _composed(verb, words, overrides)
+    composed = _composed(verb, argv, overrides)
     job(composed)
     record = read_record(Path(composed.values["run_dir"]))
     assert record is not None  # the job has just written it
     return record
 
 
-def _composed(verb: str, words: Sequence[str], overrides: Mapping[str, object]) -> Composed:
-    """Return a verb's configuration; ValueError for wrong words."""
+def _composed(verb: str, argv: Sequence[str], overrides: Mapping[str, object]) -> Composed:
+    """Return a verb's configuration; ValueError for wrong arguments."""
     from clozelab.addresses import parse_allow_targets
     from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
     from clozelab.launch.sweep import compose
 
     try:
-        return compose(verb, parse_allow_targets([*words, *_words(overrides)]))
+        return compose(verb, parse_allow_targets([*argv, *_to_argv(overrides)]))
     except CONFIGURATION_ERRORS as error:
         raise ValueError(explain(error, verb)) from error
 
 
-def _words(overrides: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+def _to_argv(overrides: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     """Yield `key=value` in Hydra's grammar."""
     for key, value in overrides.items():
         if isinstance(value, Mapping):
-            yield from _words(value, f"{prefix}{key}.")
+            yield from _to_argv(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}={hydra_literal(value)}"

@@ -112,19 +112,19 @@ def allowed() -> Mapping[str, list[str]]:
     return yaml.safe_load((CONF_DIR / "targets.yaml").read_text())
 
 
-def parse_allow_targets(words: Iterable[str]) -> list[str]:
-    """Take `allow_targets=[...]` off a command line, and return the other words.
+def parse_allow_targets(argv: Iterable[str]) -> list[str]:
+    """Take `allow_targets=[...]` off a command line, and return the other arguments.
 
     The packages are then allowed in this process and in all that it starts.
     """
     remaining = []
-    for word in words:
-        if word.startswith(PERMISSION):
+    for argument in argv:
+        if argument.startswith(PERMISSION):
             # "[mine, 'theirs']" -> "mine,theirs"; the processes of a sweep inherit the variable.
-            packages = word.removeprefix(PERMISSION)
+            packages = argument.removeprefix(PERMISSION)
             os.environ[PERMITTED] = re.sub(r"[\[\]'\"\s]", "", packages)
         else:
-            remaining.append(word)
+            remaining.append(argument)
     return remaining
 
 

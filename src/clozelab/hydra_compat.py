@@ -382,7 +382,7 @@ def compose_quickly() -> None:
 
     defaults_list._create_interpolation_map = choices  # type: ignore[assignment]
 
-    # Whoever composes parses the same words several times.
+    # Whoever composes parses the same overrides several times.
     parse_once = functools.cache(OverridesParser.create().parse_rule)
 
     def parse_rule(self: OverridesParser, s: str, rule_name: str) -> object:  # noqa: ARG001
@@ -476,8 +476,8 @@ def _cached_listing(make: Callable[..., DefaultsList]) -> Callable[..., Defaults
         # `seed=2` is set after merging: only choices of files decide which they are.
         settings = defaults_list.Overrides(repo, overrides_list).config_overrides
         choices = [override for override in overrides_list if override not in settings]
-        words = [choice.input_line for choice in choices]
-        key = repr((repo.get_sources(), words, options))  # a source says its place
+        input_lines = [choice.input_line for choice in choices]
+        key = repr((repo.get_sources(), input_lines, options))  # a source says its place
         paths, versions, listed = lists.get(key, ((), None, None))
         if listed is None or versions != _versions(paths, repo):
             listed = make(repo=repo, overrides_list=choices, **options)
@@ -539,9 +539,9 @@ def plugin_class(address: str) -> type[Plugin] | None:
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
-    """Return every combination of a sweep's values, as words, in Hydra's order."""
+    """Return every combination of a sweep's values, as overrides, in Hydra's order."""
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
-    return [tuple(words) for words in jobs]
+    return [tuple(job) for job in jobs]
 
 
 def make_grid_sweeper(

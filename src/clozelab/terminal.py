@@ -38,7 +38,7 @@ class ParsedArgs:
     values: dict[str, str] = field(default_factory=dict)  # by key
     flags: set[str] = field(default_factory=set)  # without their dashes
     options: dict[str, str] = field(default_factory=dict)  # by name, without its dashes
-    words: list[str] = field(default_factory=list)  # all of it, as it was said
+    argv: list[str] = field(default_factory=list)  # all of it, as it was said
     # every `key=value` whose key is not the verb's own, for Hydra
     overrides: list[str] = field(default_factory=list)
 
@@ -48,8 +48,8 @@ class Grammar:
     """What may stand after a verb.
 
     Attributes:
-        names: how many words may stand without `=` and dashes: (at least, at most; None: any
-            number).
+        names: how many arguments may stand without `=` and dashes: (at least, at most; None:
+            any number).
         keys: of `key=value`.
         choices: of `key=value`: key -> the values that it takes.
         flags: of `--flag`.
@@ -65,29 +65,29 @@ class Grammar:
     takes_overrides: bool = False
 
 
-def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
-    """Sort the words of a command line after its verb, whose name is for messages.
+def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
+    """Sort the arguments of a command line after its verb, whose name is for messages.
 
-    ValueError for a wrong word; it names the nearest that there is.
+    ValueError for a wrong argument; it names the nearest that there is.
     """
-    args = ParsedArgs(words=list(words))
-    remaining = iter(words)  # an option takes the next word for its value
-    for word in remaining:
-        if word.startswith("-"):
-            _add_option(args, word, remaining, verb, grammar)
+    args = ParsedArgs(argv=list(argv))
+    remaining = iter(argv)  # an option takes the next argument for its value
+    for argument in remaining:
+        if argument.startswith("-"):
+            _add_option(args, argument, remaining, verb, grammar)
             continue
-        key, equals, value = word.partition("=")
-        if grammar.takes_overrides and word.startswith("~"):
-            args.overrides.append(word)
+        key, equals, value = argument.partition("=")
+        if grammar.takes_overrides and argument.startswith("~"):
+            args.overrides.append(argument)
         elif not equals or ("/" in key and not grammar.takes_overrides):
-            args.names.append(word)  # a path may have a sign in it
+            args.names.append(argument)  # a path may have a sign in it
         elif key in grammar.keys:
             args.values[key] = value
         elif key in grammar.choices:
             check_choice(key, value, grammar.choices[key])
             args.values[key] = value
         elif grammar.takes_overrides:
-            args.overrides.append(word)
+            args.overrides.append(argument)
         else:
             raise ValueError(
                 f"{verb} has no key {key!r}; {hint(key, [*grammar.keys, *grammar.choices])}"
@@ -97,13 +97,13 @@ def parse(verb: str, words: Sequence[str], grammar: Grammar) -> ParsedArgs:
 
 
 def _add_option(
-    args: ParsedArgs, word: str, remaining: Iterator[str], verb: str, grammar: Grammar
+    args: ParsedArgs, argument: str, remaining: Iterator[str], verb: str, grammar: Grammar
 ) -> None:
-    """Add `--flag`, `--option=VALUE`, or `--option` with the next word; ValueError for others."""
-    # A word with one dash is no option: it has no name here.
+    """Add `--flag`, `--option=VALUE`, or `--option` with its value; ValueError for others."""
+    # An argument with one dash is no option: it has no name here.
     name, equals, value = "", "", ""
-    if word.startswith("--"):
-        name, equals, value = word.removeprefix("--").partition("=")
+    if argument.startswith("--"):
+        name, equals, value = argument.removeprefix("--").partition("=")
     if name in grammar.options:
         following = value if equals else next(remaining, None)
         if following is None:
@@ -113,8 +113,8 @@ def _add_option(
         args.flags.add(name)
     else:
         known = [*grammar.flags, *grammar.options]
-        meant = hint(word.lstrip("-").partition("=")[0], known, prefix="--")
-        raise ValueError(f"{verb} has no option {word}; {meant}")
+        meant = hint(argument.lstrip("-").partition("=")[0], known, prefix="--")
+        raise ValueError(f"{verb} has no option {argument}; {meant}")
 
 
 def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None]) -> None:
@@ -136,7 +136,7 @@ def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None
 def verb(
     name: str, text: str, **grammar: Any
 ) -> Callable[[Callable[[ParsedArgs], int]], Callable[[Sequence[str]], int]]:
-    """Decorate what is to be done with the parsed words of a verb, which then takes the words.
+    """Decorate what is to be done with a verb's parsed arguments, which then takes its `argv`.
 
     It prints its help where it is said alone and wants names; `clozelab VERB --help` is the command
     line's.
@@ -151,11 +151,11 @@ def verb(
 
     def verb_of(act: Callable[[ParsedArgs], int]) -> Callable[[Sequence[str]], int]:
         @wraps(act)
-        def run(words: Sequence[str]) -> int:
-            if not words and least > 0:
+        def run(argv: Sequence[str]) -> int:
+            if not argv and least > 0:
                 print(fitted(text))
                 return 0
-            return act(parse(name, words, rules))
+            return act(parse(name, argv, rules))
 
         return run
 

@@ -294,7 +294,7 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(
         "from clozelab.launch.processes import ForkServer, Job\n"
         "server = ForkServer('slow_save', ['clozelab.launch.preloaded'], {}) if"
         f" {forks} else None\njobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'),"
-        " words=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
+        " argv=[n]) for n in 'ab']\nProcessPool(jobs, at_once=2, grace_seconds=20,"
         " console=Console(file=io.StringIO()), server=server).run()\n"
     )
     launcher = python(tmp_path, script, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -313,7 +313,7 @@ def test_forked_jobs(tmp_path: Path) -> None:
     server = ForkServer("clozelab.cli", [], {"CLOZELAB_TEST": "1"})
     scripts = {"version": "exit 9", "wrong": "exit 9", "fresh": "exit 4"}
     jobs = [job(tmp_path, name, script) for name, script in scripts.items()]
-    jobs[0].words, jobs[1].words = ["--version"], ["nonsense"]
+    jobs[0].argv, jobs[1].argv = ["--version"], ["nonsense"]
     shown(jobs, server=server)
     assert [one.state for one in jobs] == ["complete", "failed", "failed"]
     assert jobs[0].log.read_text().startswith("clozelab 0.")
@@ -390,7 +390,7 @@ def test_a_pipe_hears_of_a_server_that_imports_and_no_job_is_charged_for_it(
     monkeypatch.setattr("clozelab.launch.progress.HEARTBEAT_SECONDS", 0.2)
     jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "sleep 0.1")]
     for one in jobs:
-        one.words = [one.name]
+        one.argv = [one.name]
     assert shown(jobs, server=SlowServer(jobs))[0] == "0 of 2 done"
     assert all(one.state == "complete" and 0.1 <= one.seconds < 0.6 for one in jobs)
 

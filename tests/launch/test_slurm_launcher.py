@@ -116,7 +116,7 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     parameters, config = settings("slurm", *words)
     launcher = SlurmLauncher("slurm", 1, 1.0, 60.0, max_num_timeout=3, **parameters)
     launcher.folder = tmp_path / "handed"
-    job = Job("one", [], tmp_path / "one.log", words=["pretrain", "seed=1"], folder="runs/one")
+    job = Job("one", [], tmp_path / "one.log", argv=["pretrain", "seed=1"], folder="runs/one")
     remote = RemoteJob(job, 8, 60.0, is_alone=False)
     launcher._hand_over(job, remote, job_resources(parameters, config, "slurm"))
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")

@@ -471,7 +471,7 @@ def test_two_processes_equal_one(
     overrides.append(f"encoder={tmp_path / 'encoder'}")
     single = finetune(*overrides, name="one")
     # The same command, of two processes.
-    words = [word for word in record_of(single).words if not word.startswith("run_dir=")]
+    words = [word for word in record_of(single).argv if not word.startswith("run_dir=")]
     words += ["trainer=ddp", "trainer.accelerator=cpu", f"run_dir={tmp_path / 'two'}"]
     command = [sys.executable, "-m", "clozelab", *words, f"stop_after_step={stop or 'null'}"]
     done = forked.run(command, capture_output=True, text=True, timeout=300)

@@ -278,7 +278,7 @@ def write_run(run: Path, recipe: str, text: Path, tokenizer: Tokenizer) -> dict[
         "cache_dir": str(run / "cache"),
         "runs_dir": str(run / "runs"),
     }
-    cfg: Any = composed("pretrain", [*clozelab._words(options)]).config
+    cfg: Any = composed("pretrain", [*clozelab._to_argv(options)]).config
     (objective,) = build_objectives(phase_objectives(cfg))
     ids = SpecialIds.from_tokenizer(tokenizer)
     models = build_models(Encoder(encoder_config(cfg, ids, objective)), [objective])

@@ -307,10 +307,10 @@ def check_held_out(held_out: HeldOut | Fold | None, trained: Provenance, folder:
         )
     # Without folds it is a fraction.
     settings: PlainDict = {"validation_folds": "null", **draw}
-    words = [f"measure.task.data.{key}={value}" for key, value in settings.items()]
+    overrides = [f"measure.task.data.{key}={value}" for key, value in settings.items()]
     raise ValueError(
         f"{folder} held out other rows of a file in its fine-tuning, so it was trained on some of"
-        f" these: say {' '.join(words)}, or name a file, measure.task.data.validation_file=FILE"
+        f" these: say {' '.join(overrides)}, or name a file, measure.task.data.validation_file=FILE"
     )
 
 

@@ -30,16 +30,18 @@ CORPUS_KEYS = ("text", "corpus", "tokenizer", "data_dir")  # of a corpus that is
 
 
 def configuration(overrides: Sequence[str], folder: str | None) -> Composed:
-    """The configuration of a pre-training; ValueError for words that do not fit `folder`."""
+    """The configuration of a pre-training; ValueError for overrides that do not fit `folder`."""
     if folder is not None and not (Path(folder) / MANIFEST_FILE).is_file():
         raise ValueError(
             f"{folder} is no prepared corpus (it has no {MANIFEST_FILE}); for a file or a folder of"
             f" text say text={folder}"
         )
-    for word in overrides:
-        key = key_of(word).partition(".")[0]
+    for override in overrides:
+        key = key_of(override).partition(".")[0]
         if folder is not None and key in CORPUS_KEYS:
-            raise ValueError(f"{folder} is prepared already, so {word} cannot change it: leave one")
+            raise ValueError(
+                f"{folder} is prepared already, so {override} cannot change it: leave one"
+            )
     composed = compose("pretrain", overrides)
     composed.check()
     check_targets(composed.values)

@@ -38,12 +38,12 @@ from clozelab.schema import EvaluateConfig, FinetuneConfig, TrainerConfig
 from clozelab.training.trainer import Hardware
 
 
-def gather(folder: Path, words: Sequence[str]) -> Subject:
+def gather(folder: Path, overrides: Sequence[str]) -> Subject:
     """What `examine` wants to know of an experiment with the user's overrides.
 
     ValueError for one that no stage takes.
     """
-    return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
+    return Gathering(folder.name, make_steps(folder, overrides), folder.name).subject()
 
 
 def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
@@ -306,8 +306,8 @@ def _tells_tasks_apart(key: str) -> bool:
 
 def _without_task(sweep: Sweep, job: Words) -> str:
     """What to add to a job's refusal: the override without its task, where others are left."""
-    words = chain.from_iterable(sweep.groups(lambda key: key == "task"))
-    others = [word.partition("=")[2] for word in words if word not in job]
+    task_overrides = chain.from_iterable(sweep.groups(lambda key: key == "task"))
+    others = [override.partition("=")[2] for override in task_overrides if override not in job]
     if not others:
         return ""
     return f"; to go without it: task={','.join(others)}"

@@ -22,7 +22,7 @@ def run_application(
     run_job: Callable[[Composed], None],
     track: Callable[..., None],
 ) -> None:
-    """Run a verb's words: `run_job` gets the one job, or a launcher the jobs of a sweep.
+    """Run a verb with its arguments: `run_job` gets the one job, or a launcher the jobs of a sweep.
 
     `track` shows a sweep as a whole to its jobs' tracker.
     """
@@ -67,16 +67,16 @@ def run_application(
         sys.argv = argv
 
 
-def _with_options_first(words: Sequence[str]) -> list[str]:
+def _with_options_first(argv: Sequence[str]) -> list[str]:
     """Options with their values, then overrides: argparse takes these in one stretch alone."""
     options = []
     overrides = []
     before = ""
-    for word in words:
+    for argument in argv:
         is_value = before in VALUED_OPTIONS
-        if word.startswith("-") or is_value:
-            options.append(word)
+        if argument.startswith("-") or is_value:
+            options.append(argument)
         else:
-            overrides.append(word)
-        before = word
+            overrides.append(argument)
+        before = argument
     return [*options, *overrides]

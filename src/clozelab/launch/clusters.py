@@ -30,10 +30,10 @@ NO_RESULT = 75
 
 
 def refuse_secrets(jobs: Sequence[Job], parameters: PlainMapping) -> None:
-    """ValueError for a word that looks like a secret, where a launcher's scripts would hold it."""
+    """ValueError for an argument that looks like a secret: a launcher's scripts would hold it."""
     texts: list[str] = []
     for job in jobs:
-        texts += job.words or ()
+        texts += job.argv or ()
     texts += [f"{key}={value}" for key, value in parameters.items()]
     for text, redacted in zip(texts, redact_argv(texts), strict=True):
         if text != redacted:
@@ -44,7 +44,7 @@ def refuse_secrets(jobs: Sequence[Job], parameters: PlainMapping) -> None:
 
 
 class RemoteJob:
-    """Runs a job's `clozelab WORDS` where the launcher stood.
+    """Runs a job's `clozelab ARGV` where the launcher stood.
 
     Several ranks of one job call it at once. Unusual: the child ignores SIGUSR1 and SIGUSR2, which
     Slurm sends to every process of a step; only this process answers them, by asking the child to
@@ -61,7 +61,7 @@ class RemoteJob:
     def __init__(
         self, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool
     ) -> None:
-        self.words = list(job.words or ())
+        self.words = list(job.argv or ())  # the name in pickles of waiting jobs
         self.folder = Path.cwd()
         self.log = job.log.resolve()
         self.environment: dict[str, str] = {}

@@ -106,7 +106,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
 
         Raises SystemExit where jobs have failed, or where the sweep was stopped.
         """
-        # Hydra has just written this file with all words as they were said, secrets too.
+        # Hydra has just written this file with all arguments as they were said, secrets too.
         # launch.json and the runs' records have them without.
         (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         console = Console(stderr=True)
@@ -193,7 +193,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         return Job(
             name,
             [sys.executable, "-m", "clozelab", *arguments],
-            words=arguments,
+            argv=arguments,
             overrides=plan.overrides,
             folder=plan.run_dir,
             log=log,

@@ -119,7 +119,7 @@ def _explain_word(word: str, verb: str) -> str:
     if word.startswith("-") and equals:
         return f"{verb} has no option {word}; a key has no dashes: {word.lstrip('-')}"
     if not equals:
-        return f"{verb} takes words like seed=2, name=value without blanks; {word!r} is none"
+        return f"{verb} takes arguments like seed=2, name=value without blanks; {word!r} is none"
     return f"{word}: the value of {key} cannot be read; {_as_text(word)}"
 
 

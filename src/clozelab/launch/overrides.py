@@ -45,10 +45,11 @@ def check_overrides(composed: Composed) -> None:
         _refuse_undone(composed, origin, "arm", overrides)
         return
     if "task" in composed.values:
-        words = overrides
+        requested = overrides
         if origin.choices.get("task") == OWN_TASK:  # which says epochs that nobody has asked for
-            words = {key: word for key, word in overrides.items() if key != "task.epochs"}
-        _refuse_idle_in_finetuning(composed.values, words)
+            requested = dict(overrides)
+            requested.pop("task.epochs", None)
+        _refuse_idle_in_finetuning(composed.values, requested)
     _refuse_misfiled_encoder(composed, origin, overrides)
     _refuse_undone(composed, origin, "row", overrides)
 

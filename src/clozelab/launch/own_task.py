@@ -139,7 +139,7 @@ def _label_among(columns: Sequence[str]) -> str | None:
     return labels[0] if len(labels) == 1 else None
 
 
-# The words of a command line
+# The arguments of a command line
 
 
 def settings_of_words(
@@ -148,7 +148,7 @@ def settings_of_words(
     given: Mapping[str, str],
     numeric_labels: bool | None = None,
 ) -> list[JsonObject]:
-    """`task_settings` of each label column that the words of a command line name, or of the one."""
+    """`task_settings` of each label column that a command line names, or of the one."""
     texts, labels = (given.get(word, "").strip("'\"") for word in COLUMN_WORDS)
     text_columns = [name for name in texts.split(",") if name]
     settings = []
@@ -199,18 +199,18 @@ def with_own_task(
             file, data_dir_of(spelt), given, {"true": True, "false": False}.get(numeric)
         )
         # What the user says of a key comes behind, and counts.
-        spelt = [*_sweep_words(settings, key), *spelt]
+        spelt = [*_sweep_overrides(settings, key), *spelt]
     return spelt
 
 
-def _sweep_words(settings: Sequence[JsonObject], place: str) -> list[str]:
+def _sweep_overrides(settings: Sequence[JsonObject], place: str) -> list[str]:
     """The overrides of a task, or of a sweep over several label columns of a file.
 
     ValueError where some columns hold classes and others numbers, whose scores are others.
     """
     first, *_ = settings
     if len(settings) == 1:
-        return _as_words(first, place)
+        return _to_overrides(first, place)
     columns = [task["data"]["label_column"] for task in settings]
     if len({task["metric"] for task in settings}) > 1:
         raise ValueError(
@@ -222,8 +222,9 @@ def _sweep_words(settings: Sequence[JsonObject], place: str) -> list[str]:
     common = dict(first)
     for key in ("name", "title"):
         common[key] = first[key].removesuffix(columns[0]) + f"${{{label_key}}}"
-    words = [word for word in _as_words(common, place) if key_of(word) != label_key]
-    return [*words, f"{label_key}={','.join(map(hydra_text, columns))}"]
+    overrides = _to_overrides(common, place)
+    shared = [override for override in overrides if key_of(override) != label_key]
+    return [*shared, f"{label_key}={','.join(map(hydra_text, columns))}"]
 
 
 def _is_table(choice: str, file: str) -> bool:
@@ -237,12 +238,12 @@ def _is_table(choice: str, file: str) -> bool:
     return is_table
 
 
-def _as_words(settings: JsonObject, place: str) -> list[str]:
+def _to_overrides(settings: JsonObject, place: str) -> list[str]:
     """Settings as overrides."""
     overrides = []
     for key, value in settings.items():
         if isinstance(value, dict):
-            overrides += _as_words(value, f"{place}.{key}")
+            overrides += _to_overrides(value, f"{place}.{key}")
         else:
             overrides.append(f"{place}.{key}={hydra_literal(value)}")
     return overrides

@@ -140,8 +140,8 @@ class ProcessPool:
             # the first one waits for the server's imports, which are no time of its own
             if job.start is not None:
                 job.process = job.start()
-            elif self.server is not None and job.words is not None:
-                job.process = self.server.start(job.words, job.log)
+            elif self.server is not None and job.argv is not None:
+                job.process = self.server.start(job.argv, job.log)
             else:
                 job.process = start_process(job)
             job.state = JobState.RUNNING

@@ -52,7 +52,7 @@ class ProcessLauncher(SweepLauncher):
         for job, config in zip(jobs, composed, strict=True):
             job.environment = environment
             if not is_one_cpu_process(config):
-                job.words = None  # not to be forked
+                job.argv = None  # not to be forked
         threads = count_noun(int(environment["OMP_NUM_THREADS"]), "thread")
         console.print(
             f"{self.verb}: {count_noun(len(jobs), 'job')}, {at_once} at a time with {threads} each"

@@ -111,8 +111,8 @@ class Job:
     command: Sequence[str]
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
-    # the same job as words for the pool's fork server, if it may be forked
-    words: Sequence[str] | None = None
+    # the same job's arguments for the pool's fork server, if it may be forked
+    argv: Sequence[str] | None = None
     overrides: Sequence[str] = ()  # as the sweeper gives them
     planned: float | None = None  # seconds that it was planned to take, before anything ran
     folder: str = ""  # the run folder, where the job has one

@@ -51,7 +51,7 @@ class Note(TypedDict):
 
     job_id: str
     tasks: int
-    words: list[str]
+    words: list[str]  # the job's argv; the file's key has this name
     time: float
 
 
@@ -118,7 +118,7 @@ class SlurmLauncher(SweepLauncher):
     def _hand_over(self, job: Job, remote: RemoteJob, resources: PlainMapping) -> RemoteProcess:
         """Hand a job over and note it, or find the one for the same folder.
 
-        ValueError where that one has other words.
+        ValueError where that one has other arguments.
         """
         key = job.folder or " ".join(remote.words)
         notes_file = self.folder / NOTES_FILE

@@ -72,7 +72,7 @@ Answered = Iterator[tuple[PlacedRow, object]]
 def load_predictor(name: str, values: Mapping[str, str]) -> Predictor:
     """Load a model by a command line's `values`; in a terminal it shows how far it is."""
     folder = find_model(name, from_hub=values.get("hub") == "true")
-    # These take seconds, which --help and wrong words need not wait.
+    # These take seconds, which --help and wrong arguments need not wait.
     from rich.console import Console
     from rich.progress import track
 
@@ -252,7 +252,7 @@ def row_of_command_line(values: Mapping[str, str]) -> Table:
 
 
 def roles_of_command_line(file: Table, act: str) -> dict[str, str]:
-    """What the words of a command line are read as.
+    """What the arguments of a command line are read as.
 
     ValueError where one is missing, or is nothing for the act.
     """

@@ -65,7 +65,7 @@ def _describe_run(record: Record) -> PlainDict:
     optimizer = config.get("optimizer") or {}
     command = ""
     if record.config_name:
-        command = " ".join(["clozelab", *map(without_path, record.words)])
+        command = " ".join(["clozelab", *map(without_path, record.argv)])
     return {
         "config": config,
         "learning_rate": record.learning_rate or optimizer.get("learning_rate"),
@@ -86,18 +86,18 @@ def _versions(record: Record) -> Iterator[str]:
         yield f"commit {record.git.commit}{changes}"
 
 
-def without_path(word: str) -> str:
-    """A word of a command line without a path on this machine, for a card may be published.
+def without_path(argument: str) -> str:
+    """An argument of a command line without a path on this machine, for a card may be published.
 
     A path becomes its key in capitals: `encoder=/home/me/bert` is `encoder=ENCODER`.
     """
     # `to=/home/me/x` has its path behind the key, `/home/me/x` alone has none.
     key = ""
-    value = word
-    if not word.startswith(("/", "~")):
-        key, _, value = word.partition("=")
+    value = argument
+    if not argument.startswith(("/", "~")):
+        key, _, value = argument.partition("=")
     if not ABSOLUTE_PATH.search(value):
-        return word
+        return argument
     if not key:
         return "FOLDER"
     return f"{key}={key.rpartition('.')[2].upper()}"

@@ -1,6 +1,6 @@
 """A model in a folder that other programs load, with its card.
 
-torch is imported by what needs it: a mistake in the words need not wait for it.
+torch is imported by what needs it: a mistake in the arguments need not wait for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the runs of a report were made with: commands, commits, versions, machines, times.
 
-A launch leaves its words beside its runs. Of runs that no launch names, their own overrides say how
-each is made again.
+A launch leaves its arguments beside its runs. Of runs that no launch names, their own overrides
+say how each is made again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
 from clozelab.runs.record import Git, Host, Record, command_line
 
-# what makes of a word of a sweep more than a list of values: range(1,5), [a,b], "a,b"
+# what makes of an override of a sweep more than a list of values: range(1,5), [a,b], "a,b"
 GROUPING = frozenset("()[]{}'\"")
 # of runs outside any launch
 MAX_OWN_COMMANDS = 10
@@ -96,19 +96,19 @@ def _has_launched(launch: Launch, run: Record) -> bool:
     if run.job_name not in launch.job_names:
         return False
     if launch.words[:1] != [run.stage]:
-        return True  # a reproduction, whose words are not those of its jobs
+        return True  # a reproduction, whose arguments are not those of its jobs
     values = dict(map(_split, run.overrides))
-    settings = [word for word in launch.words[1:] if "=" in word]
+    settings = [override for override in launch.words[1:] if "=" in override]
     return all(
-        _sets_value(word, values)
-        for word in settings
-        if not word.startswith(("-", "hydra.", "hydra/"))
+        _sets_value(override, values)
+        for override in settings
+        if not override.startswith(("-", "hydra.", "hydra/"))
     )
 
 
-def _sets_value(word: str, values: Mapping[str, str]) -> bool:
-    """Say whether a word of a sweep gives a job the value that it has."""
-    key, value = _split(word)
+def _sets_value(override: str, values: Mapping[str, str]) -> bool:
+    """Say whether an override of a sweep gives a job the value that it has."""
+    key, value = _split(override)
     if key not in values:
         return False
     choices = [_normalised(choice) for choice in value.split(",")]
@@ -134,4 +134,4 @@ def _own_command(run: Record) -> str:
     A pack does not know that folder, and its report is the same.
     """
     folder = run.config_dir.removeprefix(f"{run.started_in}/")
-    return shlex.join(["clozelab", *run.model_copy(update={"config_dir": folder}).words])
+    return shlex.join(["clozelab", *run.model_copy(update={"config_dir": folder}).argv])

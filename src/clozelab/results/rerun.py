@@ -195,9 +195,9 @@ def run_command_again(
     overrides = recorded_recipe(record) | dict(overrides)
     replaced = (*REPLACED_KEYS, *overrides)
     arguments = []
-    for word in record.words:
-        if key_of(word) not in replaced and not word.startswith("logger."):
-            arguments.append(word)
+    for argument in record.argv:
+        if key_of(argument) not in replaced and not argument.startswith("logger."):
+            arguments.append(argument)
     arguments += ["logger=none", f"run_dir={hydra_text(str(folder))}"]
     arguments += [f"{key}={value}" for key, value in overrides.items()]
     if "threads" in record.facts:

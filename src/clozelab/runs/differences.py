@@ -1,4 +1,4 @@
-"""What sets runs apart: the words of their command lines that say something else."""
+"""What sets runs apart: the overrides of their command lines that differ."""
 
 from __future__ import annotations
 

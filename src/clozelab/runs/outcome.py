@@ -229,10 +229,10 @@ def ending(run: Record) -> list[str]:
         folder = (run.folder / "encoder").resolve()
         has_model = True
         headline = context
-        words = [f"scale={run.scale}", f"encoder={folder}", f"row={run.name}", "task=TASK"]
+        argv = [f"scale={run.scale}", f"encoder={folder}", f"row={run.name}", "task=TASK"]
         if run.config_dir:
-            words = ["--config-dir", run.config_dir, *words]
-        next_command = f"finetune {shlex.join(words)}"
+            argv = ["--config-dir", run.config_dir, *argv]
+        next_command = f"finetune {shlex.join(argv)}"
     else:
         folder = run.folder.resolve()
         has_model = (folder / "model").is_dir()

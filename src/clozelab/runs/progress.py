@@ -48,7 +48,8 @@ LOSS_KEY = "train/loss"
 class Launch(BaseModel):
     """What one stage was last started by: `clozelab reproduce`, or a sweep of its own."""
 
-    words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
+    # The command line's arguments after `clozelab`, secrets hidden; launch.json has this name.
+    words: list[str]
     started_in: str
     root: str  # where its runs were to lie
     jobs: list[JobName]  # none where the stage was not to be run
@@ -67,12 +68,12 @@ class Launch(BaseModel):
         return command_line(arguments, self.started_in)
 
 
-def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName]]) -> None:
-    """Note in the folder of its runs what `words` start: for each stage in `jobs`, these jobs."""
+def write_launch(root: Path, argv: Sequence[str], jobs: Mapping[str, Sequence[JobName]]) -> None:
+    """Note in the folder of its runs what `argv` starts: for each stage in `jobs`, these jobs."""
     launches = read_launches(root)
     for stage, names in jobs.items():
         launches[stage] = Launch(
-            words=redact_argv(words),
+            words=redact_argv(argv),
             started_in=str(Path.cwd()),
             root=str(root.resolve()),
             jobs=list(names),

@@ -455,11 +455,11 @@ class Record(BaseModel, extra="forbid"):
         """The command line that makes or goes on with this run; "" for one without Hydra."""
         if not self.config_name:
             return ""
-        return command_line(["clozelab", *self.words], self.started_in)
+        return command_line(["clozelab", *self.argv], self.started_in)
 
     @property
-    def words(self) -> list[str]:
-        """The same behind `clozelab`."""
+    def argv(self) -> list[str]:
+        """Its arguments behind `clozelab`."""
         arguments = [self.stage]
         if self.config_dir:
             arguments += ["--config-dir", self.config_dir]
@@ -474,9 +474,9 @@ def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:
     return node
 
 
-def command_line(words: Sequence[str], started_in: str) -> str:
-    """Return words for a shell; from another folder it goes to the one they were said in."""
-    line = shlex.join(words)
+def command_line(argv: Sequence[str], started_in: str) -> str:
+    """Return a command line for a shell; from another folder it first goes to `started_in`."""
+    line = shlex.join(argv)
     if Path(started_in).absolute() == Path.cwd():
         return line
     return f"cd {shlex.quote(started_in)} && {line}"

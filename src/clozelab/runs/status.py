@@ -84,7 +84,7 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
 def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
     """Yield the folder, the reason and the log of each job of the last launch that has no run.
 
-    What is wrong with its words or its files ends a job before it claims a folder.
+    What is wrong with its arguments or its files ends a job before it claims a folder.
     """
     planned_runs = set()
     for stage, launch in read_launches(root).items():

@@ -55,7 +55,7 @@ def _job(cfg: StageConfig, record: Record, run_id: str, name: str) -> TrackedJob
 
 
 def command_argv() -> tuple[str, ...]:
-    """The words of this process's command line, without secrets."""
+    """The arguments of this process's command line, without secrets."""
     return tuple(redact_argv(sys.argv[1:]))
 
 

@@ -29,7 +29,7 @@ not well; --all prints every figure. Takes the overrides of `clozelab
 reproduce`, which runs it before its first sweep (--skip-doctor).
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
-start with these words, one run or a sweep: `clozelab doctor pretrain
+start with these arguments, one run or a sweep: `clozelab doctor pretrain
 text=FOLDER` looks at a text. A sweep (-m) of more than three jobs runs it by
 itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
 

@@ -78,7 +78,7 @@ def attribute(
 ) -> Attribution | None:
     """Which tokens the model's answer rests on; None for a model that answers nothing.
 
-    ValueError where the words do not fit what the model does.
+    ValueError where the arguments do not fit what the model does.
     """
     from clozelab.modules import explaining
 

@@ -13,8 +13,8 @@ Shows a corpus before anything is trained on it: what was left out, the lengths
 of sentences, documents and instances, tokens a word and unknown words by
 source, some documents, and some training instances with what is hidden in them
 and what is predicted. CORPUS is the folder of a prepared corpus; without it,
-the words are those of `clozelab pretrain`, and the corpus is prepared. They
-also choose the objective, and with it how instances are made.
+the arguments are those of `clozelab pretrain`, and the corpus is prepared.
+They also choose the objective, and with it how instances are made.
 
   documents=3   so many documents, drawn by seed=
   document=17   this document of the training split instead

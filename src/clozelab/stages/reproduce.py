@@ -68,11 +68,11 @@ def main(args: ParsedArgs) -> int:
             budget = parse_budget(args.values["budget"])
         if "dry-run" not in args.flags:
             return reproduction.until_decided(
-                experiment, args.words, overrides, [seeds], budget, is_checked=is_checked
+                experiment, args.argv, overrides, [seeds], budget, is_checked=is_checked
             )
         overrides.append(seeds)
     steps = make_steps(folder, overrides)
     if "dry-run" in args.flags:
         return reproduction.dry_run(steps)
-    status, _ = reproduction.run_round(folder, args.words, overrides, steps, is_checked=is_checked)
+    status, _ = reproduction.run_round(folder, args.argv, overrides, steps, is_checked=is_checked)
     return status

@@ -113,7 +113,7 @@ def main(args: ParsedArgs) -> int:
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:
-    """ValueError for words that make no search."""
+    """ValueError for arguments that make no search."""
     is_complete = ("query" in values) != ("queries" in values) and "in" in values
     if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
         raise ValueError(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 
-def key_of(word: str) -> str:
+def key_of(override: str) -> str:
     """Return the key of an override: `seed` of `seed=1` and of `++seed=1`."""
-    return word.partition("=")[0].lstrip("+~")
+    return override.partition("=")[0].lstrip("+~")
 
 
-def values_of(words: Iterable[str]) -> dict[str, str]:
+def values_of(overrides: Iterable[str]) -> dict[str, str]:
     """Return key -> value of overrides; of two of a key the later one counts."""
-    return {key_of(word): word.partition("=")[2] for word in words}
+    return {key_of(override): override.partition("=")[2] for override in overrides}
 
 
 def check_choice(key: str, value: object, choices: Collection[object]) -> None:

@@ -85,20 +85,20 @@ def _redacted_text(text: str, key: str) -> str:
     return RANDOM_WORD.sub(HIDDEN, text)
 
 
-def redact_argv(words: Sequence[str]) -> list[str]:
+def redact_argv(argv: Sequence[str]) -> list[str]:
     """Return a command line without secrets.
 
     What is behind `key=` is judged by its key; group choices (`objective/token=mlm`) are not.
     """
-    shown_words = []
-    for word in words:
-        key, equals, value = word.partition("=")
+    shown = []
+    for argument in argv:
+        key, equals, value = argument.partition("=")
         if not equals:
-            shown_words.append(redacted(word))
+            shown.append(redacted(argument))
             continue
         name = "" if "/" in key else key.lstrip("+~-")
-        shown_words.append(f"{redacted(key)}={redacted(value, name)}")
-    return shown_words
+        shown.append(f"{redacted(key)}={redacted(value, name)}")
+    return shown
 
 
 def scrubbed(text: str) -> str:

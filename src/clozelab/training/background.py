@@ -255,8 +255,8 @@ class BackgroundLogger(Logger):
         command = ""
         if self.folder is not None:
             note_unsent(self.folder, self.label, missing)
-            words = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
-            command = f"; metrics.csv has the numbers, and this sends them: {words}"
+            line = shlex.join(["clozelab", "track", str(self.folder), f"logger={self.label}"])
+            command = f"; metrics.csv has the numbers, and this sends them: {line}"
         if missing is None:
             log.warning(
                 "%s may be missing values of a start that was killed%s", self.label, command
