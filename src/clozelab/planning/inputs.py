@@ -392,12 +392,12 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
+    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
     # How the text is read.
     for key in TEXT_SETTINGS:
         if key in settings:
-            words.append(f"{key.rpartition('.')[2]}={settings[key]}")
-    if run_verb(["vocabulary", *words], {}):
+            argv.append(f"{key.rpartition('.')[2]}={settings[key]}")
+    if run_verb(["vocabulary", *argv], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
 
 
