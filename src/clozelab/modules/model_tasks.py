@@ -12,7 +12,7 @@ REGRESSION = "regression"
 
 @dataclass(frozen=True)
 class ModelTask:
-    """A kind of answers."""
+    """What follows for its users from what a model was fine-tuned for."""
 
     pipeline: str  # Hugging Face's name of it, for a model's card
     act: str = "fill"  # what `predict` does where nobody names an act
@@ -27,6 +27,7 @@ MODEL_TASKS["ordinal"] = ModelTask("text-classification", "classify", MULTI_LABE
 MODEL_TASKS["regression"] = ModelTask("text-classification", "classify", REGRESSION)
 MODEL_TASKS["tags"] = ModelTask("token-classification", "tag")
 MODEL_TASKS["word_regression"] = ModelTask("token-classification", "tag", REGRESSION)
+# `predict` has no act for choices: it says that there is no head to fill a mask with.
 MODEL_TASKS["choices"] = ModelTask("multiple-choice")
 MODEL_TASKS["spans"] = ModelTask("question-answering", "answer")
 MODEL_TASKS["embedding"] = ModelTask("feature-extraction", "embed")
@@ -44,7 +45,7 @@ def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None
     """The task of a folder with a head of this kind; None: it is not fine-tuned.
 
     Args:
-        kind: of models/families/bert.py; None: no head of a task.
+        kind: of the head, one of TASK_KINDS (models/leftovers.py); None: there is no such head.
         config: its config.json.
         num_labels: how many outputs have a name.
     """
@@ -55,6 +56,7 @@ def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None
         return "word_regression"
     if kind != "classification":
         return kind
+    # The names of classes in their order.
     if "ranks" in config.get("clozelab", {}).get("answers", {}):
         return "ordinal"
     # Labels that do not exclude each other have a probability each.
