@@ -123,7 +123,8 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     stored = read_tensors(base)
     tensors = encoder_tensors(stored, family)
     heads = tensors_outside_encoder(family, adapter.whole)
-    config_of_run = read_about(adapter_folder).get("config", {})
+    about = read_about(adapter_folder)
+    config_of_run = about.get("config", {})
     files: dict[str, bytes] = {}
     if heads or config_of_run:
         config["architectures"] = [family.class_name + adapter.class_suffix]
@@ -139,7 +140,7 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
     safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
-    files |= open_tokenizer(base).files()
+    files |= open_tokenizer(base, about.get("token_types", "auto")).files()
     for name, content in files.items():
         (to / name).parent.mkdir(exist_ok=True)
         (to / name).write_bytes(content)
@@ -153,7 +154,7 @@ def merge_into(tensors: dict[str, Tensor], adapter: Adapter, family: Family, pla
     """
     updates = {}
     for name, update in adapter.updates.items():
-        updates[f"{family.prefix}{name.removeprefix(family.prefix)}.weight"] = update
+        updates[f"{family.with_prefix(name)}.weight"] = update
     whole = encoder_tensors(adapter.whole, family)
     of_pooler = [name for name in whole if "pooler." in name]
     needed = [*updates, *(name for name in whole if name not in of_pooler)]
