@@ -23,6 +23,7 @@ from tests.numerics.members import (
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from clozelab.cli import main
 from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, save_encoder_folder
@@ -31,6 +32,11 @@ from clozelab.models.peft_folders import read_about, read_adapter
 from clozelab.modules.exporting import write_merged
 from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.modules.model_tasks import MULTI_LABEL
+from clozelab.modules.sentence_folders import (
+    SentenceVectors,
+    longest_text,
+    read_sentence_vectors,
+)
 
 DENSE = "attention.output.dense"
 # peft's names; those of the last column are ours, which say the same.
@@ -264,13 +270,16 @@ def test_a_merged_encoder_of_siamese_training_makes_its_vectors(tmp_path: Path) 
     write_model(tmp_path / "base", encoder, {}, tokenizer_of(case_of("bert")))
     adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
     heads = {"siamese": nn.Linear(3 * encoder.config.hidden_size, 3)}
-    of_vectors = {"pooling": "cls", "max_seq_length": 8}
+    of_vectors = {"pooling": "cls", "max_seq_length": 8, "prompts": {"query": "ask "}}
     config: dict[str, Any] = {"id2label": {"0": "a"}, "clozelab": of_vectors}
-    save_adapter(tmp_path / "adapter", encoder, heads, "base", config=config)
-    (tmp_path / "merged").mkdir()
-    model = read_model(write_merged(tmp_path / "adapter", tmp_path / "base", tmp_path / "merged"))
+    save_adapter(tmp_path / "adapter", encoder, heads, str(tmp_path / "base"), config=config)
+    assert main(["export", str(tmp_path / "adapter"), f"to={tmp_path / 'merged'}"]) == 0
+    model = read_model(tmp_path / "merged")
     assert (model.task, model.embedded_length, model.labels) == ("embedding", 8, ())
-    assert sentence_vectors(model.folder).pooling == "cls"
+    # sentence-transformers makes the same.
+    vectors = SentenceVectors("cls", prompts={"query": "ask "})
+    assert read_sentence_vectors(model.folder) == sentence_vectors(model.folder) == vectors
+    assert longest_text(model.folder) == 8
 
 
 def test_parts_that_peft_has_trained_whole_are_merged_or_refused(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
     ACTIVATION_KEYS,
+    MODULES_FILE,
     activation_keys,
     sentence_files,
     sidecar_files,
@@ -92,6 +93,10 @@ def write(
         files |= sentence_transformers_files(model, pooling)
     else:
         files |= sidecar_files(model.folder)
+        # A merged adapter says by its configuration alone how a text's vector is made.
+        if "pooling" in provenance and MODULES_FILE not in files:
+            vectors = sentence_vectors(model.folder)
+            files |= sentence_files(vectors, model.encoder.config, model.embedded_length)
     heads = dict(model.heads)
     problem_type = meaning_of(model.task).problem_type
     with_pooler = has_pooler(model)
