@@ -401,6 +401,23 @@ def predict_splits(
     return written
 
 
+def write_adapter(job: FinetuneJob, run: Run, module: FineTuning, config: PlainMapping) -> None:
+    """Write what was added to the encoder, if anything was; `config` is the model's config.json."""
+    token_types = "one"
+    if job.data.inputs.tokenizer.has_token_types:
+        token_types = "two"
+    of_task = {key: config[key] for key in CONFIG_OF_TASK if key in config}
+    save_adapter(
+        run.dir / "adapter",
+        module.encoder,
+        module.heads(),
+        str(job.encoder_folder),
+        base_fingerprint=run.content.inputs["encoder"],
+        config=of_task,
+        token_types=token_types,
+    )
+
+
 def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping) -> None:
     """Write the model's folder if it is to be kept, complete the record, drop the checkpoints."""
     facts = {key: results[key] for key in RESULTS_IN_RECORD}
@@ -414,17 +431,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
         facts["model"] = encoder_fingerprint(folder)  # its checksums, as one
         # Updates of random weights are none of the folder's.
         if job.cfg.initialisation == "pretrained":
-            config = dict(read_config_dict(folder))
-            has_types = job.data.inputs.tokenizer.has_token_types
-            save_adapter(
-                run.dir / "adapter",
-                module.encoder,
-                module.heads(),
-                str(job.encoder_folder),
-                base_fingerprint=run.content.inputs["encoder"],
-                config={key: config[key] for key in CONFIG_OF_TASK if key in config},
-                token_types="two" if has_types else "one",
-            )
+            write_adapter(job, run, module, dict(read_config_dict(folder)))
     run.complete(
         results,
         data=job.data.facts,

@@ -39,6 +39,7 @@ from clozelab.models.peft_folders import (
 )
 from clozelab.models.registry import family_for
 from clozelab.models.trained import effective_state, freeze
+from clozelab.text.plain import PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
 PROJECTIONS = ("query", "key", "value")
@@ -446,10 +447,7 @@ def save_adapter(
             folder,
             ", ".join(heads),
         )
-        # What tells classes in siamese training is read by no answer; the vectors' rules stay.
-        kept = ("clozelab",) if task == "siamese" else ()
-        config = about.get("config", {})
-        about["config"] = {key: config[key] for key in kept if key in config}
+        about["config"] = _rules_of_vectors(about.get("config", {}), task)
     if whole and task in POOLED_KINDS and encoder.config.pools_last_token:
         log.warning(
             "%s: this head reads a causal encoder's last token, and peft would have it read the"
@@ -463,6 +461,17 @@ def save_adapter(
     for name, content in files.items():
         with atomic_open(folder / name) as file:
             file.write(content)
+
+
+def _rules_of_vectors(config: PlainMapping, task: str) -> PlainDict:
+    """What is kept of a config.json beside an adapter without its head.
+
+    The head of siamese training tells classes, which no answer reads. How texts become vectors
+    stays.
+    """
+    if task == "siamese" and "clozelab" in config:
+        return {"clozelab": config["clozelab"]}
+    return {}
 
 
 def _trained_whole(encoder: Encoder, head: nn.Module, task: str) -> dict[str, Tensor]:

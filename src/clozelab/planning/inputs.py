@@ -89,10 +89,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
     if form is None:
         return list(words)
-    for word in words:
-        if word.partition("=")[0] in form.inputs:
-            raise ValueError(f"{word}: {form.name} takes it as {PREFIX}{word}")
-
+    _refuse_bare_names(words, form)
     settings = {"scale": str(form.scale), "experiment": form.name} | values_of(words)
     base = Path(path_of("runs_dir", settings), settings["experiment"], settings["scale"], GIVEN)
     filled = base / settings["experiment"]
@@ -103,9 +100,16 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         _write(form, given, filled, settings)
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
-    elif verb in READING_VERBS:
-        _refuse_changed_texts(form, filled)
+    else:
+        _refuse_changed_texts(verb, form, filled)
     return _words_of_filled(words, form, str(name), filled)
+
+
+def _refuse_bare_names(words: Sequence[str], form: Experiment) -> None:
+    """ValueError for `text=FOLDER` where the form has `inputs.text=FOLDER`."""
+    for word in words:
+        if word.partition("=")[0] in form.inputs:
+            raise ValueError(f"{word}: {form.name} takes it as {PREFIX}{word}")
 
 
 def _words_of_filled(words: Sequence[str], form: Experiment, name: str, filled: Path) -> list[str]:
@@ -325,8 +329,10 @@ def _refuse_others(filled: Path, given: Given) -> None:
             )
 
 
-def _refuse_changed_texts(form: Experiment, filled: Path) -> None:
-    """ValueError where a text has other content than when it was given."""
+def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
+    """ValueError where a text that the verb reads has other content than when it was given."""
+    if verb not in READING_VERBS:
+        return
     before = _given_before(filled)
     for key, spec in form.inputs.items():
         linked = filled.parent / key
