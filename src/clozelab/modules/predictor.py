@@ -289,7 +289,8 @@ class Predictor(ModelRunner):
 
         # The states of all layers take memory, and nothing else reads them.
         needs_layers = pooling == "last4" or layer is not None
-        outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+        with self.without_global_tokens():
+            outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
@@ -334,7 +335,8 @@ class Predictor(ModelRunner):
             states = torch.stack(batch["hidden_states"]).float()
             return states.split(batch["layout"].lengths_list, dim=1)
 
-        results = self._collect(encoded.sequences, by_text, hidden_states=True)
+        with self.without_global_tokens():
+            results = self._collect(encoded.sequences, by_text, hidden_states=True)
         return self._returned(given, encoded.reasons, results)
 
     def _collect(
