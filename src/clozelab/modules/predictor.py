@@ -363,13 +363,14 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
+        as_trained: bool = False,
         columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """float32 [L, heads, tokens, tokens] of each text: attention probabilities.
 
         The third axis is the token that looks, the fourth what it looks at. A text of a masked
-        model may have masks.
+        model may have masks. `as_trained` cuts a long text as `classify` does.
         """
         if self.encoder.config.num_directions == 2:
             raise ValueError(
@@ -383,7 +384,9 @@ class Predictor(ModelRunner):
             )
         given = self._read(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
-        encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)
+        encoded = self._encode(
+            given, errors, as_trained=as_trained, reads_empty=True, has_masks=has_masks
+        )
         layers: list[Tensor] = []  # of the one text that is being read
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001
