@@ -465,6 +465,13 @@ def test_a_table_goes_in_and_comes_out(model: Any) -> None:
     assert close(vectors.embedding[9], ours.embed("dog")) and vectors.embedding[8] is None
 
 
+def test_a_table_keeps_the_passages_beside_their_answers(model: Any) -> None:
+    asked = pandas.DataFrame({"question": ["who sat?"], "passage": ["the cat sat"]})
+    found = model("spans", labels=())[0].answer_all(asked)
+    pandas.testing.assert_frame_equal(found[[*asked.columns]], asked)
+    assert found.passage_number[0] == 0
+
+
 def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
     ours, _ = model(
         "classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}}
