@@ -98,6 +98,17 @@ def test_a_table_comes_back_with_its_own_columns_unchanged(
     assert read_texts(data.data.table).items == ["a", "b"], "a table of Arrow"
 
 
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_whole_numbers_beside_an_empty_cell_keep_their_digits(library: str) -> None:
+    numbers = [1234567890123456789, None]
+    table = pytest.importorskip("pyarrow").table({"id": numbers, "text": ["a", "b"]})
+    if library == "polars":
+        table = pytest.importorskip("polars").from_arrow(table)
+    read = read_texts(table)
+    assert read.items == ["a", "b"]
+    assert list(with_columns(read.table, {"error": [None, None]}).id) == numbers
+
+
 @pytest.mark.parametrize(
     ("columns", "act", "roles"),
     [

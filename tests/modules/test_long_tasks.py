@@ -71,6 +71,19 @@ def test_long_texts_are_classified_alike_in_chunks(
         assert mine.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
 
 
+def test_vectors_are_those_of_the_encoder_alone(write: Any, tmp_path: Path) -> None:
+    """As AutoModel and every measure read it: what is global belongs to the head."""
+    classifier = clozelab.load(write("classification"), precision="32-true")
+    write_model(tmp_path / "alone", classifier.encoder, {}, TOKENIZER)
+    alone = clozelab.load(tmp_path / "alone", precision="32-true")
+    text = "word1 word2 word3"
+    before = classifier.classify(text)
+    for act in ("embed", "hidden_states"):
+        difference = getattr(classifier, act)(text) - getattr(alone, act)(text)
+        assert abs(difference).max() < 1e-5
+    assert classifier.classify(text) == before
+
+
 def test_attention_of_global_tokens_is_not_shown(write: Any) -> None:
     with pytest.raises(ValueError, match="tokens that see everything by matrices of their own"):
         clozelab.load(write("classification")).attention("word1 word2")

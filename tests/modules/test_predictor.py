@@ -465,6 +465,13 @@ def test_a_table_goes_in_and_comes_out(model: Any) -> None:
     assert close(vectors.embedding[9], ours.embed("dog")) and vectors.embedding[8] is None
 
 
+def test_a_table_keeps_the_passages_beside_their_answers(model: Any) -> None:
+    asked = pandas.DataFrame({"question": ["who sat?"], "passage": ["the cat sat"]})
+    found = model("spans", labels=())[0].answer_all(asked)
+    pandas.testing.assert_frame_equal(found[[*asked.columns]], asked)
+    assert found.passage_number[0] == 0
+
+
 def test_a_model_of_pairs_wants_pairs(model: Any) -> None:
     ours, _ = model(
         "classification", labels=("no", "yes"), extra_config={"clozelab": {"texts_per_example": 2}}
@@ -623,6 +630,18 @@ def test_a_long_text_is_embedded_as_in_the_fine_tuning(
     assert embedder.model.embedded_length == 8 < embedder.model.max_length
 
 
+ORDERED = {"clozelab": {"answers": {"ranks": ["low", "middle", "high"]}}}
+
+
+@pytest.mark.parametrize("problem_type", [None, "multi_label_classification"])
+def test_outputs_that_were_trained_anew_have_no_order(model: Any, problem_type: Any) -> None:
+    """As by another library, which leaves what it does not know in config.json."""
+    settings = {"labels": ("ham", "spam"), "problem_type": problem_type, "extra_config": ORDERED}
+    ours = model("classification", **settings)[0]
+    assert ours.model.task == ("multi_label" if problem_type else "classification")
+    assert list(ours.classify("the cat sat").probabilities) == ["ham", "spam"]
+
+
 @pytest.mark.parametrize("task", ["classes", "multi_label", "ordinal", "regression"])
 def test_texts_that_cannot_be_read_are_unanswered_alone(model: Any, task: str) -> None:
     settings: dict[str, Any] = {"labels": ("no", "yes")}
@@ -631,8 +650,7 @@ def test_texts_that_cannot_be_read_are_unanswered_alone(model: Any, task: str) -
     elif task != "classes":
         settings["problem_type"] = "multi_label_classification"
     if task == "ordinal":
-        answers = {"ranks": ["low", "middle", "high"]}
-        settings["extra_config"] = {"clozelab": {"answers": answers}}
+        settings |= {"labels": ("above low", "above middle"), "extra_config": ORDERED}
     ours = model("classification", **settings)[0]
     assert ours.model.task == {"classes": "classification"}.get(task, task)
     (answer,) = ours.classify([""])

@@ -222,7 +222,7 @@ def test_a_merged_head_answers_by_its_own_rules(has_config: bool, tmp_path: Path
     tokenizer = tokenizer_of(case_of("bert"))
     ordinal = {"classification": nn.Linear(base.config.hidden_size, 2)}
     labels: dict[str, Any] = {
-        "labels": ["more than poor", "more than fair"],
+        "labels": ["above poor", "above fair"],
         "problem_type": MULTI_LABEL,
     }
     about = {"clozelab": OF_BASE}

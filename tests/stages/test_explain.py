@@ -22,6 +22,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
 from clozelab.modules.explaining import attribute
 from clozelab.modules.model import write_model
+from clozelab.stages import explain
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "<", ">"], lowercase=True)
 LABELS = ("no", "yes", "perhaps")
@@ -131,6 +132,24 @@ def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:
         total += here.grad.sum(0, keepdim=True) / points
     expected = (total * (end - start)).sum(-1)[0]
     assert np.abs(np.array(attribution.shares) - expected.numpy()).max() < 1e-3
+
+
+def test_attention_is_of_the_text_that_was_classified(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text longer than the fine-tuning's that is its first tokens, as in the answer."""
+    ours, _ = model("classification")
+    provenance = {"clozelab": {"max_seq_length": 6}}
+    folder = tmp_path / "cut"
+    write_model(folder, ours.encoder, ours.heads, TOKENIZER, labels=LABELS, extra_config=provenance)
+    drawn: list[Any] = []
+    monkeypatch.setattr(explain, "draw", lambda *given: drawn.append(given) or b"")
+    out = f"out={tmp_path / 'picture.png'}"
+    words = ["text=a b c d e f g", out, "steps=1", "device=cpu", "precision=32-true"]
+    assert main(["explain", str(folder), *words]) == 0
+    ((tokens, _, maps, _),) = drawn
+    assert tokens == ("[CLS]", "a", "b", "c", "d", "[SEP]")
+    assert np.abs(maps - ours.attention("a b c d")).max() < 1e-6
 
 
 def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> None:

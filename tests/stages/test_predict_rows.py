@@ -273,6 +273,8 @@ REFUSED = [
     (["input=one.jsonl"], ["did you mean 'pair'? Call it so, or say text=text,sentence2"]),
     (["input=lines.txt", "errors=raise"], ["lines.txt:3 is damaged: not UTF-8"]),
     (["input=none.txt"], ["none.txt:1 has no token"]),
+    (["input=one.conll", "do=tag"], ["one.conll has a word a line, not a text", "say test=one"]),
+    (["input=tags.txt", "do=tag"], ["tags.txt has a word a line", "format=lines"]),
     (["input=lines.txt", "errors=skip"], ["errors=skip: choose one of mark, raise"]),
     (["text=a", "label_names={nope: x}"], ["has no label 'nope'"]),
     (["text=a", "label_names=no"], ["label_names=no: write"]),
@@ -286,6 +288,8 @@ def test_what_is_refused(
     (tmp_path / "one.jsonl").write_text(ONE_ROW)
     (tmp_path / "lines.txt").write_bytes(LINES)
     (tmp_path / "none.txt").write_text("\U0001f600\n\n")
+    (tmp_path / "one.conll").write_text("the DT O\n")
+    (tmp_path / "tags.txt").write_text("-DOCSTART- -X- O\n\nthe DT O\n")
     status, _, err = predict(*words, "output=out.txt")
     assert status == 1
     for sentence in sentences:

@@ -289,6 +289,24 @@ def test_queries_of_a_table_are_its_texts(
     ]
 
 
+def test_columns_that_a_hit_replaces_are_told_once(
+    trained: Any, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "q.txt").write_text("a b c d e\nv w x y z\n")
+    (tmp_path / "pairs.csv").write_text("line,query,passage\n7,what,v w x y z\n8,who,a b c d e\n")
+    words = [f"in={tmp_path / 'pairs.csv'}", "text=passage", "top_k=1", "--json"]
+    words += ["precision=32-true", f"cache_dir={tmp_path / 'cache'}"]
+    run = str(trained["run"].folder)
+    for given, replaced, queries in (
+        (f"queries={tmp_path / 'q.txt'}", "line, query", ["a b c d e", "v w x y z"]),
+        ("query=a b c d e", "line", ["who"]),
+    ):
+        assert main(["search", run, given, *words]) == 0
+        out, err = capsys.readouterr()
+        assert err.count(f"pairs.csv: the column {replaced} is replaced by the answers'") == 1
+        assert [json.loads(line)["query"] for line in out.splitlines()] == queries
+
+
 @pytest.mark.parametrize(
     ("word", "content", "message"),
     [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.screens import shows
 
+import clozelab
 from clozelab.cli import main
 from clozelab.modules import serving
 from clozelab.modules.serving import MAX_WAITING, build_app
@@ -46,6 +47,14 @@ def test_it_answers_as_predict(client: Any, predictor: Any) -> None:
     health = client.get("/health").json()
     assert (health["status"], health["waiting"], health["labels"]) == ("ok", 0, ["no", "yes"])
     assert health["architecture"] == "BertForSequenceClassification"
+
+
+def test_health_calls_labels_as_answers_do(predictor: Any) -> None:
+    renamed = clozelab.load(predictor.model.folder, label_names={"no": "bad"})
+    with testing.TestClient(build_app(renamed, max_bytes=2000)) as client:
+        labels = client.get("/health").json()["labels"]
+        (answer,) = predictions(client, {"text": "a b c"})
+    assert labels == [*answer["probabilities"]] == ["bad", "yes"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from clozelab.modules.model import (
     renamed_labels,
     with_pooling,
 )
-from clozelab.modules.model_tasks import MULTI_LABEL
+from clozelab.modules.model_tasks import MULTI_LABEL, classes_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
@@ -322,9 +322,8 @@ def label_names_of(cfg: EvaluateConfig, folder: Path) -> list[str] | None:
     config = folders.read_config_dict(folder)
     path = config_path(folder)
     # In the order of the model's outputs, which need not be the task's.
-    names = named_labels(config, path)
     # of ordered classes an output is no class by itself
-    names = config.get("clozelab", {}).get("answers", {}).get("ranks", names)
+    names = [*classes_of(config, named_labels(config, path))]
     given = cfg.measure.label_names
     if given:
         return renamed_labels(names, given, path)

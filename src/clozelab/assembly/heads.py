@@ -60,7 +60,7 @@ def load_heads(
     config = folders.read_config_dict(folder)
     names = named_labels(config, config_path(folder))
     for head_name, head in heads.items():
-        if passes_sigmoid(folder, task_of(head_name, config, len(names))):
+        if passes_sigmoid(folder, task_of(head_name, config, names)):
             head.output_activation = nn.Sigmoid()
         if head_name == "bilstm":
             _require_all_layers(head, stored, folder)

@@ -211,7 +211,11 @@ def _column_names(table: Any) -> list[Any]:
 def _from_table(given: Any, act: str, columns: Columns, trained: Sequence[str]) -> Texts:
     """The rows of a table."""
     if not _is_dataset(given) and not hasattr(given, "iloc"):
-        given = given.to_pandas()  # a table of Arrow, Polars and others
+        options = {}
+        # Else one null makes floats of whole numbers, whose last digits are lost.
+        if type(given).__module__.startswith(("pyarrow", "polars")):
+            options["integer_object_nulls"] = True
+        given = given.to_pandas(**options)  # a table of Arrow, Polars and others
     names = _column_names(given)
     if columns is None and set(trained) <= set(names):
         columns = trained

@@ -90,7 +90,7 @@ def json_lines(file: Table, answered: Answered) -> Iterator[str]:
     for row, answer in answered:
         new = [key for key in ANSWER_KEYS if key in row.record and key not in replaced]
         if new:
-            _warn_of_replaced_columns(file, new)
+            warn_of_replaced_columns(file, new)
             replaced.update(new)
         yield json_line(answer, row.record)
 
@@ -241,11 +241,11 @@ def _given_columns(file: Table, answer_names: Iterable[str]) -> list[str]:
         columns = list(dict.fromkeys(chain.from_iterable(records)))
     replaced = [name for name in columns if name in of_answers]
     if replaced:
-        _warn_of_replaced_columns(file, replaced)
+        warn_of_replaced_columns(file, replaced)
     return [name for name in columns if name not in of_answers]
 
 
-def _warn_of_replaced_columns(file: Table, names: Sequence[str]) -> None:
+def warn_of_replaced_columns(file: Table, names: Sequence[str]) -> None:
     print(
         f"{file.name}: the column {', '.join(names)} is replaced by the answers'",
         file=sys.stderr,

@@ -27,7 +27,8 @@ from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
 from clozelab.modules.answers import Unanswered, summary_of
 from clozelab.readers.cells import is_missing
-from clozelab.readers.lines import whole_characters
+from clozelab.readers.conll import DOCUMENT_START
+from clozelab.readers.lines import file_suffix, whole_characters
 from clozelab.readers.records import PlacedRow, Table
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
@@ -61,6 +62,7 @@ OPTIONS = {
     "embed": ("pooling", "layer", "stride", "prompt", "size"),
 }
 """Act -> the OPTION_KEYS that it takes."""
+TAGGED_SUFFIXES = (".conll", ".conllu", ".bio")
 ROWS_AT_ONCE = 2048
 Answered = Iterator[tuple[PlacedRow, object]]
 """Rows in order, each with its answer or `Unanswered`."""
@@ -192,6 +194,19 @@ def _refuse_constants(constants: Mapping[str, str], file: Table, act: str) -> No
             )
         if key not in roles_of(act):
             raise ValueError(f"{key}= is nothing for do={act}")
+
+
+def refuse_tagged(file: Table) -> None:
+    """ValueError for lines of a word and its tag, each of which would be taken for a text."""
+    if file.form != "lines":
+        return
+    first_line = str(next(file.placed_rows()).record["text"])
+    is_tagged = file_suffix(file.path) in TAGGED_SUFFIXES
+    if is_tagged or first_line.startswith(DOCUMENT_START):
+        raise ValueError(
+            f"{file.name} has a word a line, not a text: say test={file.name} (format=lines, if its"
+            " lines are texts)"
+        )
 
 
 def rows_of(

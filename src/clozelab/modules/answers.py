@@ -108,7 +108,7 @@ class Answer(Result):
         return {
             "prediction": self.text,
             "probability": self.probability,
-            "passage": self.passage,
+            "passage_number": self.passage,  # a table's own `passage` is a text
             "start": self.start,
             "end": self.end,
         }

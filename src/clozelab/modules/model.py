@@ -43,7 +43,7 @@ from clozelab.models.leftovers import (
 )
 from clozelab.models.locate import GOOGLE_CONFIG_FILE, config_path
 from clozelab.models.registry import family_for
-from clozelab.modules.model_tasks import REGRESSION, task_of
+from clozelab.modules.model_tasks import REGRESSION, classes_of, task_of
 from clozelab.modules.sentence_folders import (
     PROMPTS,
     SentenceVectors,
@@ -93,7 +93,7 @@ class Model:
     @property
     def class_names(self) -> tuple[str, ...]:
         """What it predicts one or several of: its labels, or the classes whose order it learnt."""
-        return tuple(self.answer_rules.get("ranks", self.labels))
+        return tuple(classes_of(self.config, self.labels))
 
     @property
     def texts_per_example(self) -> int | None:
@@ -133,7 +133,7 @@ def read_model(path: Path | str) -> Model:
     if unread:
         log.warning("%s: tensor %s is read by nothing here: left out", folder, named_few(unread))
     architecture = family.architecture(kinds, encoder.config.is_causal)
-    task = task_of(task_kind, config, len(labels))
+    task = task_of(task_kind, config, labels)
     if passes_sigmoid(folder, task) and "classification" in heads:
         heads["classification"].output_activation = nn.Sigmoid()
     encoder.eval()

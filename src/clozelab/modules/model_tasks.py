@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clozelab.models.config_keys import ConfigJson
@@ -41,13 +42,24 @@ def meaning_of(task: str | None) -> ModelTask:
     return MODEL_TASKS[task]
 
 
-def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None:
+def classes_of(config: ConfigJson, outputs: Sequence[str]) -> Sequence[str]:
+    """What outputs of these names tell apart: classes with an order, else the outputs themselves.
+
+    The order of another head, which a library left that trained these outputs since, is none.
+    """
+    ranks = config.get("clozelab", {}).get("answers", {}).get("ranks", [])
+    if [f"above {name}" for name in ranks[:-1]] == [*outputs]:
+        return ranks
+    return outputs
+
+
+def task_of(kind: str | None, config: ConfigJson, outputs: Sequence[str]) -> str | None:
     """The task of a folder with a head of this kind; None: it is not fine-tuned.
 
     Args:
         kind: of the head, one of TASK_KINDS (models/leftovers.py); None: there is no such head.
         config: its config.json.
-        num_labels: how many outputs have a name.
+        outputs: names of the head's outputs.
     """
     if kind is None and "pooling" in config.get("clozelab", {}):
         return "embedding"
@@ -56,12 +68,12 @@ def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None
         return "word_regression"
     if kind != "classification":
         return kind
-    # The names of classes in their order.
-    if "ranks" in config.get("clozelab", {}).get("answers", {}):
+    # K classes with an order have K - 1 outputs.
+    if len(classes_of(config, outputs)) > len(outputs):
         return "ordinal"
     # Labels that do not exclude each other have a probability each.
     if problem_type == MULTI_LABEL:
         return "multi_label"
-    if problem_type == REGRESSION or num_labels == 1:
+    if problem_type == REGRESSION or len(outputs) == 1:
         return "regression"
     return kind

@@ -289,7 +289,8 @@ class Predictor(ModelRunner):
 
         # The states of all layers take memory, and nothing else reads them.
         needs_layers = pooling == "last4" or layer is not None
-        outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+        with self.without_global_tokens():
+            outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
         # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
@@ -334,7 +335,8 @@ class Predictor(ModelRunner):
             states = torch.stack(batch["hidden_states"]).float()
             return states.split(batch["layout"].lengths_list, dim=1)
 
-        results = self._collect(encoded.sequences, by_text, hidden_states=True)
+        with self.without_global_tokens():
+            results = self._collect(encoded.sequences, by_text, hidden_states=True)
         return self._returned(given, encoded.reasons, results)
 
     def _collect(
@@ -361,13 +363,14 @@ class Predictor(ModelRunner):
         self,
         texts: object,
         *,
+        as_trained: bool = False,
         columns: Columns = None,
         errors: str = "mark",
     ) -> Answers:
         """float32 [L, heads, tokens, tokens] of each text: attention probabilities.
 
         The third axis is the token that looks, the fourth what it looks at. A text of a masked
-        model may have masks.
+        model may have masks. `as_trained` cuts a long text as `classify` does.
         """
         if self.encoder.config.num_directions == 2:
             raise ValueError(
@@ -381,7 +384,9 @@ class Predictor(ModelRunner):
             )
         given = self._read(texts, "attention", columns)
         has_masks = self._may_have_masks(given.items)
-        encoded = self._encode(given, errors, reads_empty=True, has_masks=has_masks)
+        encoded = self._encode(
+            given, errors, as_trained=as_trained, reads_empty=True, has_masks=has_masks
+        )
         layers: list[Tensor] = []  # of the one text that is being read
 
         def by_text(hidden: Tensor, batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001

@@ -7,8 +7,8 @@ Letters: T tokens of a batch, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,16 @@ class ModelRunner:
             self.refuse_not_finite(values)
             outputs.append((numbers.cpu(), values.cpu()))
         return outputs
+
+    @contextmanager
+    def without_global_tokens(self) -> Iterator[None]:
+        """Within it the encoder reads as one without a head: what is global is the head's."""
+        choose_global = self.encoder.choose_global
+        self.encoder.choose_global = None
+        try:
+            yield
+        finally:
+            self.encoder.choose_global = choose_global
 
     def refuse_not_finite(self, values: Tensor) -> None:
         if not torch.isfinite(values).all():

@@ -89,7 +89,7 @@ def build_app(predictor: Predictor, *, max_bytes: int) -> Starlette:
                 "waiting": waiting.qsize(),
                 "architecture": model.architecture,
                 "task": model.task,
-                "labels": [*model.class_names],
+                "labels": [*predictor.labels],
             }
         )
 

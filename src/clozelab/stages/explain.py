@@ -56,7 +56,8 @@ def main(args: ParsedArgs) -> int:
     elif "pair" in values:
         text = (values["text"], values["pair"])
     attribution = attribute(predictor, text, values, steps)
-    maps = predictor.attention(text)  # [L, N, T, T]
+    is_classifier = "classification" in predictor.heads
+    maps = predictor.attention(text, as_trained=is_classifier)  # [L, N, T, T]
     layers = parse_numbers("layers", values.get("layers", str(len(maps))), len(maps))
     heads = parse_numbers("heads", values.get("heads", "all"), maps.shape[1])
     layer_heads = list(product(layers, heads))

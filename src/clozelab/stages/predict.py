@@ -112,6 +112,8 @@ def predict_texts(args: ParsedArgs) -> None:
         check_array_file(out, act)
     options = answering.parse_options(act, values)
     if is_file:
+        if act == "tag" and "format" not in values:
+            answering.refuse_tagged(file)
         errors = values.get("errors", "mark")
         roles = answering.roles_of_file(file, act, values, predictor.trained_columns)
         # Neither the columns' names nor the user say which of them are texts.

@@ -23,6 +23,7 @@ from clozelab.assembly.searching import (
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
+from clozelab.modules.answer_files import warn_of_replaced_columns
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_arrays, content_key
@@ -98,13 +99,18 @@ def main(args: ParsedArgs) -> int:
     vectors[[answering.is_empty(row.record, roles) for row in rows]] = math.nan
     # Hits of several queries stand below their query.
     headings: Sequence[str | None] = [None]
+    hit_keys = {"line", "cosine"}
     if "queries" in values:
         headings = queries
+        hit_keys.add("query")
+    is_json = "json" in args.flags
+    replaced = [name for name in file.columns if name in hit_keys]
+    if is_json and replaced:
+        warn_of_replaced_columns(file, replaced)
     for heading, query in zip(headings, query_vectors, strict=True):
         cosines = cosine_similarities(vectors, query)
         best = most_similar(cosines, int(values["top_k"]))
         hits = [(rows[index], float(cosines[index])) for index in best]
-        is_json = "json" in args.flags
         if heading is not None and not is_json:
             print(f"# {' '.join(heading.split())}")
         for row, cosine in hits:
