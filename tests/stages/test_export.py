@@ -8,6 +8,7 @@ import json
 import shutil
 import string
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,16 @@ from clozelab.runs.record import read_record
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")
+MADE = {"task": "mnli"}
 
 
-def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **changes) -> Path:
-    """A model with random weights everywhere and heads of these kinds."""
+def write_folder(
+    folder: Path, tiny_config, *kinds: str, length: int = 20, made: Mapping = MADE, **changes
+) -> Path:
+    """A model with random weights everywhere and heads of these kinds.
+
+    `made` is what its training has left in config.json.
+    """
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
     family = family_for(encoder.config)
     heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
@@ -40,9 +47,9 @@ def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **cha
         for parameter in module.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
     labels = LABELS if {"classification", "tags"} & set(kinds) else ()
-    made = {"clozelab": {"trained_seq_lengths": [length], "task": "mnli"}}
+    extra = {"clozelab": {"trained_seq_lengths": [length], **made}}
     write_model(
-        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made
+        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=extra
     )
     return folder
 
@@ -127,6 +134,24 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
     assert main(["export", *words]) == 1
     assert word in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ({}, "- Fine-tuned on sequences of up to 12 tokens; longer texts were cut"),
+        (
+            {"window_stride": 5, "window_pooling": "max"},
+            "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows, 5"
+            " tokens apart, with the max of each output. Other libraries read the first one alone",
+        ),
+    ],
+)
+def test_a_card_says_how_long_texts_were_read(tmp_path, tiny_config, made, line):
+    made = {"max_seq_length": 12, **made}
+    folder = write_folder(tmp_path / "m", tiny_config, "classification", made=made)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 0
+    assert line in (tmp_path / "out" / "README.md").read_text().splitlines()
 
 
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):

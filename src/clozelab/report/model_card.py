@@ -36,6 +36,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     context["provenance"] = model.provenance
     has_pooler = any(True for _ in model.encoder.pooler.parameters())
     context["lacks_pooler"] = has_pooler and "pooler" in model.untrained
+    context["is_cut"] = model.task not in ("spans", "tags", "word_regression")
     context["dtype"] = dtype
     # Of these transformers has no class.
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
