@@ -142,8 +142,10 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
         ({}, "- Fine-tuned on sequences of up to 12 tokens; longer texts were cut"),
         (
             {"window_stride": 5, "window_pooling": "max"},
-            "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows, 5"
-            " tokens apart, with the max of each output. Other libraries read the first one alone",
+            (
+                "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows, 5"
+                " tokens apart, with the max of each output. Other libraries read the first one alone"
+            ),
         ),
     ],
 )
@@ -152,6 +154,24 @@ def test_a_card_says_how_long_texts_were_read(tmp_path, tiny_config, made, line)
     folder = write_folder(tmp_path / "m", tiny_config, "classification", made=made)
     assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 0
     assert line in (tmp_path / "out" / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "pipeline"),
+    [
+        ("tags", "- Predicts a number for each word: the one logit of its first token", None),
+        ("classification", "- Predicts a number: its one logit", "text-classification"),
+    ],
+)
+def test_a_card_says_where_a_number_stands(tmp_path, tiny_config, kind, line, pipeline):
+    """transformers' pipeline of tags has the answer LABEL_0, 1.0, to every word."""
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    head = family_for(encoder.config).head(kind, encoder, num_labels=1)
+    write_model(tmp_path / "m", encoder, {kind: head}, TOKENIZER, problem_type="regression")
+    assert main(["export", str(tmp_path / "m"), f"to={tmp_path / 'out'}"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert line in card.splitlines() and "LABEL_0" not in card
+    assert yaml.safe_load(card.split("---\n")[1]).get("pipeline_tag") == pipeline
 
 
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):

@@ -14,7 +14,7 @@ REGRESSION = "regression"
 class ModelTask:
     """A kind of answers."""
 
-    pipeline: str  # Hugging Face's name of it, for a model's card
+    pipeline: str | None  # Hugging Face's name of it, for a model's card; None: it has none
     act: str = "fill"  # what `predict` does where nobody names an act
     problem_type: str | None = None  # of config.json, as transformers reads it
 
@@ -26,7 +26,8 @@ MODEL_TASKS["multi_label"] = ModelTask("text-classification", "classify", MULTI_
 MODEL_TASKS["ordinal"] = ModelTask("text-classification", "classify", MULTI_LABEL)
 MODEL_TASKS["regression"] = ModelTask("text-classification", "classify", REGRESSION)
 MODEL_TASKS["tags"] = ModelTask("token-classification", "tag")
-MODEL_TASKS["word_regression"] = ModelTask("token-classification", "tag", REGRESSION)
+# Their pipeline takes a softmax over the one output of a word, which is 1.0 whatever it says.
+MODEL_TASKS["word_regression"] = ModelTask(None, "tag", REGRESSION)
 MODEL_TASKS["choices"] = ModelTask("multiple-choice")
 MODEL_TASKS["spans"] = ModelTask("question-answering", "answer")
 MODEL_TASKS["embedding"] = ModelTask("feature-extraction", "embed")

@@ -48,8 +48,8 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     return templates().get_template("model_card.md.j2").render(context) + "\n"
 
 
-def _pipeline(model: Model, form: str) -> str:
-    """Hugging Face's name of what the model does."""
+def _pipeline(model: Model, form: str) -> str | None:
+    """Hugging Face's name of what the model does, if it has one."""
     # Transformers fills no masks with an XLNet.
     if model.task is None and "lm" in model.heads and not model.tokenizer.cls_is_last:
         if model.encoder.config.is_causal:
