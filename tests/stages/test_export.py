@@ -21,7 +21,9 @@ from tests.screens import shows
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.files.origin import GIVEN
+from clozelab.models.adaptation import LoRA, adapt, save_adapter
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import read_model, write_model
@@ -172,6 +174,21 @@ def test_a_card_says_where_a_number_stands(tmp_path, tiny_config, kind, line, pi
     card = (tmp_path / "out" / "README.md").read_text()
     assert line in card.splitlines() and "LABEL_0" not in card
     assert yaml.safe_load(card.split("---\n")[1]).get("pipeline_tag") == pipeline
+
+
+@pytest.mark.parametrize("config", [{}, {"id2label": dict(enumerate(LABELS))}])
+def test_a_merged_classifier_from_elsewhere_has_no_names(tmp_path, tiny_config, caplog, config):
+    """peft records neither them nor that several of them may be right."""
+    base = write_folder(tmp_path / "base", tiny_config, "lm")
+    encoder = load_encoder(base)
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=True)
+    heads = {
+        "classification": family_for(encoder.config).head("classification", encoder, num_labels=3)
+    }
+    save_adapter(tmp_path / "adapter", encoder, heads, str(base), config=config)
+    assert main(["export", str(tmp_path / "adapter"), f"to={tmp_path / 'out'}"]) == 0
+    warning = "does not record the names of its classes, nor whether several may be right"
+    assert (warning in caplog.text) == (not config)
 
 
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
