@@ -145,8 +145,8 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
         (
             {"window_stride": 5, "window_pooling": "max"},
             (
-                "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows, 5"
-                " tokens apart, with the max of each output. Other libraries read the first one alone"
+                "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows"
+                " 5 tokens apart (max of each output); other libraries read the first alone"
             ),
         ),
     ],
