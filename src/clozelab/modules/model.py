@@ -318,7 +318,7 @@ def write_model(
     longest = max_length or min(512, encoder.config.max_position_embeddings)
     # These heads were trained on texts that were cut; a tagger answers each word of longer ones.
     if {"classification", "choices", "spans"} & heads.keys():
-        provenance = dict(extra_config or {}).get("clozelab", {})
+        provenance: Any = dict(extra_config or {}).get("clozelab", {})
         longest = min(longest, provenance.get("max_seq_length", longest))
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     folders.save_encoder_folder(
