@@ -23,14 +23,20 @@ from tests.numerics.members import (
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from clozelab.cli import main
 from clozelab.models.adaptation import LoRA, adapt, file_updates, save_adapter
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, save_encoder_folder
 from clozelab.models.layout import Layout
 from clozelab.models.peft_folders import read_about, read_adapter
 from clozelab.modules.exporting import write_merged
-from clozelab.modules.model import read_model, write_model
+from clozelab.modules.model import read_model, sentence_vectors, write_model
 from clozelab.modules.model_tasks import MULTI_LABEL
+from clozelab.modules.sentence_folders import (
+    SentenceVectors,
+    longest_text,
+    read_sentence_vectors,
+)
 
 DENSE = "attention.output.dense"
 # peft's names; those of the last column are ours, which say the same.
@@ -146,6 +152,42 @@ def test_rows_that_are_read_without_their_module_are_adapted(name: str, tmp_path
         assert float((wrapped - states).detach().abs().max()) > 1000 * TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_an_adapted_or_fresh_pooler_is_one_to_peft_and_to_us(
+    name: str, is_fresh: bool, tmp_path: Path
+) -> None:
+    """DeBERTa's stands beside the encoder, under a name without its prefix."""
+    import peft
+
+    pair = build_pair(case_of(name), "ForSequenceClassification", tmp_path)
+    ids = torch.tensor([[2, 6, 7, 8, 3]])
+    encoder = pair.encoder
+    base = {} if is_fresh else {"classification": pair.heads["classification"]}
+    tokenizer = tokenizer_of(pair.case)
+    write_model(tmp_path / "base", encoder, base, tokenizer, with_pooler=not is_fresh)
+    head = pair.heads["classification"]
+    adapt(encoder, LoRA(targets=["query", "dense"]), None, has_fresh_pooler=is_fresh)
+    for path, weight in encoder.named_parameters():
+        if "lora_B" in path:
+            nn.init.normal_(weight, std=0.2)
+    save_adapter(tmp_path / "adapter", encoder, {"classification": head}, "base")
+    layout = Layout.ragged([5])
+    with torch.no_grad():
+        states = encoder(ids[0], torch.zeros(5).long(), torch.arange(5), layout).sequence_output
+        expected = head(encoder.pool(states, layout, head))
+        (tmp_path / "merged").mkdir()
+        write_merged(tmp_path / "adapter", tmp_path / "base", tmp_path / "merged")
+        model = read_model(tmp_path / "merged")
+        states = model.encoder(ids[0], torch.zeros(5).long(), torch.arange(5), layout)
+        merged = model.heads["classification"]
+        ours = merged(model.encoder.pool(states.sequence_output, layout, merged))
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+        given = type(pair.theirs).from_pretrained(tmp_path / "base", num_labels=3)
+        theirs = peft.PeftModel.from_pretrained(given, tmp_path / "adapter").eval()
+        torch.testing.assert_close(theirs(ids).logits, expected, rtol=0, atol=1e-5)
+
+
 def test_another_adaptation_is_no_folder_of_pefts(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -220,6 +262,24 @@ def test_a_head_that_peft_has_not_is_left_out_with_a_warning(
     save_adapter(tmp_path / "vectors", encoder, {}, "base", config=config)
     assert caplog.text.count("peft has no place") == 1
     assert read_about(tmp_path / "vectors") == {"config": config}
+
+
+def test_a_merged_encoder_of_siamese_training_makes_its_vectors(tmp_path: Path) -> None:
+    """The head tells classes that no answer reads: of its rules those of a vector stay."""
+    encoder = build_pair(case_of("bert"), "Model", tmp_path).encoder
+    write_model(tmp_path / "base", encoder, {}, tokenizer_of(case_of("bert")))
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
+    heads = {"siamese": nn.Linear(3 * encoder.config.hidden_size, 3)}
+    of_vectors = {"pooling": "cls", "max_seq_length": 8, "prompts": {"query": "ask "}}
+    config: dict[str, Any] = {"id2label": {"0": "a"}, "clozelab": of_vectors}
+    save_adapter(tmp_path / "adapter", encoder, heads, str(tmp_path / "base"), config=config)
+    assert main(["export", str(tmp_path / "adapter"), f"to={tmp_path / 'merged'}"]) == 0
+    model = read_model(tmp_path / "merged")
+    assert (model.task, model.embedded_length, model.labels) == ("embedding", 8, ())
+    # sentence-transformers makes the same.
+    vectors = SentenceVectors("cls", prompts={"query": "ask "})
+    assert read_sentence_vectors(model.folder) == sentence_vectors(model.folder) == vectors
+    assert longest_text(model.folder) == 8
 
 
 def test_parts_that_peft_has_trained_whole_are_merged_or_refused(tmp_path: Path) -> None:

@@ -204,6 +204,19 @@ def test_a_text_is_what_was_said_last() -> None:
     assert sorted(link.name for link in links) == ["b.txt", "c.txt"]
 
 
+@pytest.mark.parametrize("text", ["texts", "other.txt", "texts/*.txt"])
+def test_a_text_that_changes_after_it_was_given_is_given_again(text: str) -> None:
+    words = ["mine", *GIVEN, f"inputs.text={text}"]
+    filled = fill("plan", words)
+    assert fill("reproduce", ["mine"]) == filled
+    changed = Path("other.txt") if text == "other.txt" else Path("texts/a.txt")
+    changed.write_text("another\n")
+    with pytest.raises(ValueError, match=r"inputs.text: the text has changed since it was given"):
+        fill("reproduce", ["mine"])
+    # What only reads runs goes on; what is given again is taken.
+    assert fill("report", ["mine"]) == filled == fill("reproduce", words)
+
+
 def test_files_of_one_name_stay_apart() -> None:
     """Training was validated on its own file where both were called data.csv."""
     for role in ("train", "dev"):

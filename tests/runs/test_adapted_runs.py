@@ -60,6 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
     shape = {"max_position_embeddings": 32, "initializer_range": 0.1}
     shape |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     save_encoder(root / "encoder", TOKENIZER, [32], **shape)
+    save_encoder(root / "causal", TOKENIZER, [32], is_causal=True, **shape)
     return root
 
 
@@ -162,6 +163,24 @@ def test_an_adapter_is_written_and_merged_again(adapted: Any, tmp_path: Path, ca
     assert main([*words, f"to={tmp_path / 'other'}"]) == 1
     assert "is not the model that" in capsys.readouterr().err
     assert main([*words, f"base={base}", f"to={tmp_path / 'other'}"]) == 0
+
+
+@pytest.mark.parametrize(
+    "word", ["encoder={world}/causal", "adaptation.targets=[query,dense]", "token_types=one"]
+)
+def test_a_merged_adapter_is_the_model_of_its_run(
+    word: str, finetune: Any, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where it reads the last token, adapts the pooler, or reads pairs otherwise."""
+    folder = finetune("task=sst2", "epochs=1", LORA, word.format(world=world))
+    assert main(["export", str(folder / "adapter"), f"to={tmp_path / 'merged'}"]) == 0
+    whole, merged = folder / "model", tmp_path / "merged"
+    torch.testing.assert_close(logits(merged), logits(whole), rtol=0, atol=1e-6)
+    ours, theirs = (read_json(path, "config.json") for path in (whole, merged))
+    for key in ("architectures", "model_type", "clozelab", "id2label"):
+        assert theirs[key] == ours[key]
+    assert read_model(merged).tokenizer.files() == read_model(whole).tokenizer.files()
+    assert ("a causal encoder's last token" in caplog.text) == ("causal" in word)
 
 
 @pytest.mark.slow  # the libraries take long to import

@@ -28,6 +28,7 @@ from clozelab.launch.overrides import OWN_TASK
 from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.families.bert import EXTRA_CONFIG_KEY
 from clozelab.models.folders import WEIGHTS, load_encoder, read_config_dict
 from clozelab.models.fresh import reinitialise_top
 from clozelab.modules.base import build_with_hparams
@@ -65,7 +66,15 @@ CHECKPOINT_INTERVAL_STEPS = 50
 # at least between two: a fine-tuning that is done sooner is rather begun again
 CHECKPOINT_SECONDS = 300.0
 # What a model's config.json says of its task, which an adapter's folder says, too.
-CONFIG_OF_TASK = ("id2label", "label2id", "problem_type", "clozelab")
+CONFIG_OF_TASK = (
+    "architectures",
+    "model_type",
+    EXTRA_CONFIG_KEY,
+    "id2label",
+    "label2id",
+    "problem_type",
+    "clozelab",
+)
 RESULTS_IN_RECORD = (
     "title",
     "stand_in_for",
@@ -414,6 +423,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
         # Updates of random weights are none of the folder's.
         if job.cfg.initialisation == "pretrained":
             config = dict(read_config_dict(folder))
+            has_types = job.data.inputs.tokenizer.has_token_types
             save_adapter(
                 run.dir / "adapter",
                 module.encoder,
@@ -421,6 +431,7 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
                 str(job.encoder_folder),
                 base_fingerprint=run.content.inputs["encoder"],
                 config={key: config[key] for key in CONFIG_OF_TASK if key in config},
+                token_types="two" if has_types else "one",
             )
     run.complete(
         results,

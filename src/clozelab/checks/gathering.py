@@ -34,7 +34,7 @@ from clozelab.results.experiment import is_filled_form
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import STAGE_NAMES
-from clozelab.schema import EvaluateConfig, FinetuneConfig, TrainerConfig
+from clozelab.schema import EvaluateConfig, FinetuneConfig, PretrainConfig, TrainerConfig
 from clozelab.training.trainer import Hardware
 
 
@@ -134,16 +134,7 @@ class Gathering:
         check_targets(settings)
         cfg = typed(verb, settings)
         if verb == "pretrain":
-            hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
-            _, objectives = self.corpora.objectives(cfg)
-            pretraining.check_pretraining(cfg, hardware, objectives)
-            arm = open_arm(cfg, jobs, self.corpora)
-            for name, encoder in pretraining.read_folders(cfg, arm.objectives).items():
-                if not _is_there(encoder) and not _belongs_to_sweep(encoder, sweep):
-                    require_encoder(encoder, name)
-            if all(map(_is_there, pretraining.read_folders(cfg, arm.objectives).values())):
-                pretraining.check_inputs(cfg, arm.objectives)
-            self.arms.append(arm)
+            self.arms.append(self._checked_arm(cfg, sweep, jobs))
         elif verb == "evaluate":
             evaluation.check_evaluation(cfg)
             if self.experiment and f"measure={cfg.measure.name}" not in jobs[0]:
@@ -160,6 +151,20 @@ class Gathering:
             if is_filled_form(self.steps[verb].folder):
                 require_percent(cfg.task)
             self.finetunings.append(JobGroup(cfg, jobs))
+
+    def _checked_arm(self, cfg: PretrainConfig, sweep: Sweep, jobs: Sequence[Words]) -> Arm:
+        """What is pre-trained; ValueError as its stage would, but for encoders that come yet."""
+        hardware = self._hardware_of(cfg.trainer, sweep.runs_here)
+        _, objectives = self.corpora.objectives(cfg)
+        pretraining.check_pretraining(cfg, hardware, objectives)
+        arm = open_arm(cfg, jobs, self.corpora)
+        folders = pretraining.read_folders(cfg, arm.objectives)
+        for name, encoder in folders.items():
+            if not _is_there(encoder) and not _belongs_to_sweep(encoder, sweep):
+                require_encoder(encoder, name)
+        if all(map(_is_there, folders.values())):
+            pretraining.check_inputs(cfg, arm.objectives)
+        return arm
 
     def _require_models(self, cfg: EvaluateConfig) -> None:
         """ValueError where what is measured is not there, and no other step will leave it."""

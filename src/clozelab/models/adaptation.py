@@ -26,7 +26,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from clozelab.files.atomic import atomic_open
 from clozelab.models.encoder import Bottleneck, Encoder
-from clozelab.models.families.bert import Family
+from clozelab.models.families.bert import POOLED_KINDS, Family
 from clozelab.models.folders import encoder_tensors
 from clozelab.models.layers import initialise_
 from clozelab.models.peft_folders import (
@@ -38,7 +38,7 @@ from clozelab.models.peft_folders import (
     read_adapter,
 )
 from clozelab.models.registry import family_for
-from clozelab.models.trained import freeze
+from clozelab.models.trained import effective_state, freeze
 
 log = logging.getLogger(__name__)
 PROJECTIONS = ("query", "key", "value")
@@ -446,7 +446,17 @@ def save_adapter(
             folder,
             ", ".join(heads),
         )
-        about["config"] = {}
+        # What tells classes in siamese training is read by no answer; the vectors' rules stay.
+        kept = ("clozelab",) if task == "siamese" else ()
+        config = about.get("config", {})
+        about["config"] = {key: config[key] for key in kept if key in config}
+    if whole and task in POOLED_KINDS and encoder.config.pools_last_token:
+        log.warning(
+            "%s: this head reads a causal encoder's last token, and peft would have it read the"
+            " first: use the model's own folder, or clozelab export %s to=MERGED",
+            folder,
+            folder,
+        )
     folder.mkdir(exist_ok=True)
     files = adapter_files(updates, whole, base, task)
     files[ABOUT] = (json.dumps(about, indent=2) + "\n").encode()
@@ -458,8 +468,10 @@ def save_adapter(
 def _trained_whole(encoder: Encoder, head: nn.Module, task: str) -> dict[str, Tensor]:
     """Our names of a head's tensors, and of those of a fresh pooler, which was trained with it."""
     state = {f"{task}.{name}": value for name, value in head.state_dict().items()}
+    # A matrix with an update is parametrized: its parts are in no state under their own names.
+    plain = effective_state(encoder.pooler)
     for name, value in encoder.pooler.named_parameters():
-        if value.requires_grad:
+        if value.requires_grad and name in plain:
             state[f"encoder.pooler.{name}"] = value
     return state
 
@@ -490,7 +502,7 @@ def file_updates(encoder: Encoder) -> dict[str, FileUpdate]:
         up = low_rank.lora_B[str(matrix.part)].detach().cpu()
         if matrix.num_parts == 1:
             (up,) = family.to_hf({f"encoder.{matrix.path}.weight": up}).values()
-        updates[family.prefix + matrix.names[0]] = FileUpdate(
+        updates[family.with_prefix(matrix.names[0])] = FileUpdate(
             down.contiguous(), up.contiguous(), low_rank.scaling[matrix.part]
         )
     return updates

@@ -212,11 +212,12 @@ def encoder_tensors(stored: Mapping[str, Tensor], family: Family) -> dict[str, T
     has_prefix = any(name.startswith(family.prefix) for name in stored)
     tensors = {}
     for name, value in stored.items():
-        is_pooler = family.pooler_is_apart and name.startswith("pooler.")
-        if has_prefix and (is_pooler or name.startswith(family.prefix)):
-            tensors[name] = value
-        elif not has_prefix and not family.is_head(name):
-            tensors[family.prefix + name] = value
+        file_name = family.with_prefix(name)
+        is_encoders = name == file_name
+        if not has_prefix:
+            is_encoders = not family.is_head(name)
+        if is_encoders:
+            tensors[file_name] = value
     return tensors
 
 

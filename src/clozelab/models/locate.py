@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile, is_zipfile
 
 from clozelab.files.public import encoder_folder
+from clozelab.text.plain import PlainMapping
 
 CONFIG_FILE = "config.json"
 ADAPTER = "adapter_config.json"
@@ -132,14 +132,14 @@ def may_have_head(folder: Path) -> bool:
     return False
 
 
-def count_weights(folder: Path, config: Mapping[str, Any]) -> float:
+def count_weights(folder: Path, config: PlainMapping) -> float:
     """About how many weights a model's folder with this config.json has, by its files' sizes.
 
     Words that its vocabulary was lengthened by do not count: for a budget the model is that before.
     """
-    base_weights = config.get("clozelab", {}).get("base_weights")
-    if base_weights is not None:
-        return float(base_weights)
+    provenance = config.get("clozelab")
+    if isinstance(provenance, dict) and "base_weights" in provenance:
+        return float(provenance["base_weights"])
     stored_as = str(config.get("dtype", config.get("torch_dtype")))
     weight_bytes = 2 if stored_as.endswith("float16") else 4
     # A folder may hold the same weights in several formats.

@@ -112,7 +112,9 @@ class AdapterNotes(TypedDict, total=False):
     """What a run here leaves beside peft's files."""
 
     base_fingerprint: str
-    config: PlainDict  # of the run's own model folder: labels and how outputs become answers
+    # Of the run's own model folder: its class, labels and how outputs become answers.
+    config: PlainDict
+    token_types: str  # of a pair: one or two
 
 
 def read_about(folder: Path) -> AdapterNotes:

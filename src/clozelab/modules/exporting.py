@@ -35,6 +35,7 @@ from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
     ACTIVATION_KEYS,
+    MODULES_FILE,
     activation_keys,
     sentence_files,
     sidecar_files,
@@ -92,6 +93,10 @@ def write(
         files |= sentence_transformers_files(model, pooling)
     else:
         files |= sidecar_files(model.folder)
+        # A merged adapter says by its configuration alone how a text's vector is made.
+        if "pooling" in provenance and MODULES_FILE not in files:
+            vectors = sentence_vectors(model.folder)
+            files |= sentence_files(vectors, model.encoder.config, model.embedded_length)
     heads = dict(model.heads)
     problem_type = meaning_of(model.task).problem_type
     with_pooler = has_pooler(model)
@@ -123,7 +128,8 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
     stored = read_tensors(base)
     tensors = encoder_tensors(stored, family)
     heads = tensors_outside_encoder(family, adapter.whole)
-    config_of_run = read_about(adapter_folder).get("config", {})
+    about = read_about(adapter_folder)
+    config_of_run = about.get("config", {})
     files: dict[str, bytes] = {}
     if heads or config_of_run:
         config["architectures"] = [family.class_name + adapter.class_suffix]
@@ -139,7 +145,7 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
     safetensors.torch.save_file(tensors, to / WEIGHTS_FILE, metadata={"format": "pt"})
-    files |= open_tokenizer(base).files()
+    files |= open_tokenizer(base, about.get("token_types", "auto")).files()
     for name, content in files.items():
         (to / name).parent.mkdir(exist_ok=True)
         (to / name).write_bytes(content)
@@ -153,7 +159,7 @@ def merge_into(tensors: dict[str, Tensor], adapter: Adapter, family: Family, pla
     """
     updates = {}
     for name, update in adapter.updates.items():
-        updates[f"{family.prefix}{name.removeprefix(family.prefix)}.weight"] = update
+        updates[f"{family.with_prefix(name)}.weight"] = update
     whole = encoder_tensors(adapter.whole, family)
     of_pooler = [name for name in whole if "pooler." in name]
     needed = [*updates, *(name for name in whole if name not in of_pooler)]

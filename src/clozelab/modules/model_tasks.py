@@ -12,7 +12,7 @@ REGRESSION = "regression"
 
 @dataclass(frozen=True)
 class ModelTask:
-    """A kind of answers."""
+    """What follows for its users from what a model was fine-tuned for."""
 
     pipeline: str | None  # Hugging Face's name of it, for a model's card; None: it has none
     act: str = "fill"  # what `predict` does where nobody names an act
@@ -28,6 +28,7 @@ MODEL_TASKS["regression"] = ModelTask("text-classification", "classify", REGRESS
 MODEL_TASKS["tags"] = ModelTask("token-classification", "tag")
 # Their pipeline takes a softmax over the one output of a word, which is 1.0 whatever it says.
 MODEL_TASKS["word_regression"] = ModelTask(None, "tag", REGRESSION)
+# `predict` has no act for choices: it says that there is no head to fill a mask with.
 MODEL_TASKS["choices"] = ModelTask("multiple-choice")
 MODEL_TASKS["spans"] = ModelTask("question-answering", "answer")
 MODEL_TASKS["embedding"] = ModelTask("feature-extraction", "embed")
@@ -45,7 +46,7 @@ def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None
     """The task of a folder with a head of this kind; None: it is not fine-tuned.
 
     Args:
-        kind: of models/families/bert.py; None: no head of a task.
+        kind: of the head, one of TASK_KINDS (models/leftovers.py); None: there is no such head.
         config: its config.json.
         num_labels: how many outputs have a name.
     """
@@ -56,6 +57,7 @@ def task_of(kind: str | None, config: ConfigJson, num_labels: int) -> str | None
         return "word_regression"
     if kind != "classification":
         return kind
+    # The names of classes in their order.
     if "ranks" in config.get("clozelab", {}).get("answers", {}):
         return "ordinal"
     # Labels that do not exclude each other have a probability each.

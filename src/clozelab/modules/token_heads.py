@@ -262,17 +262,21 @@ def _predict_words(
     """What `predict` makes of each text's words, [words, n] of each text."""
     sentences = [text.strings() for text in texts]
     # Each text is a sentence, and a document, of its own: nothing stands around it.
-    numbers = list(range(len(sentences)))
-    examples = TaggedSentences(sentences, documents=numbers, lines=numbers)
+    document_ids = list(range(len(sentences)))
+    examples = TaggedSentences(sentences, documents=document_ids, lines=document_ids)
     # A longer text stands in several rows, as long as those of the fine-tuning.
     arrays, _ = build_sequences(
-        examples, numbers, runner.tokenizer, runner.model.window_length, False
+        examples,
+        document_ids,
+        runner.tokenizer,
+        runner.model.window_length,
+        document_context=False,
     )
     sequences = TaggedSequences(
         sequences=TokenSequences.from_arrays(arrays),
         word_offsets=arrays["word_offsets"],
         word_positions=arrays["word_positions"],
-        labels=np.zeros(sum(map(len, sentences)), dtype=np.int64),
+        labels=np.zeros(sum(map(len, sentences)), dtype=np.int64),  # there are none
     )
     read = _read_fine_tuned
     if "feature_mix" in runner.heads:

@@ -25,7 +25,7 @@ from claims.text.did_you_mean import hint, nearest
 from claims.text.safe_yaml import own_text
 from clozelab.config import GIVEN
 from clozelab.corpus.folder_tokenizers import read_tokenizer
-from clozelab.corpus.paths import matching_files, resolve_path, texts_of
+from clozelab.corpus.paths import files_below, matching_files, resolve_path, texts_of
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
 from clozelab.launch.experiments import PAPER
@@ -49,6 +49,7 @@ TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
 FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
 TASK_LINKS = "tasks"  # its name
+READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts are read
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -102,6 +103,8 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         _write(form, given, filled, settings)
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
+    elif verb in READING_VERBS:
+        _refuse_changed_texts(form, filled)
     return _words_of_filled(words, form, str(name), filled)
 
 
@@ -322,6 +325,24 @@ def _refuse_others(filled: Path, given: Given) -> None:
             )
 
 
+def _refuse_changed_texts(form: Experiment, filled: Path) -> None:
+    """ValueError where a text has other content than when it was given."""
+    before = _given_before(filled)
+    for key, spec in form.inputs.items():
+        linked = filled.parent / key
+        if spec.kind != "corpus" or key not in before or not linked.exists():
+            continue
+        # A folder is one link, files have one each.
+        files = files_below(linked)
+        if linked.is_symlink():
+            files = matching_files(str(linked), Path())[0]
+        if digest({name: file_sha256(path) for name, path in files.items()}) != before[key]:
+            raise ValueError(
+                f"{PREFIX}{key}: the text has changed since it was given; say all inputs again, or"
+                f" experiment={filled.name}_2 too where it has runs already"
+            )
+
+
 def _given_before(filled: Path) -> Mapping[str, str]:
     """The checksums of an experiment that was filled in; none of one that was not."""
     paper = filled / PAPER
@@ -392,12 +413,12 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    words = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
+    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
     # How the text is read.
     for key in TEXT_SETTINGS:
         if key in settings:
-            words.append(f"{key.rpartition('.')[2]}={settings[key]}")
-    if run_verb(["vocabulary", *words], {}):
+            argv.append(f"{key.rpartition('.')[2]}={settings[key]}")
+    if run_verb(["vocabulary", *argv], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
 
 

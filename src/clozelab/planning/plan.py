@@ -68,7 +68,6 @@ def make_plan(args: ParsedArgs) -> Plan:
         import_torchmetrics_quickly()  # the planner imports Lightning
         from clozelab.planning.cost import parts_of, with_speeds
         from clozelab.planning.sweeps import Corpora, analyse
-        from clozelab.planning.tasks import require_percent
 
     budget = None
     word_budget = parse_words(args.values.get("budget", ""))
@@ -107,9 +106,7 @@ def make_plan(args: ParsedArgs) -> Plan:
             corpora.world = Path(world)
         with told_if_slow("plan: counting what the jobs read: texts, tasks, parameters"):
             costing = analyse(steps, corpora, runs)
-        if experiment.given:
-            for job in costing.tasks:
-                require_percent(job.settings.task)
+        _require_percentages(experiment, costing)
         # All until here is what opening the experiment takes: imports, and composing each kind of
         # job.
         opening = time.process_time() - corpora.sampling
@@ -123,6 +120,15 @@ def make_plan(args: ParsedArgs) -> Plan:
         )
         parts = parts_of(costing, steps, opening, corpora.preparing)
     return Plan(args, budget, word_budget, difference, experiment, steps, runs, costing, parts)
+
+
+def _require_percentages(experiment: Experiment, costing: Costing) -> None:
+    """ValueError where the claims of an experiment with inputs do not fit a task's score."""
+    from clozelab.planning.tasks import require_percent
+
+    if experiment.given:
+        for job in costing.tasks:
+            require_percent(job.settings.task)
 
 
 def _require_pretraining(name: str, steps: Sequence[Step]) -> None:

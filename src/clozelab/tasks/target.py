@@ -56,7 +56,8 @@ class Target(ABC):
 
     # kinds of units whose states it predicts from; none: any
     units: ClassVar[tuple[str, ...]] = ()
-    learns_from_labels: ClassVar[bool] = True  # of the training file
+    # of the training file; False where the examples of a batch are each other's negatives
+    learns_from_labels: ClassVar[bool] = True
     # kinds of the output layer (models/families/bert.py), of which the last stays; none: no layer
     head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     head_name: ClassVar[str] = "classifier"  # of the output layer among the module's parts

@@ -90,15 +90,15 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
 
     What is behind `key=` is judged by its key; group choices (`objective/token=mlm`) are not.
     """
-    shown = []
+    redacted_argv = []
     for argument in argv:
         key, equals, value = argument.partition("=")
         if not equals:
-            shown.append(redacted(argument))
+            redacted_argv.append(redacted(argument))
             continue
         name = "" if "/" in key else key.lstrip("+~-")
-        shown.append(f"{redacted(key)}={redacted(value, name)}")
-    return shown
+        redacted_argv.append(f"{redacted(key)}={redacted(value, name)}")
+    return redacted_argv
 
 
 def scrubbed(text: str) -> str:

@@ -300,15 +300,19 @@ class Family:
             return [f"{self.decoder}.weight"]
         if head_kind != "encoder":
             return [self.head_name(head_kind, inner)]
-        if self.pooler_is_apart and inner.startswith("pooler."):
-            return [inner]
         if ".attention.qkv" not in inner or "attention.qkv" in self.layer_names:
-            return [self.prefix + self.encoder_name(inner)]
+            return [self.with_prefix(self.encoder_name(inner))]
         names = []
         for projection in ("query", "key", "value"):
             apart = inner.replace(".qkv", f".{projection}")
             names.append(self.prefix + self.encoder_name(apart))
         return names
+
+    def with_prefix(self, name: str) -> str:
+        """What a file with heads calls an encoder's tensor, of a name with or without prefix."""
+        if self.pooler_is_apart and name.startswith("pooler."):
+            return name
+        return self.prefix + name.removeprefix(self.prefix)
 
     def encoder_name(self, name: str) -> str:
         """The name of an encoder's tensor in a file, without the family's prefix."""
