@@ -69,6 +69,16 @@ def test_labels_task_and_length_come_back(write):
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 48
 
 
+@pytest.mark.parametrize(("kind", "length"), [("classification", 16), ("spans", 16), ("tags", 48)])
+def test_other_libraries_cut_a_text_as_its_fine_tuning_did(write, kind, length):
+    """A tagger answers every word, so none may be cut off."""
+    made = {"clozelab": {"trained_seq_lengths": [48], "max_seq_length": 16}}
+    folder, _, _ = write(kind, max_length=48, extra_config=made)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == length
+    model = read_model(folder)
+    assert (model.max_length, model.window_length) == (48, 16), "the encoder has its own length"
+
+
 def test_names_are_those_of_label2id_where_there_are_no_others(write):
     own = {"label2id": {"b": 1, "c": 2, "a": 0}, "id2label": None}
     assert read_model(write("classification", config=own)[0]).labels == ("a", "b", "c")

@@ -12,6 +12,7 @@ import pandas
 import pytest
 
 from clozelab.readers.rows import open_rows
+from clozelab.readers.tables import open_table
 
 
 def rows_of(
@@ -35,12 +36,21 @@ def test_csv_has_a_header_quotes_and_line_breaks(tmp_path: Path) -> None:
     assert [problem for _, _, problem in latin] == ["is damaged: not UTF-8 text", None]
 
 
-def test_tsv_is_quoted_where_a_program_has_quoted_it(tmp_path: Path) -> None:
+def test_tsv_is_quoted_where_a_program_has_quoted_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so, for a task reads a .tsv as it stands there; format=tsv does, too."""
     frame = pandas.DataFrame({"text": ['he said "no"\tand\nwent', "plain"], "label": [0, 1]})
     frame.to_csv(tmp_path / "quoted.tsv", sep="\t", index=False)
     file = open_rows(str(tmp_path / "quoted.tsv"))
     assert file.is_quoted
     assert [row.record["text"] for row in file.placed_rows()] == frame.text.tolist()
+    assert "quoted.tsv: quotation marks around cells are left out" in caplog.text
+    frame.text = ['he said "no"', "plain"]
+    frame.to_csv(tmp_path / "quoted.tsv", sep="\t", index=False)
+    as_it_stands = open_rows(str(tmp_path / "quoted.tsv"), "tsv").placed_rows()
+    of_task = open_table(tmp_path / "quoted.tsv").whole_rows()
+    assert [row.record for row in as_it_stands] == list(of_task)
     glue = 'text\tlabel\n"a film" of note\t1\n"whole"\t0\n'
     assert [record["text"] for _, record, _ in rows_of(tmp_path / "glue.tsv", glue)] == [
         '"a film" of note',

@@ -8,6 +8,7 @@ import json
 import shutil
 import string
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from tests.screens import shows
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.files.origin import GIVEN
+from clozelab.models.adaptation import LoRA, adapt, save_adapter
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import read_model, write_model
@@ -29,10 +32,16 @@ from clozelab.runs.record import read_record
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 LABELS = ("no", "perhaps", "yes")
+MADE = {"task": "mnli"}
 
 
-def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **changes) -> Path:
-    """A model with random weights everywhere and heads of these kinds."""
+def write_folder(
+    folder: Path, tiny_config, *kinds: str, length: int = 20, made: Mapping = MADE, **changes
+) -> Path:
+    """A model with random weights everywhere and heads of these kinds.
+
+    `made` is what its training has left in config.json.
+    """
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
     family = family_for(encoder.config)
     heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
@@ -40,9 +49,9 @@ def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **cha
         for parameter in module.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
     labels = LABELS if {"classification", "tags"} & set(kinds) else ()
-    made = {"clozelab": {"trained_seq_lengths": [length], "task": "mnli"}}
+    extra = {"clozelab": {"trained_seq_lengths": [length], **made}}
     write_model(
-        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made
+        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=extra
     )
     return folder
 
@@ -127,6 +136,59 @@ def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, w
     assert main(["export", *words]) == 1
     assert word in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ({}, "- Fine-tuned on sequences of up to 12 tokens; longer texts were cut"),
+        (
+            {"window_stride": 5, "window_pooling": "max"},
+            (
+                "- Fine-tuned on sequences of up to 12 tokens; longer texts were read in windows"
+                " 5 tokens apart (max of each output); other libraries read the first alone"
+            ),
+        ),
+    ],
+)
+def test_a_card_says_how_long_texts_were_read(tmp_path, tiny_config, made, line):
+    made = {"max_seq_length": 12, **made}
+    folder = write_folder(tmp_path / "m", tiny_config, "classification", made=made)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 0
+    assert line in (tmp_path / "out" / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "pipeline"),
+    [
+        ("tags", "- Predicts a number for each word: the one logit of its first token", None),
+        ("classification", "- Predicts a number: its one logit", "text-classification"),
+    ],
+)
+def test_a_card_says_where_a_number_stands(tmp_path, tiny_config, kind, line, pipeline):
+    """transformers' pipeline of tags has the answer LABEL_0, 1.0, to every word."""
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    head = family_for(encoder.config).head(kind, encoder, num_labels=1)
+    write_model(tmp_path / "m", encoder, {kind: head}, TOKENIZER, problem_type="regression")
+    assert main(["export", str(tmp_path / "m"), f"to={tmp_path / 'out'}"]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert line in card.splitlines() and "LABEL_0" not in card
+    assert yaml.safe_load(card.split("---\n")[1]).get("pipeline_tag") == pipeline
+
+
+@pytest.mark.parametrize("config", [{}, {"id2label": dict(enumerate(LABELS))}])
+def test_a_merged_classifier_from_elsewhere_has_no_names(tmp_path, tiny_config, caplog, config):
+    """peft records neither them nor that several of them may be right."""
+    base = write_folder(tmp_path / "base", tiny_config, "lm")
+    encoder = load_encoder(base)
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=True)
+    heads = {
+        "classification": family_for(encoder.config).head("classification", encoder, num_labels=3)
+    }
+    save_adapter(tmp_path / "adapter", encoder, heads, str(base), config=config)
+    assert main(["export", str(tmp_path / "adapter"), f"to={tmp_path / 'out'}"]) == 0
+    warning = "does not record the names of its classes, nor whether several may be right"
+    assert (warning in caplog.text) == (not config)
 
 
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):

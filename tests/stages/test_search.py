@@ -262,6 +262,23 @@ def test_a_retrieval_run_searches_passages_for_queries(
     assert hits == ["# a b c d e", "a b c d e", "# v w x y z", "v w x y z"]
 
 
+@pytest.mark.parametrize(("words", "line"), [([], 1), (["text=text"], 2)])
+def test_a_documents_title_is_read_before_its_text(
+    trained: Any, tmp_path: Path, capsys: Any, words: list[str], line: int
+) -> None:
+    """As measure=retrieval reads a BEIR folder, unless the column is named."""
+    documents = [{"title": "a b c", "text": "d e"}, {"title": "v w x", "text": "a b c d e"}]
+    objects = [{"_id": f"d{number}", **document} for number, document in enumerate(documents)]
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(f"{json.dumps(document)}\n" for document in objects))
+    words += [f"in={file}", f"cache_dir={trained['root'] / 'titles'}", "top_k=1", "--json"]
+    run = str(trained["run"].folder)
+    assert main(["search", run, "query=a b c d e", "precision=32-true", *words]) == 0
+    hit = json.loads(capsys.readouterr().out)
+    assert (hit["line"], hit["cosine"]) == (line, 1.0)
+    assert hit["text"] == documents[line - 1]["text"], "the record is as it stands there"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -282,6 +282,12 @@ def test_a_query_of_several_rows_has_several_right_passages(make: Any) -> None:
     assert flat.is_collapsed and flat.scores["recall_at_1"] == 0.0
 
 
+def test_one_query_has_one_first_passage(make: Any) -> None:
+    module, _ = make([("a b", "c d e", "x"), ("a b", "w", "x")])
+    outputs = np.random.default_rng(0).normal(size=(2, 2, 8)).astype(np.float32)
+    assert not module.target.evaluate(outputs, module.validation).is_collapsed
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

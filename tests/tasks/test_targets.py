@@ -210,6 +210,16 @@ def test_texts_without_labels_share_no_batch_by_their_length() -> None:
             "CosineTarget learns from labels, .*: leave train_columns out",
         ),
         (["task=stsb_simcse", "task.data.train_columns=null"], "ContrastTarget .*: name their col"),
+        (
+            [
+                "task=pairs",
+                "task.data.train_file=pairs.csv",
+                "task.data.mined_negatives=2",
+                "adaptation=lora",
+                "adaptation.adapter=FOLDER",
+            ],
+            "mined_negatives=2 are mined by encoder=, which lacks adaptation.adapter=FOLDER",
+        ),
     ],
 )
 def test_a_fine_tuning_refuses_a_wrong_pair_before_it_reads(words: list[str], message: str) -> None:

@@ -184,6 +184,14 @@ def check_finetuning(cfg: FinetuneConfig) -> None:
     unit.check_target(target)
     check_head(cfg.head, unit)
     check_metric(cfg.task.metric, metrics_of(target, extra_splits(cfg)))
+    num_mined = cfg.task.data.get("mined_negatives")
+    adapter = dict(cfg.adaptation or {}).get("adapter")
+    if num_mined and adapter is not None:
+        raise ValueError(
+            f"task.data.mined_negatives={num_mined} are mined by encoder=, which lacks"
+            f" adaptation.adapter={adapter}: merge them (clozelab export {adapter} to=MERGED) and"
+            " begin with encoder=MERGED"
+        )
     factory.check_optimizer(cfg, 1)
 
 

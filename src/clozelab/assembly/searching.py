@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.datamodules.columns import trained_columns
+from clozelab.datamodules.columns import document_text, trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
 from clozelab.modules.answer_files import stacked
@@ -76,6 +77,13 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
     return queries
 
 
+def with_title(row: PlacedRow) -> PlacedRow:
+    """A document as measure=retrieval reads it."""
+    if row.problem is not None:
+        return row
+    return replace(row, record={**row.record, "text": document_text(row.record)})
+
+
 def cosine_similarities(
     vectors: NDArray[np.float32], query: NDArray[np.float32]
 ) -> NDArray[np.float32]:
@@ -97,7 +105,7 @@ def content_of(
     predictor: Predictor,
     model_path: Path,
     file: Table,
-    roles: Mapping[str, str],
+    columns: Mapping[str, str],
     options: PlainMapping,
 ) -> PlainDict:
     """What decides a file's vectors: the model and its code, how it pools, what it reads."""
@@ -115,7 +123,7 @@ def content_of(
         "precision": predictor.precision,
         "code": code_version(["clozelab.modules.predictor.Predictor"]),
     }
-    content |= {"file": file_sha256(Path(file.name)), "form": file.form, "columns": dict(roles)}
+    content |= {"file": file_sha256(Path(file.name)), "form": file.form, "columns": dict(columns)}
     # A file of weights may be one of several in its folder.
     if model_path.is_file():
         content["weights"] = file_sha256(model_path)

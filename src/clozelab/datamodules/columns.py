@@ -63,6 +63,11 @@ ALIKE = 0.8  # of 1: a name so much like a role's is a slip of the pen
 PLAIN_NAME_WORDS = 1
 
 
+def document_text(record: Mapping[str, object]) -> str:
+    """A text of a BEIR folder, with its title before it where there is one."""
+    return f"{record.get('title') or ''} {record.get('text') or ''}".strip()
+
+
 def describe_for_command_line(names: Sequence[str]) -> str:
     """How columns are named there: `text=premise,hypothesis`."""
     return f"text={','.join(names)}"

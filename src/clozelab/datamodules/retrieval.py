@@ -20,6 +20,7 @@ import numpy as np
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.paths import resolve_path
+from clozelab.datamodules.columns import document_text
 from clozelab.datamodules.scoring import MeasureArguments, MeasureDataModule
 from clozelab.files.digests import file_sha256
 from clozelab.readers.records import Table, check_columns
@@ -146,10 +147,9 @@ def _open(path: Path, *columns: str) -> Table:
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Id and text of each object, with the title before the text where there is one."""
+    """Id and text of each object."""
     for record in _open(path, "_id", "text").whole_rows():
-        title = record.get("title") or ""
-        yield str(record["_id"]), f"{title} {record['text'] or ''}".strip()
+        yield str(record["_id"]), document_text(record)
 
 
 def _refuse_twins(path: Path) -> None:

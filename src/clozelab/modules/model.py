@@ -298,8 +298,8 @@ def write_model(
         labels: of classification and tags, by the order of the outputs.
         problem_type: transformers' word for a regression, or for labels that do not exclude each
             other.
-        max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at
-            most.
+        max_length: the longest sequence that the encoder was trained on, for the tokenizer; None:
+            512 at most.
         with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
         dtype: of the weights in the file.
@@ -316,6 +316,10 @@ def write_model(
         config["id2label"] = dict(enumerate(names))
         config["label2id"] = {name: number for number, name in enumerate(names)}
     longest = max_length or min(512, encoder.config.max_position_embeddings)
+    # These heads were trained on texts that were cut; a tagger answers each word of longer ones.
+    if {"classification", "choices", "spans"} & heads.keys():
+        provenance: Any = dict(extra_config or {}).get("clozelab", {})
+        longest = min(longest, provenance.get("max_seq_length", longest))
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     folders.save_encoder_folder(
         folder,

@@ -15,7 +15,7 @@ REGRESSION = "regression"
 class ModelTask:
     """What follows for its users from what a model was fine-tuned for."""
 
-    pipeline: str  # Hugging Face's name of it, for a model's card
+    pipeline: str | None  # Hugging Face's name of it, for a model's card; None: it has none
     act: str = "fill"  # what `predict` does where nobody names an act
     problem_type: str | None = None  # of config.json, as transformers reads it
 
@@ -27,7 +27,8 @@ MODEL_TASKS["multi_label"] = ModelTask("text-classification", "classify", MULTI_
 MODEL_TASKS["ordinal"] = ModelTask("text-classification", "classify", MULTI_LABEL)
 MODEL_TASKS["regression"] = ModelTask("text-classification", "classify", REGRESSION)
 MODEL_TASKS["tags"] = ModelTask("token-classification", "tag")
-MODEL_TASKS["word_regression"] = ModelTask("token-classification", "tag", REGRESSION)
+# Their pipeline takes a softmax over the one output of a word, which is 1.0 whatever it says.
+MODEL_TASKS["word_regression"] = ModelTask(None, "tag", REGRESSION)
 # `predict` has no act for choices: it says that there is no head to fill a mask with.
 MODEL_TASKS["choices"] = ModelTask("multiple-choice")
 MODEL_TASKS["spans"] = ModelTask("question-answering", "answer")

@@ -14,6 +14,7 @@ ValueError before the first row is given out.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -32,6 +33,7 @@ from clozelab.readers.objects import begins_as_json, first_keys, object_of, rows
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows, Table, check_columns
 from clozelab.readers.tables import DELIMITED, FORMATS, open_table, table_format
 
+log = logging.getLogger(__name__)
 ROW_FORMATS = ("lines", *FORMATS)
 JSON_LINES = 3  # over which the beginning of JSON may go
 ReadLines = Callable[[], Iterator[Line]]
@@ -51,13 +53,14 @@ def open_rows(name: str, form: str = "auto") -> Table:
         raise ValueError(f"input={name}: there is no such file")
     # An answer for every line, so that answers stay beside their texts.
     read_lines = partial(text_lines, path, keeps_empty_end=True)
+    may_be_quoted = form == "auto"
     if form == "auto" and file_suffix(path) == ".json":
         form = "jsonl"
     elif form == "auto":
         form = table_format(path) or _form_of(name, read_lines)
     if form == "lines":
         return _open_lines(name, read_lines)
-    return _open_table(path, form)
+    return _open_table(path, form, may_be_quoted)
 
 
 # Lines
@@ -170,12 +173,18 @@ def _pairs(lines: Iterable[Line]) -> Rows:
 # Tables
 
 
-def _open_table(path: Path, form: str) -> Table:
+def _open_table(path: Path, form: str, may_be_quoted: bool) -> Table:
     if form not in DELIMITED:
         table = open_table(path, form)
         check_columns(table.columns, table.columns, path)
         return table
-    table = open_delimited(path, form, may_be_quoted=True)
+    table = open_delimited(path, form, may_be_quoted=may_be_quoted)
+    if form == "tsv" and table.is_quoted:
+        log.warning(
+            "%s: quotation marks around cells are left out, as a csv writer put them there; a task"
+            " keeps them without task.data.file_format=csv, and so does format=tsv here",
+            path,
+        )
     check_columns(table.columns, table.columns, path)
     # An open quotation mark is found now, and not after hours of work on the rows above it.
     if not sum(1 for _ in table.rows()):

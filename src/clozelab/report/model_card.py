@@ -36,6 +36,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     context["provenance"] = model.provenance
     has_pooler = any(True for _ in model.encoder.pooler.parameters())
     context["lacks_pooler"] = has_pooler and "pooler" in model.untrained
+    context["is_cut"] = model.task not in ("spans", "tags", "word_regression")
     context["dtype"] = dtype
     # Of these transformers has no class.
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
@@ -47,8 +48,8 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     return templates().get_template("model_card.md.j2").render(context) + "\n"
 
 
-def _pipeline(model: Model, form: str) -> str:
-    """Hugging Face's name of what the model does."""
+def _pipeline(model: Model, form: str) -> str | None:
+    """Hugging Face's name of what the model does, if it has one."""
     # Transformers fills no masks with an XLNet.
     if model.task is None and "lm" in model.heads and not model.tokenizer.cls_is_last:
         if model.encoder.config.is_causal:

@@ -5,6 +5,7 @@ torch is imported by what needs it: a mistake in the arguments need not wait for
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
 from clozelab.text.plain import read_json
 
+log = logging.getLogger(__name__)
 FORMATS = ("transformers", "onnx", "sentence_transformers", "peft")
 
 
@@ -87,14 +89,22 @@ def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
     from clozelab.models.peft_folders import read_about
     from clozelab.modules.exporting import write_merged
 
-    recorded = str(read_json(adapter / ADAPTER)["base_model_name_or_path"])
-    base = find_model(values.get("base", recorded))
-    expected = read_about(adapter).get("base_fingerprint")
+    of_peft = read_json(adapter / ADAPTER)
+    base = find_model(values.get("base", str(of_peft["base_model_name_or_path"])))
+    about = read_about(adapter)
+    expected = about.get("base_fingerprint")
     # Whoever names a base may take another one.
     if "base" not in values and expected and encoder_fingerprint(base) != expected:
         raise ValueError(
             f"{base} is not the model that {adapter} was trained on, though it has its name: say"
             " which one is, base=FOLDER"
+        )
+    if of_peft.get("task_type") == "SEQ_CLS" and not about.get("config"):
+        log.warning(
+            "%s does not record the names of its classes, nor whether several may be right: write"
+            " id2label, and problem_type of several, into config.json of %s",
+            adapter,
+            to,
         )
     with tempfile.TemporaryDirectory() as temporary:
         merged = write_merged(adapter, base, Path(temporary))

@@ -19,6 +19,7 @@ from clozelab.assembly.searching import (
     queries_of,
     refuse_unread,
     vectors_of,
+    with_title,
 )
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
@@ -46,7 +47,8 @@ do=embed input=FILE output=FILE.npy` writes them to a file.
                  for predict; text= names its column, and that of queries=
                  where it has one of that name; without text=, a retrieval
                  run takes the columns of its training: passages of in=, and
-                 queries of queries=
+                 queries of queries=; of a BEIR corpus (_id, title, text) the
+                 title is read before the text
   errors=raise   end at the first line that cannot be read
 
 pooling=, layer=, stride=, size=, device=, precision=, hub=true are as for
@@ -81,22 +83,30 @@ def main(args: ParsedArgs) -> int:
     trained = trained_columns(predictor.model.folder.parent, "passage")
     roles = answering.roles_of_file(file, "embed", values, trained)
     rows = list(answering.rows_of(file, roles, "embed", values))
+    # Documents of a BEIR corpus are embedded as measure=retrieval does; hits show them as they are.
+    columns = dict(roles)
+    read_rows = rows
+    if "text" not in values and "_id" in file.columns and columns == {"text": "text"}:
+        columns["title"] = "title"
+        read_rows = [with_title(row) for row in rows]
     # Before the file: a query that cannot be read is refused at once.
     of_query = {"prompt": "query", **options}
     options = {"prompt": "document", **options}
     query_vectors = [predictor.embed(query, **of_query) for query in queries]
-    key = content_key(content_of(predictor, Path(args.names[0]), file, roles, options))
+    key = content_key(content_of(predictor, Path(args.names[0]), file, columns, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
     errors = values.get("errors", "mark")
     # Read only where the cache has no vectors.
-    answers = answering.answer_rows(predictor, "embed", rows, options, roles=roles, errors=errors)
+    answers = answering.answer_rows(
+        predictor, "embed", read_rows, options, roles=roles, errors=errors
+    )
     with told_if_slow(f"search: {len(rows):,} lines of {file.name} get their vectors"):
         arrays, facts = cached_arrays(folder, Path(file.name), partial(vectors_of, answers))
     refuse_unread(rows, facts["unread"], errors)
     vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.
-    vectors[[answering.is_empty(row.record, roles) for row in rows]] = math.nan
+    vectors[[answering.is_empty(row.record, roles) for row in read_rows]] = math.nan
     # Hits of several queries stand below their query.
     headings: Sequence[str | None] = [None]
     hit_keys = {"line", "cosine"}

@@ -399,7 +399,7 @@ class RetrievalTarget(Target):
             passage = pairs.passage_rows[first]
             record = {"id": str(split.ids[row]), "prediction": of_query, "label": len(of_query)}
             records.append(record | {"found": str(split.ids[passage])})
-        is_collapsed = len(set(best)) == 1 < len(pairs.passage_rows)
+        is_collapsed = len(set(best)) == 1 < min(len(pairs.query_rows), len(pairs.passage_rows))
         return Outcome(scores, records, is_collapsed)
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
