@@ -109,9 +109,9 @@ def measure_reading(
     if issubclass(data_class, HeldOutText):
         return _of_held_out_text(data, encoder.is_causal, sentences, tokens_each)
     if issubclass(data_class, ClozeBySide):
-        all_sides = ClozeBySide.SIDES
+        all_sides: Sequence[str] = ClozeBySide.SIDES
         if encoder.is_causal:
-            all_sides = ClozeBySide.SIDES[:1]
+            all_sides = ["left"]
         return _of_cloze(data, all_sides, sentences, tokens_each)
     if issubclass(data_class, SentencePairs):
         return _of_sentence_pairs(data, sentences, tokens_each)
