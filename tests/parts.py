@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clozelab.addresses import parameters_of
-from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TrainingPlan
 from clozelab.modules.finetuning import FineTuning
 from clozelab.tasks.choices import ChoiceUnit
 from clozelab.tasks.classes import ClassTarget, class_or_number

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
@@ -46,6 +46,8 @@ from clozelab.text.plain import (
     read_json,
 )
 from clozelab.text.redaction import digested, redacted
+
+T = TypeVar("T")
 
 
 def fallback(*values: object) -> object:
@@ -191,25 +193,30 @@ def _encoder_of_recipe(root: DictConfig) -> Path | None:
 
 @dataclass
 class _Reading:
-    """What resolvers have found in configurations that are only read at present."""
+    """What has been found in configurations that are only read at present."""
 
-    # (id of a root, `names_variables`) -> root and given encoder; None: one may be changed
-    encoders: dict[tuple[int, bool], tuple[DictConfig, Path | None]] | None = None
+    # (id of a node, `names_variables`) -> node and what it means; None: one may be changed
+    found: dict[tuple[int, bool], tuple[object, Any]] | None = None
     names_variables: bool = False  # `_environment_of_names`
 
 
 _reading = _Reading()
 
 
+def found_once(node: Any, find: Callable[[Any], T]) -> T:
+    """What `find` makes of a node, once as long as configurations are only read."""
+    if _reading.found is None:
+        return find(node)
+    key = (id(node), _reading.names_variables)
+    if key not in _reading.found:
+        _reading.found[key] = (node, find(node))
+    found: T = _reading.found[key][1]
+    return found
+
+
 def _given_encoder(root: DictConfig) -> Path | None:
     """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
-    if _reading.encoders is None:
-        return _find_given_encoder(root)
-    # A dozen settings ask, and each time its name would be put together anew.
-    key = (id(root), _reading.names_variables)
-    if key not in _reading.encoders:
-        _reading.encoders[key] = (root, _find_given_encoder(root))
-    return _reading.encoders[key][1]
+    return found_once(root, _find_given_encoder)  # a dozen settings ask
 
 
 def _find_given_encoder(root: DictConfig) -> Path | None:
@@ -594,14 +601,14 @@ class Composed:
         # Hydra has one global place for it, which may hold another one at the time.
         holder: Any = HydraConfig.instance()
         config_before = holder.cfg
-        encoders_before = _reading.encoders
+        found_before = _reading.found
         holder.cfg = self._hydra_alone
-        _reading.encoders = {}
+        _reading.found = {}
         try:
             yield
         finally:
             holder.cfg = config_before
-            _reading.encoders = encoders_before
+            _reading.found = found_before
 
     @cached_property
     def _hydra_alone(self) -> DictConfig | None:

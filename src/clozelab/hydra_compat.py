@@ -50,7 +50,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf, ValueNode, grammar_parser
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import RESOLVERS, Composed, to_plain
+from clozelab.config import RESOLVERS, Composed, found_once, to_plain
 from clozelab.schema import SCHEMAS
 from clozelab.text.plain import flatten
 
@@ -148,6 +148,8 @@ class JobComposer:
     def __init__(self, loader: ConfigLoader, master: Composed) -> None:
         self.loader: Any = loader  # Hydra's interface leaves its repository of files out
         self.master = master.node
+        # then there are more groups than the loader knows of
+        self._has_searchpath = bool(master.node.hydra.searchpath)
         self._parser = OverridesParser.create(config_loader=loader)
         self._names_group = functools.cache(
             lambda key: bool(loader.get_group_options(key))
@@ -231,11 +233,11 @@ class JobComposer:
 
     def _is_one_value(self, override: Override) -> bool:
         """Whether an override gives one key, or one group, a number or a text."""
-        if self.master.hydra.searchpath:  # more groups than the loader knows of
+        if self._has_searchpath or override.is_hydra_override():
             return False
         if override.type != OverrideType.CHANGE or override.package is not None:
             return False
-        return isinstance(override.value(), int | float | str) and not override.is_hydra_override()
+        return isinstance(override.value(), int | float | str)
 
     def _settings_of_choice(
         self, choice: Override, all_of_job: Sequence[Override]
@@ -368,6 +370,12 @@ def compose_quickly() -> None:
     for module in modules:
         module.parse = parse
 
+    # It resolves an interpolation each time that it is looked at, also by another one.
+    container_class: Any = omegaconf.base.Container
+    container_class._maybe_resolve_interpolation = _resolved_once(
+        container_class._maybe_resolve_interpolation
+    )
+
     # Each configuration file gets a node of all choices so far, for defaults such as `tokenizer:
     # ${corpus}`. Hardly any file has such a default.
     make_choices = defaults_list._create_interpolation_map
@@ -410,6 +418,22 @@ def compose_quickly() -> None:
     # Each merge tells all nodes their parents, which nearly all have already.
     box_class: Any = omegaconf.base.Box
     box_class._re_parent = _parents_where_missing(box_class._re_parent)
+
+
+def _resolved_once(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """Return OmegaConf's `_maybe_resolve_interpolation`, which remembers what a node means."""
+
+    @functools.wraps(resolve)
+    def maybe_resolve(container: Any, *, value: Any, **options: Any) -> Any:
+        def meaning(node: Any) -> Any:
+            return resolve(container, value=node, **options)
+
+        # Who wants no error gets None for what means nothing.
+        if options["throw_on_resolution_failure"]:
+            return found_once(value, meaning)
+        return meaning(value)
+
+    return maybe_resolve
 
 
 def _copy_of_node(node: Any, memo: dict[int, object]) -> object:

@@ -17,7 +17,8 @@ import pytest
 
 from clozelab.assembly.task_data import build_task_data
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.launch import sweep
 from clozelab.tasks.baselines import (
     PhraseGuesser,

@@ -13,7 +13,8 @@ import pytest
 from tests.parts import choice_data, ready
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingBatches
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.tasks.choices import ChoiceFormat, fold_of
 
 Make = Callable[..., FinetuningDataModule]

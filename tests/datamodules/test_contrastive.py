@@ -17,7 +17,8 @@ from tests.screens import refuses
 from clozelab.checks.subject import ERROR, OK, Finding
 from clozelab.checks.tasks import check_canary, check_labels
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingBatches
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.tasks.contrast import COMMON
 
 ROWS = [

@@ -13,7 +13,8 @@ import pytest
 from tests.parts import PAIRS, TEXTS, contrastive_data, data_of, labelled_data, squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.tasks.retrieval import RetrievalTarget, RetrievalUnit
 
 TOKENIZER = WordPieceTokenizer(

@@ -18,12 +18,8 @@ from tests.parts import TEXTS, labelled_data, ready
 from tests.screens import refuses, shows
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-    TrainingPlan,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.tasks.sequences import subset
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.texts import TextSplit

@@ -15,12 +15,8 @@ import torch
 from tests.parts import ready, squad_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-    TrainingPlan,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.readers.squad import SquadExamples, SquadQuestion, locate_answer, read_squad
 from clozelab.tasks.passages import WindowSettings, answer_tokens, build_features, max_context_flags
 from clozelab.tasks.sequences import window_ranges

@@ -15,12 +15,8 @@ import zstandard
 from tests.parts import WORDS, feature_data, ready, tag_data
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-    TrainingPlan,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout

@@ -11,7 +11,8 @@ from tests.composing import composed
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.assembly import task_data
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs
 
 
 @pytest.fixture

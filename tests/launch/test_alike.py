@@ -8,6 +8,8 @@ import pytest
 from omegaconf.errors import OmegaConfBaseException
 from tests.screens import refuses
 
+from clozelab import config
+from clozelab.config import to_plain
 from clozelab.launch.alike import AlikeJobs
 from clozelab.launch.experiments import sweeps_in
 from clozelab.launch.sweep import Sweep, make_loader
@@ -60,6 +62,18 @@ def test_settings_of_every_arm_and_row_of_the_house(name: str) -> None:
             continue
         for jobs in groups.values():
             assert sweep.settings(jobs[-1]) == sweep.composer.compose(jobs[-1]).values
+
+
+def test_what_is_resolved_once_is_what_omegaconf_makes_of_it_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+    sweep = Sweep("sweep_finetune", ["scale=demo", "task=mrpc"], folder=folder)
+    composed = sweep.composer.compose(sweep.jobs[0])
+    with composed.resolving() as node:
+        monkeypatch.setattr(config._reading, "found", None)
+        values = to_plain(node)
+    assert values == composed.values
 
 
 def test_what_hangs_on_a_value_is_resolved_for_each_job() -> None:

@@ -17,7 +17,6 @@ from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.prepare import plan_corpus, prepare_corpus
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.datamodules.heldout import (
     ClozeBySide,
     HeldOutText,
@@ -25,6 +24,7 @@ from clozelab.datamodules.heldout import (
     piece_lengths,
     windows,
 )
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.files.digests import file_sha256
 
 TEXT_OF_WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast"

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head

@@ -17,7 +17,7 @@ from tests.objectives.test_ltr_rtl import OBJECTIVE as LTR_RTL
 from tests.screens import refuses
 from torch import Tensor
 
-from clozelab.assembly.encoders import _load_heads
+from clozelab.assembly.pretraining_module import _load_heads
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig

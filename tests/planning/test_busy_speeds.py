@@ -11,7 +11,7 @@ import pytest
 from tests.planning.workers import Worker
 
 from clozelab.planning.shapes import Request, Speed
-from clozelab.planning.timing import BUSY_SECONDS, measured_speeds
+from clozelab.planning.speeds import BUSY_SECONDS, measured_speeds
 
 SHAPES = [Request({"head": name}, name, step_tokens=600.0, step_flops=1e12) for name in "ab"]
 

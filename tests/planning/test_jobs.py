@@ -27,11 +27,12 @@ from clozelab.planning.arms import MOMENTS, Arm, synthetic_corpus
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.cost import Costing, Pool, TaskFiles, affordable, divide, with_speeds
 from clozelab.planning.shapes import FLOAT_BYTES, RECORD_BYTES, Request, Speed, TaskPlace
+from clozelab.planning.speeds import measured_speeds
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
 from clozelab.planning.tasks import NBEST_BYTES, PREDICTION_BYTES, Sample
-from clozelab.planning.timing import measured_speeds, pretraining_ticks
+from clozelab.planning.timing import pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.time_left import makespan
 from clozelab.stages.plan import main

@@ -20,7 +20,8 @@ from tests import forked
 
 from clozelab.planning import timing
 from clozelab.planning.shapes import Request, Speed
-from clozelab.planning.timing import Tick, measured_speeds
+from clozelab.planning.speeds import measured_speeds
+from clozelab.planning.timing import Tick
 from clozelab.text.plain import PlainDict
 from clozelab.training.trainer import Hardware
 

@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_busy: bool = False) -> None:
         self.asked: list[Request] = []
         self.speed = Speed(50_000.0, is_busy=is_busy)
-        monkeypatch.setattr(timing, "_measure", self)
+        monkeypatch.setattr(timing, "measure", self)
         monkeypatch.setattr(
             Corpora, "_sample_world", lambda self, cfg, generator, world: synthetic_corpus(2048)
         )

@@ -11,7 +11,8 @@ from tests.parts import TEXTS, data_of, module_of
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, Tokenizer, WordPieceTokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.tasks.texts import TextUnit
 
 WORDS = ["the", "red", "blue", "big", "small", "car", "house"]

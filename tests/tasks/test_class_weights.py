@@ -13,7 +13,7 @@ import torch
 from tests.tasks.labelled_files import TOKENIZER, Rows, read_task
 from torch.nn import functional as F
 
-from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.tasks.classes import ClassTarget, class_or_number
 
 WORDS = ["red car", "blue house", "big car", "small house", "the red", "the blue", "big", "small"]

@@ -27,7 +27,8 @@ from tests.tasks.labelled_files import TOKENIZER, module_on
 from torch.nn import functional as F
 
 from clozelab.assembly.task_data import build_task_data
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.readers.tables import open_table
 from clozelab.tasks.batches import make_batch
 from clozelab.text.paths import CONF_DIR

@@ -19,12 +19,8 @@ from tests.tasks.labelled_files import finetune, module_on, records_of
 import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.finetuning import (
-    FinetuningDataModule,
-    TaskInputs,
-    TrainingBatches,
-    TrainingPlan,
-)
+from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingBatches
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.metrics.glue import OF_NUMBERS
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.token_numbers import MEAN, WORD_MEANS, TokenNumberTarget

@@ -17,7 +17,8 @@ from claims.text.phrases import truncate_list
 from clozelab.addresses import build, locate
 from clozelab.assembly import factory
 from clozelab.assembly.heads import fresh_heads, load_heads, pretraining_heads
-from clozelab.assembly.task_data import READ_ONCE, build_task_data, task_inputs, untrained_module
+from clozelab.assembly.labelled import READ_ONCE
+from clozelab.assembly.task_data import build_task_data, task_inputs, untrained_module
 from clozelab.assembly.together import (
     average_predictions,
     average_weights,
@@ -27,7 +28,8 @@ from clozelab.assembly.together import (
     model_folders,
 )
 from clozelab.config import Composed
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.datamodules.scoring import MeasureDataModule
 from clozelab.metrics.metric import metric_of
 from clozelab.models import folders

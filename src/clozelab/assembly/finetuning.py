@@ -21,7 +21,8 @@ from clozelab.assembly.heads import load_heads, pretraining_heads
 from clozelab.config import Composed
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files
-from clozelab.datamodules.finetuning import FinetuningDataModule, TrainingPlan
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TrainingPlan
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.files.public import public_name
 from clozelab.launch.overrides import OWN_TASK

@@ -20,13 +20,13 @@ from lightning.pytorch.callbacks import WeightAveraging
 from clozelab.assembly import factory
 from clozelab.assembly.corpora import prepared_corpus, source_weights
 from clozelab.assembly.encoders import (
-    build_module,
     build_objectives,
     encoder_tokenizer,
     given_config,
     given_lengths,
 )
 from clozelab.assembly.passes import passes, passes_by_source, source_passes
+from clozelab.assembly.pretraining_module import build_module
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
 from clozelab.corpus.files import text_marks
@@ -64,7 +64,7 @@ from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 HEADLINE = "validation/loss"
-# what encoders.begin_with_frequencies does; another beginning makes other results
+# what begin_with_frequencies does; another beginning makes other results
 FRESH_HEAD = "frequencies and the identity"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clozelab.assembly import encoders, factory, pretraining
+from clozelab.assembly.pretraining_module import build_module
 from clozelab.launch.sweep import phase_objectives
 from clozelab.runs.record import read_record
 from clozelab.training.callbacks import SameConfig
@@ -35,7 +36,7 @@ def export_checkpoint(run: Path, to: Path | None) -> Path:
         corpus = pretraining.recorded_corpus(cfg, record)
         # Whatever it was trained on, this process only loads and writes.
         hardware = Hardware("cpu", 1, 1, "auto", "32-true")
-        module = encoders.build_module(cfg, hardware, corpus, objectives, total_steps=1)
+        module = build_module(cfg, hardware, corpus, objectives, total_steps=1)
         tokenizer = encoders.encoder_tokenizer(cfg, corpus, objectives)
     module.load_state_dict(checkpoint["state_dict"])
     module.restore_readings(checkpoint)

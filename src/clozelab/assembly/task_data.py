@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from clozelab.addresses import build_parts, parameters_of
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.addresses import parameters_of
+from clozelab.assembly.labelled import READ_ONCE, labelled_data
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.files.digests import digest
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import FineTuning
@@ -18,15 +20,6 @@ from clozelab.runs.code import code_version
 from clozelab.schema import EncoderStageConfig
 from clozelab.text.plain import JsonObject, PlainMapping, ReadOnlyJson
 
-READ_ONCE = TrainingPlan(
-    global_batch_size=1,
-    epochs=1,
-    evaluations_per_epoch=1,
-    max_train_examples=None,
-    seed=0,
-    num_workers=0,
-)
-"""The plan of an evaluation, which trains on nothing."""
 TRAINING_ARGUMENTS = (
     "optimizer_factory",
     "schedule_factory",
@@ -46,28 +39,8 @@ def build_task_data(
     *,
     hub: bool | None = None,
 ) -> FinetuningDataModule:
-    """Build the data module of a task. Its files are there; nothing has been read yet.
-
-    Args:
-        task: the settings of the task: unit, target, data, how_to_get.
-        inputs: what the data of every task is made from.
-        plan: length and size of the training.
-        hub: whether a fine-tuning takes the files from the hub. None for an evaluation, which
-            cannot, so that a message about a missing file does not advise it.
-
-    Raises:
-        ValueError: a setting is wrong, or a file is missing.
-    """
-    further = {}
-    if hub is False and task["hub"]:
-        further["how_to_get"] = f"{task['data']['how_to_get']}; or say hub=true"
-    unit, target = build_parts(task)
-    # The other settings have gone to the unit and the target.
-    own = parameters_of(FinetuningDataModule)
-    settings = {key: value for key, value in task["data"].items() if key in own}
-    return FinetuningDataModule(
-        inputs=inputs, plan=plan, unit=unit, target=target, **(settings | further)
-    )
+    """Build the data module of a task, as `labelled_data` says."""
+    return labelled_data(FinetuningDataModule, task, inputs, plan, hub=hub)
 
 
 def task_module_arguments(task: ReadOnlyJson, data: FinetuningDataModule) -> JsonObject:
@@ -128,4 +101,4 @@ def task_inputs(
 def task_code(task: ReadOnlyJson) -> str:
     """Hash of the code that reads a task's files: examples that other code cached are not used."""
     parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_version([*parts, "datamodules.finetuning"]))
+    return digest(code_version([*parts, "datamodules.labelled"]))

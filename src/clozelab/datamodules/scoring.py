@@ -34,7 +34,8 @@ from torch.utils.data import DataLoader
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.paths import matching_files
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import TaskInputs
 from clozelab.files.digests import file_sha256
 from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints, words_of

@@ -33,14 +33,14 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from claims.text.safe_yaml import UniqueKeys, own_text
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
@@ -231,7 +231,7 @@ def _sweep(
         else:
             settings[key] = value
     # The choice of a first arm or row comes before overrides, which may name groups inside of it.
-    config = _config(settings, experiment)
+    config = to_plain(_config(settings, experiment), resolve=False)
     first, *overrides = config.pop("defaults")
     return {
         "defaults": [stage, first, {group: names[0]}, *overrides],
@@ -240,7 +240,7 @@ def _sweep(
     }
 
 
-def _config(delta: PlainMapping, experiment: Path) -> JsonObject:
+def _config(delta: PlainMapping, experiment: Path) -> DictConfig:
     """A delta as a file would say it: choices in its defaults list, all else nested.
 
     {"objective": "ltr", "model.hidden_size": 64} becomes {"defaults": ["_self_", {"override
@@ -248,13 +248,13 @@ def _config(delta: PlainMapping, experiment: Path) -> JsonObject:
     """
     before: list[object] = []
     after: list[object] = []
-    body = OmegaConf.create()
+    settings: list[tuple[str, object]] = []
     for key, value in delta.items():
         name = key.lstrip("+")
         group, _, package = name.partition("@")
         is_group = (CONF_DIR / name).is_dir() or (experiment / name).is_dir()
         if "/" not in key and not (isinstance(value, str) and is_group):
-            OmegaConf.update(body, name, value, merge=False)
+            settings.append((name, value))
         elif not key.startswith("+"):
             after.append({f"override /{key}": value})
         elif package:
@@ -262,7 +262,10 @@ def _config(delta: PlainMapping, experiment: Path) -> JsonObject:
             before.append(f"/{group}/{value}@{package}")
         else:
             before.append({f"/{group}": value})
-    return {"defaults": [*before, "_self_", *after], **to_plain(body, resolve=False)}
+    config = OmegaConf.create({"defaults": [*before, "_self_", *after]})
+    for name, value in settings:
+        OmegaConf.update(config, name, value, merge=False)
+    return config
 
 
 FREE_CALLS = {resolver.__name__ for resolver in RESOLVERS} | {"hydra", "oc.select"}
@@ -440,11 +443,12 @@ class ExperimentSource(hydra_compat.VersionedSource):
 
     def _inline(self, config_path: str) -> ConfigResult:
         said = self.inline[config_path]
-        package = None
         if "/" in config_path:
             package = "_global_"
-            said = _config(said, Path(self.path))
-        config = OmegaConf.create(said)
+            config = _config(said, Path(self.path))
+        else:
+            package = None
+            config = OmegaConf.create(said)
         return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
 
 

@@ -213,14 +213,9 @@ class Sweep:
 
         ValueError for overrides that cannot be meant; of alike jobs one is looked at.
         """
-        job_kind, settings = self.composer.kind_of(overrides)
-        if job_kind not in self._alike:
-            job = self.composer.compose(overrides)
-            job.check()
-            check_overrides(job)
-            self._alike[job_kind] = AlikeJobs(job, settings)
+        alike, settings = self._alike_jobs(overrides)
         with suppress(OmegaConfBaseException, ValueError):
-            values = self._alike[job_kind].values(settings)
+            values = alike.values(settings)
             if not validation_messages(self.master.stage, values):
                 return values
         # What is wrong is said of the job as it is composed by itself.
@@ -230,7 +225,23 @@ class Sweep:
 
     def config(self, overrides: Sequence[str]) -> Any:
         """Return the same as an object of the stage's schema."""
+        alike, settings = self._alike_jobs(overrides)
+        with suppress(OmegaConfBaseException, ValueError):
+            return typed(self.master.stage, alike.values(settings))
         return typed(self.master.stage, self.settings(overrides))
+
+    def _alike_jobs(self, overrides: Sequence[str]) -> tuple[AlikeJobs, PlainDict]:
+        """Return the jobs of a job's kind, and its own values.
+
+        ValueError for the first of them where its overrides cannot be meant.
+        """
+        job_kind, settings = self.composer.kind_of(overrides)
+        if job_kind not in self._alike:
+            job = self.composer.compose(overrides)
+            job.check()
+            check_overrides(job)
+            self._alike[job_kind] = AlikeJobs(job, settings)
+        return self._alike[job_kind], settings
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the jobs that have equal overrides of the keys that count, by those overrides."""

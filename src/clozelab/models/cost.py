@@ -80,9 +80,10 @@ def frozen_flops_of_parts(
     return flops
 
 
-def weight_names(config: EncoderConfig) -> list[str]:
+@lru_cache(maxsize=256)
+def weight_names(config: EncoderConfig) -> tuple[str, ...]:
     """The names of an encoder's parameters."""
-    return [name for name, _ in _on_meta(config).named_parameters()]
+    return tuple(name for name, _ in _on_meta(config).named_parameters())
 
 
 @lru_cache(maxsize=256)

@@ -97,7 +97,8 @@ class LearnedPositions(Positions, Embedding):
 
     def start(self, initializer_range: float) -> None:
         """A sinusoidal start has the size of the other embeddings."""
-        if self.starts_sinusoidal:
+        # On the meta device there are no values, and `arange` would import torch's compiler.
+        if self.starts_sinusoidal and not self.weight.is_meta:
             with torch.no_grad():
                 self.weight.copy_(sinusoids(*self.weight.shape) * (initializer_range * 2.0**0.5))
 

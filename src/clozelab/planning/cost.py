@@ -33,6 +33,7 @@ from clozelab.planning.shapes import (
     Words,
     optimizer_kind,
 )
+from clozelab.planning.speeds import measured_speeds
 from clozelab.planning.starts import constants, start_seconds
 from clozelab.planning.steps import Step
 from clozelab.planning.tasks import (
@@ -44,7 +45,6 @@ from clozelab.planning.tasks import (
     Samples,
     TaskJob,
 )
-from clozelab.planning.timing import measured_speeds
 from clozelab.runs.cleanup import size
 from clozelab.runs.find import Runs
 from clozelab.runs.time_left import JobForecast, makespan, wall_seconds_left

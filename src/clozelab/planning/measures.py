@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from clozelab.addresses import locate
 from clozelab.corpus.paths import matching_files
-from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
-from clozelab.datamodules.scoring import MinimalPairs
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.planning.arms import Corpus
@@ -30,6 +28,7 @@ from clozelab.planning.starts import constants
 from clozelab.planning.tasks import CHARACTERS_A_TOKEN, Sample, Samples
 from clozelab.schema import Component, EvaluateConfig, MeasureConfig
 from clozelab.tasks.tables import TableFormat
+from clozelab.training.host import import_torchmetrics_quickly
 
 MOST_READ = 2000  # texts of a file whose lengths are looked at
 
@@ -93,6 +92,11 @@ def measure_reading(
     settings: EvaluateConfig, encoder: EncoderConfig, corpus: Corpus | None
 ) -> Reading | None:
     """What one evaluation by a measure of its own data reads; None where that is not known."""
+    import_torchmetrics_quickly()
+    # lazy: they import Lightning
+    from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs
+    from clozelab.datamodules.scoring import MinimalPairs
+
     data = data_of(settings.measure)
     data_class = locate(data["_target_"])
     if issubclass(data_class, MinimalPairs):
@@ -105,7 +109,10 @@ def measure_reading(
     if issubclass(data_class, HeldOutText):
         return _of_held_out_text(data, encoder.is_causal, sentences, tokens_each)
     if issubclass(data_class, ClozeBySide):
-        return _of_cloze(data, encoder.is_causal, sentences, tokens_each)
+        all_sides: Sequence[str] = ClozeBySide.SIDES
+        if encoder.is_causal:
+            all_sides = ["left"]
+        return _of_cloze(data, all_sides, sentences, tokens_each)
     if issubclass(data_class, SentencePairs):
         return _of_sentence_pairs(data, sentences, tokens_each)
     return None
@@ -125,13 +132,13 @@ def _of_held_out_text(
     return Reading(copies * inputs, min(max_length, tokens / inputs + 2))
 
 
-def _of_cloze(data: Component, is_causal: bool, sentences: int, tokens_each: float) -> Reading:
+def _of_cloze(
+    data: Component, all_sides: Sequence[str], sentences: int, tokens_each: float
+) -> Reading:
     """A sentence a word, once for each side that is shown."""
     sides = data["sides"]
     if not sides:
-        sides = ClozeBySide.SIDES
-        if is_causal:
-            sides = ["left"]
+        sides = all_sides
     inputs = len(sides) * min(sentences, int(data["max_words"]))
     # Sentences of fewer tokens than `min_tokens` are passed over.
     return Reading(inputs, max(tokens_each, float(data["min_tokens"])) + 2)

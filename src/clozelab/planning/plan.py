@@ -18,7 +18,6 @@ from clozelab.planning.steps import Step, make_steps, step_of
 from clozelab.results.experiment import Experiment, open_experiment
 from clozelab.runs.find import Runs, find
 from clozelab.terminal import ParsedArgs, say, told_if_slow
-from clozelab.training.host import import_torchmetrics_quickly
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     from clozelab.planning.cost import Costing
@@ -64,8 +63,7 @@ def make_plan(args: ParsedArgs) -> Plan:
 
     ValueError: a value is wrong, or goes with another that is missing.
     """
-    with told_if_slow("plan: loading PyTorch and Lightning"):
-        import_torchmetrics_quickly()  # the planner imports Lightning
+    with told_if_slow("plan: loading PyTorch"):
         from clozelab.planning.cost import parts_of, with_speeds
         from clozelab.planning.sweeps import Corpora, analyse
 

@@ -15,13 +15,13 @@ from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 import torch
 
-from clozelab.assembly import factory
 from clozelab.models import cost, trained
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.optim.groups import frozen_names
 from clozelab.schema import Component, EvaluateConfig, FinetuneConfig, StageConfig, TrainingConfig
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJson
+from clozelab.training.host import import_torchmetrics_quickly
 
 C = TypeVar("C", bound=StageConfig)
 Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
@@ -218,8 +218,11 @@ def optimizer_kind(optimizer: Component) -> Component:
 
 def adapt_encoder(encoder: Encoder, settings: PlainMapping) -> None:
     """Adapt an encoder as settings say; its pooler counts as one of given weights."""
+    import_torchmetrics_quickly()
+    from clozelab.assembly.factory import adaptation  # lazy: it imports Lightning
+
     encoder.has_trained_pooler = True
-    factory.adaptation(settings, encoder)()
+    adaptation(settings, encoder)()
 
 
 def forward_request(

@@ -16,12 +16,12 @@ from clozelab.assembly.corpora import (
     require_sources,
     source_weights,
 )
-from clozelab.assembly.task_data import build_task_data
+from clozelab.assembly.labelled import labelled_data
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
+from clozelab.datamodules.labelled import LabelledData, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.objectives.objective import Objective
@@ -261,10 +261,10 @@ def task_inputs(
 
 def open_task(
     place: TaskPlace, tokenizer: Tokenizer | None = None, longest: int = 512
-) -> FinetuningDataModule:
+) -> LabelledData:
     """A task's data before any encoder is there."""
     inputs = task_inputs(place, place.task["name"], tokenizer, longest)
-    return build_task_data(place.task, inputs, hub=place.hub)
+    return labelled_data(LabelledData, place.task, inputs, hub=place.hub)
 
 
 def read_preview(place: TaskPlace) -> TaskPreview:

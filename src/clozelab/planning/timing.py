@@ -1,9 +1,8 @@
-"""Speeds: measured once a shape and machine and kept in the cache.
+"""How speeds are measured: steps of a shape, timed in processes of their own.
 
-They are timed in as many processes side by side as jobs will run, because cores share their memory
-and caches. A process with one thread is timed by processor time, which other work of the machine
-hardly changes. It does change it a little: a speed that was measured on a busy machine is kept for
-an hour, so that a restart need not time it again, and no longer.
+There are as many processes side by side as jobs will run, because cores share their memory and
+caches. A process with one thread is timed by processor time, which other work of the machine hardly
+changes.
 
 Pre-training and fine-tuning go through the modules, loaders and trainer of a run, on made-up inputs
 of the right lengths. On a frozen encoder's features the BiLSTM alone is trained.
@@ -39,8 +38,8 @@ from torch.utils.data import DataLoader
 
 from clozelab.addresses import build
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.finetuning import TrainingBatches, TrainingPlan
-from clozelab.files.digests import digest
+from clozelab.datamodules.finetuning import TrainingBatches
+from clozelab.datamodules.labelled import TrainingPlan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
@@ -48,24 +47,19 @@ from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import synthetic_corpus
 from clozelab.planning.shapes import Question, Request, Speed, adapt_encoder
-from clozelab.runs.record import write_json
+from clozelab.planning.speeds import MAX_STEP_SECONDS
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import TokenSequences, offsets_of
 from clozelab.tasks.texts import TextSplit, TextUnit
-from clozelab.text.plain import JsonObject, PlainMapping, read_json
-from clozelab.training.host import host_facts
+from clozelab.text.plain import JsonObject
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.stopping import die_with_parent
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
-HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
-TIMING_VERSION = 2  # raised when what is timed changes
 SECONDS = 0.8  # of each measurement; passes without an update get half of it
-MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 BUSY_SHARE = 0.1  # of its wall time that a measurement may have waited for a core
-BUSY_SECONDS = 3600.0  # for which a speed of a busy machine is kept
 TYPICAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
 WARM_UP_TICKS = 3  # left out: the first steps allocate memory and compile kernels
@@ -85,89 +79,7 @@ MADE_UP_BATCHES = 200
 MADE_UP_STEPS = 100_000
 
 
-def measured_speeds(
-    requests: Sequence[Request],
-    cache_dir: Path,
-    *,
-    at_once: int,
-    threads: int,
-    measure: bool,
-    measures_again: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Speed | None]:
-    """The speed of each request; None for one not in the cache where none is measured.
-
-    A measured speed is kept as soon as it is there; BUSY_SECONDS long if the machine was busy.
-
-    Args:
-        at_once: processes to time side by side.
-        threads: of each of them.
-        measure: time what the cache does not have.
-        measures_again: time all, whatever the cache has, and on a GPU with compiled steps.
-        say: called with a line about each shape that is timed.
-    """
-    facts = host_facts()
-    machine = {
-        "version": TIMING_VERSION,
-        **{key: facts["host"][key] for key in HOST},
-        "torch": facts["versions"].get("torch"),
-        "at_once": at_once,
-        "threads": threads,
-    }
-    paths = []
-    missing = {}  # each once, though several shapes may ask it
-    speeds: dict[Path, Speed | None] = {}
-    for request in requests:
-        key = digest({"machine": machine, "request": dict(request.question)})[:16]
-        path = cache_dir / "speeds" / f"{key}.json"
-        paths.append(path)
-        speeds[path] = None
-        if not (measures_again and measure):
-            speeds[path] = _load_speed(path)
-        if speeds[path] is None:
-            missing[path] = request
-    num_busy = sum(speed.is_busy for speed in speeds.values() if speed)
-    if num_busy:
-        say(f"not timed again: {num_busy} speeds, measured within an hour on this busy machine")
-    if missing and measure:
-        answers = iter(_measure(list(missing.values()), at_once, threads, compiles=measures_again))
-        for number, (path, request) in enumerate(missing.items(), 1):
-            say(f"timing {number} of {len(missing)}: {request.title}")
-            speed = next(answers)
-            speeds[path] = speed
-            _save_speed(path, speed, request, machine)
-    return [speeds[path] for path in paths]
-
-
-def _save_speed(path: Path, speed: Speed, request: Request, machine: PlainMapping) -> None:
-    """Write a speed into the cache; one that is doubtful is asked for again the next time."""
-    if speed.problem or speed.is_estimated:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = {
-        "tokens_per_second": speed.tokens_per_second,
-        "is_uncompiled": speed.is_uncompiled,
-        "is_busy": speed.is_busy,
-        "machine": machine,
-    }
-    write_json(path, kept | {"request": dict(request.question)})
-
-
-def _load_speed(path: Path) -> Speed | None:
-    """A speed of the cache; None where there is none, a damaged one, or an old doubtful one."""
-    try:
-        kept = read_json(path)
-        is_uncompiled = bool(kept.get("is_uncompiled"))
-        is_busy = bool(kept.get("is_busy"))
-        if is_busy and time.time() - path.stat().st_mtime > BUSY_SECONDS:
-            return None
-        speed = float(kept["tokens_per_second"])
-        return Speed(speed, is_uncompiled=is_uncompiled, is_busy=is_busy)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _measure(
+def measure(
     requests: Sequence[Request], at_once: int, threads: int, *, compiles: bool
 ) -> Iterator[Speed]:
     """Time each request in `at_once` processes side by side; the mean of what they measure.
