@@ -318,7 +318,7 @@ TYPES: dict[str, tuple[dict[str, Any], str, bool]] = {
     ),
 }
 """Type -> a claim, what it compares, and whether plans expect no difference."""
-TABLE: Any = SimpleNamespace(spec=SimpleNamespace(label=str))
+TABLE: Any = SimpleNamespace(label=str)
 
 
 @pytest.mark.parametrize("name", TYPES)

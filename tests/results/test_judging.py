@@ -436,7 +436,7 @@ def test_a_given_encoder_is_measured_with_heads_of_several_seeds(
     row = SimpleNamespace(fixed_encoder=True, label="As it is")
     runs = {(seed, 1): SimpleNamespace(encoder=f"seed {seed}", is_causal=None) for seed in (1, 2)}
     monkeypatch.setattr(contrasts, "_contributing_runs", lambda _: list(runs.values()))
-    table: Any = SimpleNamespace(spec=SimpleNamespace(row=lambda _: row))
+    table: Any = SimpleNamespace(row=lambda _: row)
     term: Any = SimpleNamespace(row="given", column=SimpleNamespace(is_measured=is_measured))
     reason = contrasts._incomparability(table, [term], [Cell()])
     assert (reason is None) is is_measured

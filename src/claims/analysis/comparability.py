@@ -11,7 +11,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -334,8 +333,7 @@ def _other_protocol(
 
 def _settings_by_seeds(runs: Runs) -> dict[Seeds, Facts]:
     """Seeds -> settings; learning rates are all that were tried, since a row takes one of them."""
-    tuned = join_facts([run.settings for run in runs if run.is_finetuning])
-    rates = {key: tuned[key] for key in RATE_KEYS if key in tuned}
+    rates = tried_rates([run.settings for run in runs if run.is_finetuning])
     by_seeds = _by_seeds(runs, attrgetter("settings"))
     return {seeds: facts | rates for seeds, facts in by_seeds.items()}
 
@@ -352,10 +350,8 @@ def _known_differences(
 
     What one does not know is no difference.
     """
-    different = set()
-    for run in (*first, *second):
-        different.add(tuple(sorted(facts_of(run).items())))
-    if len(different) < 2:
+    facts = [facts_of(run) for run in (*first, *second)]
+    if all(run_facts == facts[0] for run_facts in facts):
         return {}
     sides = (_by_seeds(first, facts_of), _by_seeds(second, facts_of))
     return _differences(*sides, frozenset({"", NO_VALUE}))
@@ -371,8 +367,11 @@ def _differences(
     What one side does not have is NO_VALUE; a value among the `unknown` ones is no difference.
     """
     common = sorted(first.keys() & second.keys())
+    unlike: set[str] = set()
+    for seeds in common:
+        unlike |= keys_apart(first[seeds], second[seeds])
     differences = {}
-    for key in sorted(set(chain.from_iterable((*first.values(), *second.values())))):
+    for key in sorted(unlike):
         ours = [first[seeds].get(key, NO_VALUE) for seeds in common]
         theirs = [second[seeds].get(key, NO_VALUE) for seeds in common]
         pairs = [pair for pair in zip(ours, theirs, strict=True) if unknown.isdisjoint(pair)]
@@ -387,8 +386,25 @@ def _named(differences: Mapping[str, str]) -> str:
     return truncate_list([f"{key} {apart}" for key, apart in differences.items()], "; ")
 
 
+def keys_apart(first: Facts, second: Facts) -> set[str]:
+    """The keys that only one side has, or that have two values."""
+    return {key for key, _ in first.items() ^ second.items()}
+
+
+def tried_rates(facts: Sequence[Facts]) -> dict[str, str]:
+    """Of RATE_KEYS, the values that some runs have, as `join_facts` has them."""
+    rates = {}
+    for key in RATE_KEYS:
+        tried = {of_run[key] for of_run in facts if key in of_run}
+        if tried:
+            rates[key] = "/".join(sorted(tried))
+    return rates
+
+
 def join_facts(facts: Sequence[Facts]) -> dict[str, str]:
     """Key -> all values that some runs have of it, between slashes."""
+    if len(facts) == 1:
+        return dict(facts[0])
     values: dict[str, set[str]] = {}
     for run_facts in facts:
         for key, value in run_facts.items():

@@ -345,7 +345,7 @@ def make_contrast(
     cells = []
     for term in terms:
         cells.append(table.cells[term.row, term.column.key])
-    has_fixed_encoders = all(table.spec.row(term.row).fixed_encoder for term in terms)
+    has_fixed_encoders = all(table.row(term.row).fixed_encoder for term in terms)
     paired = _paired_cells(terms, cells, has_fixed_encoders)
     has_collapsed = any(cell.num_collapsed for cell in cells)
     difference, without_collapsed = _estimates(terms, paired, has_fixed_encoders)
@@ -504,7 +504,7 @@ def _incomparability(
         # A given encoder is measured with heads of another arm, which are of several seeds.
         if term.column.is_measured:
             continue
-        reason = _several_encoders(table.spec.row(term.row), cell)
+        reason = _several_encoders(table.row(term.row), cell)
         if reason is not None:
             return reason
     contexts = {run.is_causal for run in _contributing_runs(cells)} - {None}
@@ -639,7 +639,7 @@ def _missing(
     for term, cell in zip(terms, cells, strict=True):
         if cell.scores:
             continue
-        label = table.spec.label(term.row)
+        label = table.label(term.row)
         labels[label] = None
         if cell.num_unscored:
             return exclude_missing_metric(cell.num_unscored, term.column.metric, f" of {label}")
@@ -660,12 +660,12 @@ def _duplicates(table: ScoreTable, terms: Sequence[ContrastTerm], cells: Sequenc
     texts: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
         # Of one given encoder nobody expects another thing.
-        if table.spec.row(term.row).fixed_encoder:
+        if table.row(term.row).fixed_encoder:
             continue
         for part in cell.parts:
             shared = shared_encoder(part.runs.values())
             if shared:
-                texts[f"{table.spec.label(term.row)}: {shared}"] = None
+                texts[f"{table.label(term.row)}: {shared}"] = None
     return "; ".join(texts)
 
 
@@ -703,7 +703,7 @@ def _rows_below_baseline(table: ScoreTable, terms: Sequence[ContrastTerm]) -> st
     rows = {term.row for term in terms}
     texts: dict[str, None] = {}
     for term in terms:
-        if table.spec.row(term.row).floor not in rows:
+        if table.row(term.row).floor not in rows:
             texts[table.below_baseline(term.row, term.column)] = None
     return "; ".join(filter(None, texts))
 
@@ -712,7 +712,7 @@ def _cell_cautions(table: ScoreTable, terms: Sequence[ContrastTerm]) -> tuple[st
     cautions = []
     for row, key in dict.fromkeys((term.row, term.column.key) for term in terms):
         cell = table.cells[row, key]
-        label = table.spec.label(row)
+        label = table.label(row)
         if cell.missing:
             cautions.append(f"{len(cell.missing)} run(s) of {label} missing")
         if cell.num_collapsed:
@@ -733,8 +733,8 @@ def _fixed_encoders(
     fixed: dict[str, None] = {}
     count_noun: dict[str, None] = {}
     for term, cell in zip(terms, cells, strict=True):
-        label = table.spec.label(term.row)
-        if table.spec.row(term.row).fixed_encoder:
+        label = table.label(term.row)
+        if table.row(term.row).fixed_encoder:
             fixed[label] = None
         elif _num_pretrain_seeds(cell.scores) > 1:
             count_noun[label] = None

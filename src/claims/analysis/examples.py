@@ -13,7 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from claims.analysis.contrasts import Contrast
 from claims.analysis.grouping import group_by
@@ -53,6 +52,8 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     count = only_first + only_second
     if not count:
         return McNemar(0, 0, 1.0)
+    from scipy import stats  # takes half a second: only who needs it pays
+
     p_value = float(stats.binomtest(only_first, count, 0.5).pvalue)
     return McNemar(only_first, only_second, p_value)
 

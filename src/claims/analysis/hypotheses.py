@@ -77,7 +77,7 @@ def _row_contrasts(
     for first, second in claim.pairs:
         rows = ""
         if claim.rows != (first, second):
-            rows = f"{table.spec.label(first)} {MINUS} {table.spec.label(second)}"
+            rows = f"{table.label(first)} {MINUS} {table.label(second)}"
         label = " on ".join(filter(None, (rows, name)))
         contrasts.append(
             contrast_rows(table, first, second, dataset, label=label, boundaries=claim.boundaries)

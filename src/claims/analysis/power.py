@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from claims.analysis.multiplicity import (
     fallback_primary,
@@ -40,10 +40,10 @@ def required_seeds(
         most: None is returned where it would take more.
     """
     seeds = np.arange(2, most + 1)
-    quantiles = stats.t.ppf((1.0 + confidence) / 2.0, df=seeds - 1)
+    quantiles = special.stdtrit(seeds - 1, (1.0 + confidence) / 2.0)
     # [effects, numbers of seeds]
     shifts = np.outer(np.minimum(effects, LARGEST_EFFECT), np.sqrt(seeds))
-    chances_to_fail = stats.nct.cdf(quantiles, seeds - 1, shifts).sum(axis=0)
+    chances_to_fail = special.nctdtr(seeds - 1, shifts, quantiles).sum(axis=0)
     enough = seeds[chances_to_fail <= 1.0 - POWER]
     return int(enough[0]) if len(enough) else None
 
@@ -53,12 +53,14 @@ def minimum_detectable_difference(sd: float, count: int, confidence: float) -> f
 
     It is in the unit of `sd`, the standard deviation of the difference between seeds.
     """
+    from scipy import optimize  # a tenth of a second, which no report needs
+
     quantile = t_quantile(count, confidence)
 
     def missing_power(shift: float) -> float:
         # `shift` is in standard errors. The chance of the wrong sign is left out: it is tiny at
         # any useful power.
-        return float(stats.nct.sf(quantile, count - 1, shift)) - POWER
+        return 1.0 - float(special.nctdtr(count - 1, shift, quantile)) - POWER
 
     shift = float(optimize.brentq(missing_power, 0.0, 20.0 * quantile))
     return shift * sd / math.sqrt(count)

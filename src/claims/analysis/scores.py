@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from claims.analysis.comparability import Pair
-from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Scale, TableSpec
+from claims.analysis.schema import OUR_SPLIT, PERCENT, Column, Row, Scale, TableSpec
 from claims.analysis.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
@@ -284,7 +284,22 @@ class ScoreTable:
     def rows(self) -> list[str]:
         return [row.name for row in self.spec.rows]
 
-    @property
+    @cached_property
+    def _row_by_name(self) -> dict[str, Row]:
+        return {row.name: row for row in self.spec.rows}
+
+    def row(self, name: str) -> Row:
+        return self._row_by_name[name]
+
+    def label(self, name: str) -> str:
+        """What stands before a row; its name where it is none of the rows."""
+        return self.row(name).label if name in self._row_by_name else name
+
+    @cached_property
+    def has_paper(self) -> bool:
+        return self.spec.has_paper
+
+    @cached_property
     def with_results(self) -> list[DataColumn]:
         return [column for column in self.columns if self.has_results(column)]
 
@@ -355,7 +370,7 @@ class ScoreTable:
         It is the row of the same head on random weights; where that has no score, always the most
         frequent label.
         """
-        about = self.spec.row(row)
+        about = self.row(row)
         cell = self.cells[row, column.key]
         estimate = cell.estimate
         if not about.has_encoder or estimate is None or not column.tasks:

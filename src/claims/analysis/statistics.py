@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 PRETRAINING_SEEDS = "pre-training seeds"
 FINETUNING_SEEDS = "fine-tuning seeds only"
@@ -155,8 +155,8 @@ def estimate_contrast(
 
 @lru_cache(maxsize=256)
 def t_quantile(count: int, confidence: float) -> float:
-    """Of Student's t for `count` values. A report asks for few again and again; scipy is slow."""
-    return float(stats.t.ppf((1.0 + confidence) / 2.0, df=count - 1))
+    """Of Student's t for `count` values. A report asks for few again and again."""
+    return float(special.stdtrit(count - 1, (1.0 + confidence) / 2.0))
 
 
 # -- the same question again, at more seeds -------------------------------------------------------

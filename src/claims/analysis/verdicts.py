@@ -399,7 +399,7 @@ def _seeds_that_decide(
 def size_comparison_obstacle(resolved: ResolvedClaim, table: ScoreTable) -> str:
     """Why our difference is not held against the size of the paper's; empty where it is."""
     column = resolved.column
-    if not table.spec.has_paper:
+    if not table.has_paper:
         return ""
     if column is None or column.is_paper:
         averaging = table.spec.averaging

@@ -167,14 +167,14 @@ def _claimed_size(judgement: Judgement) -> str:
 def _claimed(judgement: Judgement, table: ScoreTable) -> str:
     """`the paper −10.1`, `claimed: higher`."""
     author = "claimed"
-    if table.spec.has_paper and not _is_our_measure(judgement, table):
+    if table.has_paper and not _is_our_measure(judgement, table):
         author = "the paper"
     separator = ": " if judgement.paper_size is None else " "
     return f"{author}{separator}{_claimed_size(judgement)}"
 
 
 def _compared(claim: BaseClaim, table: ScoreTable) -> str:
-    labels = [table.spec.label(row) for row in claim.rows]
+    labels = [table.label(row) for row in claim.rows]
     first, *other_labels = labels
     if isinstance(claim, TrendClaim):
         return f"{', '.join(labels)}: {claim.direction}"
@@ -194,7 +194,7 @@ def _compared(claim: BaseClaim, table: ScoreTable) -> str:
     if claim.against is None:
         return text
     base, other_base, column = claim.against
-    less = f"{table.spec.label(base)} against {table.spec.label(other_base)}"
+    less = f"{table.label(base)} against {table.label(other_base)}"
     return f"{text} on {claim.column}, less {less} on {column}"
 
 
@@ -222,7 +222,7 @@ def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
     difference = judgement.difference
     decimals = _decimals(_column_of(judgement))
     paper = _claimed_size(judgement)
-    if table.spec.has_paper and _is_our_measure(judgement, table):
+    if table.has_paper and _is_our_measure(judgement, table):
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
     interval_text = interval(difference, decimals)
@@ -322,14 +322,14 @@ def _seeds_left_out(contrast: Contrast, table: ScoreTable) -> list[str]:
     for term, own in zip(contrast.terms, seeds, strict=True):
         if own - common:
             numbers = ", ".join(map(str, sorted(own - common)))
-            notes.append(f"seeds {numbers} of {table.spec.label(term.row)} are left out")
+            notes.append(f"seeds {numbers} of {table.label(term.row)} are left out")
     return notes
 
 
 def _difference_view(
     contrast: Contrast, difference: Estimate, p_value: float | None, table: ScoreTable
 ) -> DifferenceView:
-    row, first = (table.spec.label(term.row) for term in contrast.terms)
+    row, first = (table.label(term.row) for term in contrast.terms)
     column = contrast.terms[0].column
     notes = wording.contrast_notes(contrast)
     cells = [table.cells[term.row, term.column.key] for term in contrast.terms]

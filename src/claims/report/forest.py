@@ -167,5 +167,5 @@ def _cells(judgement: Judgement, table: ScoreTable) -> Iterator[str]:
         cell = table.cells[term.row, term.column.key]
         decimals = term.column.decimals
         score = percent(cell.estimate, decimals)
-        name = f"{table.spec.label(term.row)}, {term.column.heading}"
+        name = f"{table.label(term.row)}, {term.column.heading}"
         yield f"{name}: {score} ({scores_by_seed(cell, decimals)})"

@@ -257,7 +257,7 @@ def _interval(table: ScoreTable) -> str:
     return _sentences(
         "interval.txt.j2",
         table,
-        has_paper=table.spec.has_paper,
+        has_paper=table.has_paper,
         basis=table.most_common_basis,
         num_seeds=_num_seeds(table),
         is_finetuned=table.is_finetuned,
@@ -291,7 +291,7 @@ def column_groups(table: ScoreTable) -> list[ColumnGroup]:
 
 
 def _paper_title(table: ScoreTable, *, has_results: bool) -> str:
-    if not table.spec.has_paper:
+    if not table.has_paper:
         return DATA_SETS
     if has_results:
         return "The paper's data sets"
@@ -302,7 +302,7 @@ def _title_apart(table: ScoreTable, columns: Sequence[DataColumn], *, has_result
     """The title of what is not the paper's data; `has_results`: some of the paper's data are."""
     if columns and all(column.is_synthetic for column in columns):
         return f"Generated tasks of {table.generator}"
-    if table.spec.has_paper:
+    if table.has_paper:
         return "Substitutes and other data sets"
     return f"Other {DATA_SETS.lower()}" if has_results else DATA_SETS
 
@@ -329,7 +329,7 @@ def _heading(column: DataColumn, table: ScoreTable) -> ColumnHeading:
     has_results = table.has_results(column)
     has_numbers = table.spec.has_numbers
     # Without a paper the group's title says already that the data are generated.
-    is_plain = column.is_synthetic and not table.spec.has_paper
+    is_plain = column.is_synthetic and not table.has_paper
     name = column.heading
     if is_plain and column.column:
         name = column.column.name
@@ -367,7 +367,7 @@ def _heading(column: DataColumn, table: ScoreTable) -> ColumnHeading:
 
 def _heading_note(column: DataColumn, table: ScoreTable) -> str:
     """What a data set is to the paper's; empty where the name or the group's title says it."""
-    has_paper = table.spec.has_paper
+    has_paper = table.has_paper
     if column.is_paper:
         if table.has_results(column):
             return ""

@@ -12,6 +12,7 @@ from typing import Final
 
 import matplotlib
 from matplotlib import pyplot as plt
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -27,6 +28,8 @@ STYLE_FOLDER = Path(__file__).parent / "templates"
 INK: Final = "text.color"
 FAINT: Final = "axes.edgecolor"
 PAPER: Final = "figure.facecolor"
+# what matplotlib's vector formats measure in
+POINTS_AN_INCH = 72
 NO_DATE: Final[Mapping[str, dict[str, None]]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None},
@@ -63,11 +66,18 @@ def picture_files(
         # A grid may have more panels than there are data sets.
         axes.set_visible(axes.has_data())
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=9)
+    layout = figure.get_layout_engine()
+    assert layout is not None, "every picture is laid out"
+    # As long as a figure has a layout engine, saving draws it twice: first to lay it out.
+    figure.set_layout_engine(None)
     files = {}
     for name in formats:
+        canvas = get_registered_canvas_class(name)(figure)
+        figure.set_dpi(plt.rcParams["savefig.dpi"] if name == "png" else POINTS_AN_INCH)
+        layout.execute(figure)
         buffer = io.BytesIO()
         # Without the date, so that equal data give equal bytes.
-        figure.savefig(buffer, format=name, metadata=NO_DATE.get(name))
+        canvas.print_figure(buffer, format=name, metadata=NO_DATE.get(name))
         files[name] = buffer.getvalue()
     plt.close(figure)
     return files

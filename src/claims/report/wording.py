@@ -335,7 +335,7 @@ def resampled(contrast: Contrast | None, table: ScoreTable) -> str:
 
 def _mcnemar(contrast: Contrast, differences: NDArray[np.float64], table: ScoreTable) -> str:
     test = mcnemar(differences > 0.0, differences < 0.0)
-    first, second = (table.spec.label(term.row) for term in contrast.terms)
+    first, second = (table.label(term.row) for term in contrast.terms)
     counted = "right" if contrast.terms[0].column.scale.higher_is_better else "wrong"
     return (
         f"these two runs alone: of {differences.size:,} examples only {first} has"

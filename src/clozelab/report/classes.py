@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from statistics import fmean
 
 from claims.analysis.scores import DataColumn
 from clozelab.metrics.classes import MACRO, WEIGHTED
-from clozelab.readers.tables import open_table
 from clozelab.results.table import ResultTable
 
 FIGURES = ("precision", "recall", "f1", "count")
@@ -55,8 +55,14 @@ def class_tables(table: ResultTable) -> list[ClassTable]:
 
 def _lines(folders: Iterable[Path], name: str) -> Iterator[dict[str, str]]:
     for folder in folders:
-        if (folder / name).is_file():
-            yield from open_table(folder / name).whole_rows()
+        path = folder / name
+        if not path.is_file():
+            continue
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                if None in line.values():
+                    raise ValueError(f"{path} is damaged: a row of it lacks cells")
+                yield line
 
 
 def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:

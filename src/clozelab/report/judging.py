@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.launch.sweep import compose, runs_root, sweeps_of
+from clozelab.launch.sweep import compose, root_of, sweeps_of
 from clozelab.report.screen import show
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import Experiment, open_experiment
@@ -53,10 +53,10 @@ def judge(
 
     folder = experiment.folder
     name = config_name or next(iter(sweeps_of(folder).values()))
-    root, scale = runs_root(folder, overrides, name)
+    config = compose(name, overrides, folder=folder, sweep=True)
+    root, scale = root_of(config)
     report_folder = Path(target or root / "report")
     report = write_report(experiment, root, report_folder, scale=scale)
     show(report)
-    config = compose(name, overrides, folder=folder, sweep=True)
     track_report(config, report, experiment=folder.name, scale=scale)
     return report

@@ -187,16 +187,19 @@ def _arms_below_baseline(
     table: ResultTable, judgements: Sequence[Judgement]
 ) -> list[ArmsBelowBaselineView]:
     arm_of = {row.name: row.arm for row in table.experiment.rows}
-    arms_of_claims = []
-    for one in judgements:
-        arms_of_claims.append((one.claim.text, {arm_of[row] for row in one.rows}))
+    # arm -> numbers of the claims that compare it
+    claims_of: dict[str | None, set[int]] = {}
+    for number, one in enumerate(judgements):
+        for row in one.rows:
+            claims_of.setdefault(arm_of[row], set()).add(number)
     lacks = []
     for lack in arms_below_baseline(table):
         # A claim rests on a lack that compares arms of all the groups that it keeps apart.
-        claims = []
-        for text, arms in arms_of_claims:
-            if not any(arms.isdisjoint(group) for group in lack.groups):
-                claims.append(text)
+        of_groups = []
+        for group in lack.groups:
+            of_groups.append(set().union(*(claims_of.get(arm, ()) for arm in group)))
+        numbers = sorted(set.intersection(*of_groups))
+        claims = [judgements[number].claim.text for number in numbers]
         lacks.append(ArmsBelowBaselineView(lack.text, claims))
     return lacks
 

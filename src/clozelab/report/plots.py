@@ -458,7 +458,7 @@ def _layer_estimates(table: ResultTable, row: str, column: DataColumn) -> dict[i
             metric, _, layer = key.rpartition("/layer_")
             if metric == column.metric:
                 scores.setdefault(int(layer), {})[seeds_of(run)] = value
-    of_one_encoder = table.experiment.row(row).fixed_encoder
+    of_one_encoder = table.row(row).fixed_encoder
     estimates = {}
     for number, of_runs in sorted(scores.items()):
         estimates[number] = estimate(of_runs, of_one_encoder=of_one_encoder)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 
-from claims.analysis.comparability import NO_VALUE, is_within, join_facts
+from claims.analysis.comparability import NO_VALUE, is_within, keys_apart, tried_rates
 from claims.analysis.contrasts import shared_encoder
 from claims.analysis.grouping import group_by
-from claims.analysis.schema import RATE_KEYS, Row
+from claims.analysis.schema import Row
 from claims.analysis.scores import Cell, DataColumn
 from claims.report.estimates import percent
 from claims.text.phrases import SHOWN, join_list
@@ -201,26 +200,27 @@ def _unequal_settings(subject: str, runs: Sequence[Record], table: ResultTable) 
     by_name = group_by(runs, lambda run: run.name)
     free_keys = table.experiment.free_keys
     own_keys = {name: free_keys | keys for name, keys in own_factors(by_name).items()}
-    compared = {run.folder: _settings_to_compare(run, by_name[run.name], table) for run in runs}
-    for key in sorted(set().union(*compared.values())):
-        value_of_run = {folder: values.get(key, NO_VALUE) for folder, values in compared.items()}
-        if len(set(value_of_run.values())) == 1:
-            continue
+    compared = [_settings_to_compare(run, by_name[run.name], table) for run in runs]
+    unlike: set[str] = set()
+    for settings in compared:
+        unlike |= keys_apart(compared[0], settings)
+    for key in sorted(unlike):
+        values = [settings.get(key, NO_VALUE) for settings in compared]
         owners = {name for name, keys in own_keys.items() if is_within(key, keys)}
-        for of_owner, by_value in _runs_by_owner(runs, owners, value_of_run).items():
+        for of_owner, by_value in _runs_by_owner(runs, owners, values).items():
             if len(by_value) > 1:
                 yield f"{subject}{of_owner} differ in {key}: {_values(by_value)}"
 
 
 def _runs_by_owner(
-    runs: Sequence[Record], owners: Collection[str], value_of_run: Mapping[Path, str]
+    runs: Sequence[Record], owners: Collection[str], values: Sequence[str]
 ) -> dict[str, dict[str, list[Record]]]:
     """Owner of a setting in words, or "" for nobody -> value -> runs."""
     by_owner: dict[str, dict[str, list[Record]]] = {}
-    for run in runs:
+    for run, value in zip(runs, values, strict=True):
         owner = f" of {run.name}" if run.name in owners else ""
         by_value = by_owner.setdefault(owner, {})
-        by_value.setdefault(value_of_run[run.folder], []).append(run)
+        by_value.setdefault(value, []).append(run)
     return by_owner
 
 
@@ -233,8 +233,7 @@ def _settings_to_compare(
     if len(same_seeds) > 1:
         # A row takes one of the learning rates that were tried for all its seeds.
         tuned = [candidate for candidate in same_seeds if candidate.stage == "finetune"]
-        rates = join_facts([table.evidence_of(candidate).settings for candidate in tuned])
-        run_settings |= {key: rates[key] for key in RATE_KEYS if key in rates}
+        run_settings |= tried_rates([table.evidence_of(candidate).settings for candidate in tuned])
     data = run.facts.get("data") or {}
     if data.get("max_seq_length"):
         run_settings["the length that texts are cut to"] = f"{data['max_seq_length']} tokens"

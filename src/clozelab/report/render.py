@@ -37,7 +37,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
-from clozelab.text.plain import JsonObject, PlainDict
+from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 RUN_FIELDS = [
     "experiment",
@@ -176,15 +176,21 @@ def write_results(path: Path, table: ResultTable, scale: str) -> None:
 def result_lines(table: ResultTable, scale: str) -> Iterator[dict[str, str]]:
     """Field -> text of every score of every run, complete or not; of a run without one, a line."""
     counted = _counted_folders(table)
+    arms = {row.name: row.arm for row in table.experiment.rows}
     for run in table.runs.runs:
         about: dict[str, object] = {"experiment": table.experiment.name, "scale": scale}
         about |= _about_run(run)
         about["counts"] = run.folder in counted
-        lines = _task_lines(run, table)
+        lines = _task_lines(run, table, arms)
         if run.stage == "pretrain":
             lines = _pretraining_lines(run, table)
+        about_as_text = _as_text(about)
         for line in lines:
-            yield {key: spreadsheet_text(value) for key, value in (about | line).items()}
+            yield about_as_text | _as_text(line)
+
+
+def _as_text(values: PlainMapping) -> dict[str, str]:
+    return {key: spreadsheet_text(value) for key, value in values.items()}
 
 
 def _counted_folders(table: ResultTable) -> set[Path]:
@@ -228,9 +234,13 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
         yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
 
 
-def _task_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
-    """The scores of a fine-tuning or an evaluation, each with what it stands beside."""
-    arms = {row.name: row.arm for row in table.experiment.rows}
+def _task_lines(
+    run: Record, table: ResultTable, arms: Mapping[str, str | None]
+) -> Iterator[PlainDict]:
+    """The scores of a fine-tuning or an evaluation, each with what it stands beside.
+
+    `arms`: row -> arm.
+    """
     # score -> the column of the table that shows it; a row of nobody is in no column
     columns = [column for column in table.columns if column.task == run.task and run.name in arms]
     headings = {column.metric: column.heading for column in columns}

@@ -61,5 +61,5 @@ def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> N
         num_more = len(lines) - len(shown_lines)
         if num_more:
             shown_lines.append(f"{count_noun(num_more, 'more cell')}, in report.md")
-        for line in shown_lines:
-            print_plain(f"{heading.lower()}: {line}", console, "yellow")
+        text = "\n".join(f"{heading.lower()}: {line}" for line in shown_lines)
+        print_plain(text, console, "yellow")

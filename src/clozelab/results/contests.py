@@ -85,7 +85,7 @@ def make_attempt(table: ResultTable, row: str, column_name: str, budget: Budget)
 
     ValueError: the first thing that keeps it from being an attempt, in a sentence.
     """
-    if table.spec.row(row).arm is None:
+    if table.row(row).arm is None:
         raise ValueError(f"{row} has no pre-training, so it is no attempt")
     column = find_column(table, column_name)
     cell = table.cells[row, column.key]
@@ -148,7 +148,7 @@ def values_of(cell: Cell, name: str) -> tuple[float, ...]:
 def pretrainings_of(table: ResultTable, row: str, cell: Cell) -> dict[int, Record]:
     """The pre-trainings behind a cell, by seed. ValueError where one is not here."""
     runs = {}
-    for run in table.complete("pretrain", table.spec.row(row).arm):
+    for run in table.complete("pretrain", table.row(row).arm):
         runs[run.seed] = run
     seeds = sorted({seed for seed, _ in cell.scores})
     for seed in seeds:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from claims.analysis.comparability import RunEvidence, is_within
@@ -89,7 +90,7 @@ def settings(run: Record) -> dict[str, str]:
     values = {}
     for key, value in identity_of(run.config).items():
         if _counts(key):
-            values[key] = value
+            values[key] = str(value)
     files = "corpus" if run.stage == "pretrain" else "task_files"
     if files in run.inputs:
         values[f"input {files}"] = run.inputs[files][:12]
@@ -97,9 +98,8 @@ def settings(run: Record) -> dict[str, str]:
         # Below `phases`: where these may differ, so may the objectives that they name.
         values["phases.objective"] = run.inputs["phase_objectives"][:12]
     if "precision" in run.facts:
-        values["precision"] = run.facts["precision"]
-    as_text = {key: str(value) for key, value in values.items()}
-    return as_text | {VERSION_KEY: str(run.stage_version)}
+        values["precision"] = str(run.facts["precision"])
+    return values | {VERSION_KEY: str(run.stage_version)}
 
 
 @cache
@@ -112,6 +112,8 @@ def values_over_sessions(field: str, run: Record) -> dict[str, str]:
 
     A run that went on under other code is of two versions: "a1/b2".
     """
+    if not run.earlier_sessions:
+        return dict(getattr(run, field))
     sessions = [getattr(session, field) for session in run.sessions_before]
     sessions.append(getattr(run, field))
     versions: dict[str, str] = {}
@@ -170,21 +172,21 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
 def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[str]]:
     """Arm or row -> the settings that its own lines set differently from those of some other."""
     lines = {name: delta_of(runs[0]) for name, runs in groups.items()}
-    # "/objective" sorts before any setting.
-    keys = sorted(set().union(*lines.values()))
-    num_choices = sum(key.startswith("/") for key in keys)
+    # Where not all say the same, each of them differs from some other.
+    apart = set()
+    for key in set().union(*lines.values()):
+        if len({delta.get(key) for delta in lines.values()}) > 1:
+            apart.add(key)
+    choices = {key for key in apart if key.startswith("/")}
+    settings = frozenset(apart - choices)
     factors = {}
     for name, delta in lines.items():
-        # All that differ from it in the same lines are one question, but for those of other
-        # choices.
-        runs_by_question: dict[tuple[object, ...], Sequence[Record]] = {}
-        for second_name, second_delta in lines.items():
-            question: list[object] = [delta.get(key) == second_delta.get(key) for key in keys]
-            if not all(question[:num_choices]):
-                question.append(second_name)
-            runs_by_question[tuple(question)] = groups[second_name]
-        pairs = [treatment_factors(groups[name], runs) for runs in runs_by_question.values()]
-        factors[name] = frozenset[str]().union(*pairs)
+        shared_lines = frozenset(item for item in delta.items() if item[0] not in apart)
+        factors[name] = _with_referring_keys(settings, shared_lines)
+        # What another choice brings along depends on both runs.
+        for key, (other, other_delta) in product(choices, lines.items()):
+            if delta.get(key) != other_delta.get(key):
+                factors[name] |= treatment_factors(groups[name], groups[other])
     return factors
 
 

@@ -218,12 +218,13 @@ class Experiment(TableSpec):
 
         What it does not say is the scale's, and is looked at in the runs.
         """
+        rows = [self.row(name) for name in claim.all_rows]
         for key in sorted(set(PROTOCOL) - self.free_keys):
             row_of: dict[float, str] = {}
-            for name in claim.all_rows:
-                value = self.row(name).delta.get(key, self.sweeps.finetune.get(key))
+            for compared in rows:
+                value = compared.delta.get(key, self.sweeps.finetune.get(key))
                 if isinstance(value, int | float):
-                    row_of.setdefault(float(value), name)
+                    row_of.setdefault(float(value), compared.name)
             if len(row_of) > 1:
                 (first, row), (second, other), *_ = row_of.items()
                 raise ValueError(

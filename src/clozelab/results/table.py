@@ -8,6 +8,7 @@ table, as the paper selects.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -120,9 +121,9 @@ class ResultTable(ScoreTable):
         costs nothing is easily kept. Empty where a part is missing.
         """
         reference = self.spec.retained_of
-        if reference in (None, row) or self.spec.row(row).arm is None or column.unit != PERCENT:
+        if reference in (None, row) or self.row(row).arm is None or column.unit != PERCENT:
             return ""
-        about = self.spec.row(str(reference))
+        about = self.row(str(reference))
         cell = self.cells[row, column.key]
         whole_cell = self.cells[about.name, column.key]
         kept = cell.estimate
@@ -164,7 +165,7 @@ class ResultTable(ScoreTable):
         return {}
 
     def prediction_targets(self, row: str) -> set[str]:
-        return {run.predicts for run in self.complete("pretrain", self.spec.row(row).arm)}
+        return {run.predicts for run in self.complete("pretrain", self.row(row).arm)}
 
     @cached_property
     def checkpoint_series(self) -> list[CheckpointSeries]:
@@ -177,7 +178,7 @@ class ResultTable(ScoreTable):
         """
         row_names = list(rows)
         # Between given encoders a seed more is one fine-tuning of each.
-        are_given = all(self.spec.row(name).fixed_encoder for name in row_names)
+        are_given = all(self.row(name).fixed_encoder for name in row_names)
         arms = [row.arm for row in self.spec.rows if row.name in row_names and row.arm]
         # A pre-training once a seed, a task's runs as often as they have learning rates and, with
         # an arm's encoder, fine-tuning seeds.
@@ -222,7 +223,7 @@ class ResultTable(ScoreTable):
 def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[str]) -> Pair:
     """All that is known of how two rows' runs were made."""
     rows = (first, second)
-    arms = [str(table.experiment.row(name).arm) for name in rows]
+    arms = [str(table.row(name).arm) for name in rows]
 
     def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
         return treatment_factors(*(table.complete(stage, name) for name in names))
@@ -244,7 +245,7 @@ def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvid
     def evidence(runs: Sequence[Record]) -> list[RunEvidence]:
         return [table.evidence_of(run) for run in runs]
 
-    arm = table.experiment.row(row).arm
+    arm = table.row(row).arm
     pretraining = evidence(table.complete("pretrain", arm))
     finetuning = evidence(table.complete("finetune", row))
     return RowEvidence(
@@ -481,7 +482,8 @@ def _generators(runs: Iterable[Record], of_text: str | None) -> dict[str, str | 
 
 def _most_common(generators: Sequence[str | None]) -> str | None:
     """The first of those that most runs have."""
-    return max(generators, key=generators.count, default=None)
+    counts = Counter(generators)
+    return max(counts, key=counts.__getitem__, default=None)
 
 
 def _excluded(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
-from clozelab.text.plain import PlainDict, PlainMapping, flatten
+from clozelab.text.plain import NESTED, Json, PlainDict, PlainMapping, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """The results version of each stage.
@@ -32,7 +32,7 @@ without the key are made by the same code. `train_columns` is a key of contrasti
 `negative_columns` rows that were held out could be trained on. An evaluation once took a model's
 own threshold in spite of a given one.
 """
-
+PARTS_WITH_WEIGHTS = ("corpus", "phases")
 WEIGHT_KEYS = re.compile(r"corpus\.sources\.\d+\.weight|phases\.\d+\.source_weights\..+")
 
 SEED_KEYS = ("seed", "pretrain_seed")
@@ -122,20 +122,21 @@ def results_version_of(stage: str, config: PlainMapping) -> int:
 
 def further_versions(config: PlainMapping) -> int:
     """Return what a configuration's own keys add to the version of its stage."""
-    leaves = flatten(dict(config))
-    further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(leaves, key)]
-    return sum(further) + _changes_of_weights(leaves)
+    further = [number for key, number in FURTHER_VERSIONS.items() if _is_set(config, key)]
+    return sum(further) + _changes_of_weights(config)
 
 
-def _changes_of_weights(leaves: PlainMapping) -> int:
+def _changes_of_weights(config: PlainMapping) -> int:
     """How often the results of pairs from weighted sources have changed.
 
     Once a pair was taken to have as many tokens as a source has for each of its pairs. Before that,
     weights did not decide where the random next segments of a whole corpus come from.
     """
-    given = [key for key, value in leaves.items() if value is not None]
+    parts = flatten({part: config.get(part) for part in PARTS_WITH_WEIGHTS})
+    given = [key for key, value in parts.items() if value is not None]
     if not any(map(WEIGHT_KEYS.fullmatch, given)):
         return 0
+    leaves = flatten(dict(config))
     has_pairs = str(leaves.get("objective.input._target_")).endswith("Pairs")
     is_of_corpus = leaves.get("objective.input.negative_scope") == "corpus"
     return has_pairs + is_of_corpus
@@ -158,7 +159,7 @@ def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = as_before_units(flatten(dict(values)))
     # A key that only means something beside another one is idle where that one is not set.
-    idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(leaves, option)}
+    idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(values, option)}
     counting = {}
     for key, value in leaves.items():
         # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".
@@ -168,6 +169,11 @@ def counting_leaves(values: PlainMapping) -> PlainDict:
     return counting
 
 
-def _is_set(leaves: PlainMapping, key: str) -> bool:
-    """Whether a key has a value, or a node that is not empty."""
-    return bool(leaves.get(key)) or any(name.startswith(f"{key}.") for name in leaves)
+def _is_set(config: PlainMapping, key: str) -> bool:
+    """Whether a dotted key has a value, or a node that is not empty."""
+    node: Json = config
+    for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            return False
+        node = node[name]
+    return bool(flatten(node) if isinstance(node, NESTED) else node)

@@ -61,7 +61,7 @@ def settings_of(run: Record) -> JsonObject:
     """Return the settings that may move a run's held-out loss: dotted key, or words, -> value."""
     settings = {}
     for key, value in identity_of(run.config).items():
-        if not is_within(key, LEFT_OUT):
+        if not _is_left_out(key):
             settings[key] = value
     planned_tokens = 0
     for phase in run.config.get("phases") or []:
@@ -72,6 +72,11 @@ def settings_of(run: Record) -> JsonObject:
         "predicted tokens": run.predicts,
         PLANNED_TOKENS: planned_tokens,
     }
+
+
+@cache
+def _is_left_out(key: str) -> bool:
+    return is_within(key, LEFT_OUT)
 
 
 @dataclass(frozen=True)

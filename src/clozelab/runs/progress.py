@@ -97,15 +97,18 @@ def read_launches(root: Path) -> dict[str, Launch]:
 
 def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
     """Return folder of a run -> the launches noted in the nearest folder above it that has any."""
+
+    @cache
+    def nearest(root: Path) -> dict[str, Launch]:
+        noted = read_launches(root)
+        is_last = root == root.parent
+        return noted if noted or is_last else nearest(root.parent)
+
     launches = {}
-    by_root = {}
     for run in runs:
-        for root in run.folder.resolve().parents:
-            if root not in by_root:
-                by_root[root] = read_launches(root)
-            if by_root[root]:
-                launches[run.folder] = by_root[root]
-                break
+        noted = nearest(run.folder.resolve().parent)
+        if noted:
+            launches[run.folder] = noted
     return launches
 
 

@@ -162,10 +162,10 @@ class JobName(NamedTuple):
     @classmethod
     def from_config(cls, config: PlainMapping) -> JobName:
         """Make the name of a resolved configuration; empty where that does not say."""
-        if "row" not in config:
-            return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
-        seeds = f"{config.get('pretrain_seed', '')}/{config.get('seed', '')}"
-        return cls(str(config["row"]), str(_task_or_measure(config).get("name", "")), seeds)
+        seeds = str(config.get("seed", ""))
+        if "row" in config:
+            seeds = f"{config.get('pretrain_seed', '')}/{seeds}"
+        return cls(_name_in(config), _task_in(config), seeds)
 
 
 class Record(BaseModel, extra="forbid"):
@@ -247,7 +247,9 @@ class Record(BaseModel, extra="forbid"):
 
     @property
     def last_session(self) -> Session:
-        return Session.model_validate(self.model_dump(include=set(Session.model_fields)))
+        # All but the host was checked with the record.
+        fields = {name: getattr(self, name) for name in Session.model_fields}
+        return Session.model_construct(**fields | {"host": Host.model_validate(self.host)})
 
     @property
     def sessions_before(self) -> list[Session]:
@@ -284,11 +286,11 @@ class Record(BaseModel, extra="forbid"):
     @property
     def name(self) -> str:
         """Arm of a pre-training run, row of a fine-tuning run."""
-        return self.job_name.name
+        return _name_in(self.config)
 
     @property
     def task(self) -> str:
-        return self.job_name.task
+        return _task_in(self.config)
 
     @property
     def encoder_arm(self) -> str | None:
@@ -467,6 +469,16 @@ class Record(BaseModel, extra="forbid"):
             return arguments + self.overrides
         # A configuration of another name may say of itself that it is a sweep.
         return [*arguments, "--config-name", self.config_name, *self.overrides, "hydra.mode=RUN"]
+
+
+def _name_in(config: PlainMapping) -> str:
+    return str(config.get("row", config.get("arm", "")))
+
+
+def _task_in(config: PlainMapping) -> str:
+    if "row" not in config:
+        return ""
+    return str(_task_or_measure(config).get("name", ""))
 
 
 def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:

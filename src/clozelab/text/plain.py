@@ -24,6 +24,7 @@ Unlike a JsonObject's, they can be used only after a check of their type.
 """
 PlainMapping: TypeAlias = Mapping[str, object]
 """The same for whoever does not change it."""
+NESTED = (dict, list)
 SPELT_VALUES = ("true", "false", "null", "inf", "nan")  # which Hydra would not take for text
 PLAIN_TEXT = re.compile(r"[A-Za-z_/.][\w./-]*", re.ASCII)
 """A text that Hydra's grammar takes without quotes."""
@@ -36,12 +37,17 @@ def read_json(path: Path) -> Json:
 
 def flatten(value: Json, prefix: str = "") -> JsonObject:
     """Return nested mappings and lists as one mapping of dotted keys; empty ones have none."""
-    if not isinstance(value, dict | list):
+    if not isinstance(value, NESTED):
         return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
     leaves: JsonObject = {}
     for key, child in items:
-        leaves.update(flatten(child, f"{prefix}.{key}" if prefix else str(key)))
+        name = f"{prefix}.{key}" if prefix else str(key)
+        # Most are leaves: they need no call of their own.
+        if isinstance(child, NESTED):
+            leaves.update(flatten(child, name))
+        else:
+            leaves[name] = child
     return leaves
 
 
