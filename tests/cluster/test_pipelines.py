@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.cluster.engines import Engine, Place, checksums
+from tests.cluster.engines import Engine, Place, checksums, outcome, wait_until
 
 EXECUTORS = {
     "local": "{local:{tasks:2}}",
@@ -56,12 +61,38 @@ def test_pipelines_prepare_the_same(
     tmp_path: Path,
 ) -> None:
     environment: dict[str, str] = {}
-    # No launcher: the preparation itself finds the cluster.
     if name != "local":
         engine = engines(name)
         environment |= engine.environment
         if name == "ray":
             environment["RAY_ADDRESS"] = engine.words[1].partition("=")[2]
+    # No launcher: the preparation itself finds the cluster.
     place = Place(long_text, tmp_path / "runs", Engine(name, (), environment))
     place.run(*WORDS, f"corpus.executor={EXECUTORS[name]}")
     assert checksums(place.runs / "cache", *FILES) == alone != {}
+
+
+def test_a_killed_rank_of_slurms_is_named_and_taken_up(
+    slurm: Engine, long_text: Path, alone: dict[str, str], tmp_path: Path
+) -> None:
+    words = [*WORDS, f"corpus.executor={EXECUTORS['slurm']}"]
+    place = Place(long_text, tmp_path / "runs", replace(slurm, words=()))
+    preparing = place.start(*words)
+    wait_until(lambda: kill_rank(place.runs) or preparing.poll() is not None, "a rank")
+    text = outcome(preparing, 1)
+    assert re.search(r"ranks \[[01]\] of a pipeline ended before they were done", text), text
+    assert "the same command goes on where it was" in text and "Traceback" not in text, text
+    place.run(*words)
+    assert checksums(place.runs / "cache", *FILES) == alone
+
+
+def kill_rank(runs: Path) -> bool:
+    """Kill -9 the program of datatrove's that is a rank of a pipeline below a folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            program, *words = path.read_bytes().split(b"\0")
+            is_rank = any(word.endswith(b"/launch_pickled_pipeline") for word in words)
+            if b"python" in program and is_rank and str(runs).encode() in b" ".join(words):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return True
+    return False

@@ -64,12 +64,13 @@ def results(verb: str, place: Place) -> dict[str, str]:
 
 
 def names_the_killed_job(verb: str, engine: Engine, text: str, status: str) -> None:
-    """Slurm's table of jobs has the lost one's number; a job of Ray's is a run without a process.
+    """Assert that `status` has the job that a sweep's `text` calls lost.
 
-    Asserts that `status` has it, and that a sweep's `text` has the same number.
+    Slurm's table of jobs has its number. Of a job of Ray's `status` has the run.
     """
     if engine.name == "ray":
-        assert re.search(rf"(?m)^killed: {verb}/\S+: its process has gone", status), status
+        killed = rf"(?m)^killed: adhoc/demo/{verb}/\S+: its process has gone"
+        assert re.search(killed, status), status
         return
     (job,) = re.findall(r"job (\d+) is lost: ", text)
     assert re.search(rf"(?m)^ *{job} +lost +{verb}/\S+ ", status), status
