@@ -2,26 +2,97 @@
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from tests.cluster.engines import CORPUS, Engine, Place, checksums
+import pytest
+from tests.cluster.engines import Engine, Place, checksums, outcome, wait_until
 
 EXECUTORS = {
+    "local": "{local:{tasks:2}}",
     "slurm": '{slurm:{tasks:2,partition:main,time:"00:20:00",mem_per_cpu_gb:1}}',
     "ray": "{ray:{tasks:2,mem_per_cpu_gb:1}}",
 }
-FILES = ("*.bin", "*.json", "*.txt")
+FILES = ("*.bin", "*.npy", "*.json", "*.txt")
+WORDS = (
+    "prepare",
+    "corpus=text",
+    "corpus.sources.0.path=long.txt",
+    "corpus.validation_fraction=0.1",
+    "tokenizer.vocab_size=60",
+)
 
 
-def test_pipelines_prepare_the_same(engine: Engine, data: Path, tmp_path: Path) -> None:
-    environment = dict(engine.environment)
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text of three shards, so that each of two ranks has one at least."""
+    folder = tmp_path_factory.mktemp("long")
+    draw = random.Random(0)
+    words = [first + second for first, second in product("bcdfg", "aeiou")]
+    documents = []
+    for _ in range(6_000):
+        lines = [" ".join(draw.choices(words, k=100)) for _ in range(5)]
+        documents.append("\n".join(lines))
+    (folder / "long.txt").write_text("\n\n".join(documents))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(long_text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The checksums of what our own processes prepare."""
+    place = Place(long_text, tmp_path_factory.mktemp("alone"), None)
+    place.run(*WORDS)
+    return checksums(place.runs / "cache", *FILES)
+
+
+@pytest.mark.parametrize("name", list(EXECUTORS))
+def test_pipelines_prepare_the_same(
+    name: str,
+    engines: Callable[[str], Engine],
+    long_text: Path,
+    alone: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    environment: dict[str, str] = {}
+    if name != "local":
+        engine = engines(name)
+        environment |= engine.environment
+        if name == "ray":
+            environment["RAY_ADDRESS"] = engine.words[1].partition("=")[2]
     # No launcher: the preparation itself finds the cluster.
-    if engine.name == "ray":
-        environment["RAY_ADDRESS"] = engine.words[1].partition("=")[2]
-    words = ["prepare", *CORPUS, "tokenizer.vocab_size=60"]
-    place = Place(data, tmp_path / "runs", Engine(engine.name, (), environment))
-    place.run(*words, f"corpus.executor={EXECUTORS[engine.name]}")
-    alone = Place(data, tmp_path / "alone", None)
-    alone.run(*words)
-    prepared = checksums(place.runs / "cache", *FILES)
-    assert prepared == checksums(alone.runs / "cache", *FILES) != {}
+    place = Place(long_text, tmp_path / "runs", Engine(name, (), environment))
+    place.run(*WORDS, f"corpus.executor={EXECUTORS[name]}")
+    assert checksums(place.runs / "cache", *FILES) == alone != {}
+
+
+def test_a_killed_rank_of_slurms_is_named_and_taken_up(
+    slurm: Engine, long_text: Path, alone: dict[str, str], tmp_path: Path
+) -> None:
+    words = [*WORDS, f"corpus.executor={EXECUTORS['slurm']}"]
+    place = Place(long_text, tmp_path / "runs", replace(slurm, words=()))
+    preparing = place.start(*words)
+    wait_until(lambda: kill_rank(place.runs) or preparing.poll() is not None, "a rank")
+    text = outcome(preparing, 1)
+    assert re.search(r"ranks \[[01]\] of a pipeline ended before they were done", text), text
+    assert "the same command goes on where it was" in text and "Traceback" not in text, text
+    place.run(*words)
+    assert checksums(place.runs / "cache", *FILES) == alone
+
+
+def kill_rank(runs: Path) -> bool:
+    """Kill -9 the program of datatrove's that is a rank of a pipeline below a folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            program, *words = path.read_bytes().split(b"\0")
+            is_rank = any(word.endswith(b"/launch_pickled_pipeline") for word in words)
+            if b"python" in program and is_rank and str(runs).encode() in b" ".join(words):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return True
+    return False

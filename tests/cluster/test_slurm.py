@@ -97,7 +97,23 @@ def test_a_running_job_that_is_cancelled_saves_and_goes_on(
     command(slurm, "scancel", job)
     text = outcome(launcher, 1)
     assert f"job {job} was stopped: Slurm says CANCELLED" in text, text
+    status = place.status()
+    assert re.search(rf"(?m)^ *{job} +stopped +pretrain/mlm_nsp/seed-1 ", status), status
     assert re.search(r"(?m)^1 complete$", place.run(*pretraining("seed=1", steps=1000)))
     with (place.runs / RUN / "metrics.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["key"] == "train/loss"]
     assert [int(row["step"]) for row in rows] == list(range(1, 1001)), "each step once"
+
+
+def test_status_calls_a_job_failed_whose_log_has_the_reason(
+    slurm: Engine, data: Path, tmp_path: Path
+) -> None:
+    """One fails in its run, and one before it has a run. Slurm itself calls both COMPLETED."""
+    place = Place(data, tmp_path / "runs", slurm)
+    in_its_run = place.run(*pretraining("seed=1", "optimizer.learning_rate=1e38"), status=1)
+    before_it = place.run(*pretraining("seed=2", "schedule.warmup_fraction=7"), status=1)
+    assert "gradient norm nan" in in_its_run and "1 failed" in in_its_run, in_its_run
+    assert "schedule.warmup_fraction is 7" in before_it, before_it
+    status = place.status()
+    for seed in (1, 2):
+        assert re.search(rf"(?m)^ *\d+ +failed +pretrain/mlm_nsp/seed-{seed}( |$)", status), status

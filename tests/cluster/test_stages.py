@@ -5,6 +5,7 @@ What comes out is what this machine alone makes, byte for byte.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def results(verb: str, place: Place) -> dict[str, str]:
     return checksums(folder, *FILES[verb])
 
 
+def names_the_killed_job(verb: str, engine: Engine, text: str, status: str) -> None:
+    """Assert that `status` has the job that a sweep's `text` calls lost.
+
+    Slurm's table of jobs has its number. Of a job of Ray's `status` has the run.
+    """
+    if engine.name == "ray":
+        killed = rf"(?m)^killed: adhoc/demo/{verb}/\S+: its process has gone"
+        assert re.search(killed, status), status
+        return
+    (job,) = re.findall(r"job (\d+) is lost: ", text)
+    assert re.search(rf"(?m)^ *{job} +lost +{verb}/\S+ ", status), status
+
+
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "evaluate"])
 def test_a_job_killed_at_a_stage_is_named_and_taken_up(
     verb: str, engine: Engine, data: Path, local: Place, tmp_path: Path
@@ -76,6 +90,8 @@ def test_a_job_killed_at_a_stage_is_named_and_taken_up(
     lost = {"slurm": "is lost: Slurm says ", "ray": "Ray lost it: "}[engine.name]
     assert lost in text and "1 complete, 1 failed" in text, text
     assert "Traceback" not in text and "core_worker" not in text, text
+    if verb != "prepare":  # which has no run
+        names_the_killed_job(verb, engine, text, place.status())
     again = place.run(*words)
     rest = {"prepare": "2 complete"}.get(verb, "1 complete, 1 skipped")
     assert rest in again, again

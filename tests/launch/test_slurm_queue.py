@@ -293,6 +293,8 @@ RUNS = {
     "e/seed-1": "complete",
     "f/seed-1": None,
     "g/seed-1": None,
+    "h/seed-1": None,
+    "i/seed-1": "running",
 }
 
 
@@ -310,7 +312,12 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
     notes_file.parent.mkdir(parents=True)
     notes_file.write_text(json.dumps(notes))
     states = ["11|PENDING|Priority", "12|RUNNING|None", "13|CANCELLED|None", "14|FAILED|None"]
-    states += ["16|CANCELLED|None", "17|OUT_OF_MEMORY|OutOfMemory"]
+    states += [
+        "16|CANCELLED|None",
+        "17|OUT_OF_MEMORY|OutOfMemory",
+        "18|COMPLETED|None",
+        "19|COMPLETED|None",
+    ]
     calls = commands("\n".join(f"echo '{line}'" for line in states))
     assert unfinished_jobs(notes_file) == [
         ("11", "waiting", "pretrain/a/seed-1", "Priority"),
@@ -319,6 +326,8 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
         ("14", "failed", "pretrain/d/seed-1", ""),
         ("16", "cancelled", "pretrain/f/seed-1", ""),
         ("17", "lost", "pretrain/g/seed-1", "OutOfMemory"),
+        ("18", "failed", "pretrain/h/seed-1", ""),
+        ("19", "lost", "pretrain/i/seed-1", ""),
     ]
     assert "15" not in calls.read_text(), "a complete run's job is not asked for"
     assert main(["status", f"runs_dir={tmp_path}"]) == 0

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from claims.analysis.grouping import group_by
 from claims.text.terminal import Heading
-from clozelab.launch.slurm_queue import IN_LINE, SlurmUnreachableError, query_slurm
+from clozelab.launch.slurm_queue import (
+    IN_LINE,
+    SlurmState,
+    SlurmUnreachableError,
+    query_slurm,
+)
 from clozelab.runs.find import open_folder
+from clozelab.runs.record import KILLED
 from clozelab.terminal import print_table, say
 from clozelab.text.plain import read_json
 
@@ -57,10 +63,22 @@ def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
         if state.name in IN_LINE:
             standing = "waiting"
         elif state.has_ended:
-            standing = "cancelled" if state.name == "CANCELLED" else "lost"
-            standing = ENDS.get(runs[job_id].status, standing)
+            standing = _end_of_job(state, runs[job_id].status)
         rows.append((job_id, standing, runs[job_id].place, state.reason))
     return rows
+
+
+def _end_of_job(state: SlurmState, run_status: str) -> str:
+    """Say how a job ended whose run is not complete."""
+    if run_status in ENDS:
+        return ENDS[run_status]
+    if state.name == "CANCELLED":
+        return "cancelled"
+    # A job that comes to its own end is COMPLETED for Slurm, whatever its exit status. Such a job
+    # may have failed before it had a run.
+    if state.name == "COMPLETED" and run_status != KILLED:
+        return "failed"
+    return "lost"
 
 
 def print_unbegun(jobs: Sequence[tuple[str, str, Path]]) -> None:
