@@ -13,7 +13,7 @@ import numpy as np
 from clozelab.datamodules.columns import document_text, trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
-from clozelab.modules.answer_files import stacked
+from clozelab.modules.answer_files import stacked, warn_of_replaced_columns
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import decoded_lines, file_suffix
 from clozelab.readers.records import PlacedRow, Table
@@ -75,6 +75,34 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
             raise ValueError(f"queries: {row.place} {problem}")
         queries.append(query)
     return queries
+
+
+def refuse_no_search(values: Mapping[str, str]) -> None:
+    """ValueError for arguments that make no search."""
+    is_complete = ("query" in values) != ("queries" in values) and "in" in values
+    if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
+        raise ValueError(
+            "search needs query=TEXT or queries=FILE, and in=FILE; top_k is a whole number above 0;"
+            " see --help"
+        )
+    for key in ("in", "queries"):
+        if key in values and not Path(values[key]).is_file():
+            raise ValueError(f"{key}={values[key]}: there is no such file")
+
+
+def warn_of_hit_keys(file: Table, *, has_queries: bool) -> None:
+    """Warn where a hit as JSON has keys of its own in the place of a row's columns."""
+    hit_keys = {"line", "cosine"}
+    if has_queries:
+        hit_keys.add("query")
+    replaced = [name for name in file.columns if name in hit_keys]
+    if replaced:
+        warn_of_replaced_columns(file, replaced)
+
+
+def is_beir_corpus(file: Table, roles: Mapping[str, str], values: Mapping[str, str]) -> bool:
+    """Whether a file is one of documents with a title, and no column was named."""
+    return "text" not in values and "_id" in file.columns and dict(roles) == {"text": "text"}
 
 
 def with_title(row: PlacedRow) -> PlacedRow:

@@ -28,6 +28,7 @@ Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
 FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
 SHORTEST_PASS = 4  # tokens of an input of a pass that is timed
 FLOAT_BYTES = 4
+MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 RECORD_BYTES = 25_000  # of what every run folder records
 
 

@@ -18,7 +18,6 @@ from clozelab.training.host import host_facts, import_torchmetrics_quickly
 
 HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
 TIMING_VERSION = 2  # raised when what is timed changes
-MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
 BUSY_SECONDS = 3600.0  # for which a speed of a busy machine is kept
 
 

@@ -337,7 +337,7 @@ def _amounts_read(arm: Arm, tokens: float) -> list[str]:
 
 def _mark_warnings(costing: Costing) -> list[str]:
     """What the marks beside speeds and times mean."""
-    from clozelab.planning.speeds import MAX_STEP_SECONDS
+    from clozelab.planning.shapes import MAX_STEP_SECONDS
 
     lines = []
     if any(shape.is_estimated for shape in costing.shapes):

@@ -46,8 +46,13 @@ from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import synthetic_corpus
-from clozelab.planning.shapes import Question, Request, Speed, adapt_encoder
-from clozelab.planning.speeds import MAX_STEP_SECONDS
+from clozelab.planning.shapes import (
+    MAX_STEP_SECONDS,
+    Question,
+    Request,
+    Speed,
+    adapt_encoder,
+)
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.classes import ClassTarget
 from clozelab.tasks.sequences import TokenSequences, offsets_of

@@ -172,11 +172,7 @@ def treatment_factors(first: Sequence[Record], second: Sequence[Record]) -> froz
 def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[str]]:
     """Arm or row -> the settings that its own lines set differently from those of some other."""
     lines = {name: delta_of(runs[0]) for name, runs in groups.items()}
-    # Where not all say the same, each of them differs from some other.
-    apart = set()
-    for key in set().union(*lines.values()):
-        if len({delta.get(key) for delta in lines.values()}) > 1:
-            apart.add(key)
+    apart = _differing_keys(list(lines.values()))
     choices = {key for key in apart if key.startswith("/")}
     settings = frozenset(apart - choices)
     factors = {}
@@ -188,6 +184,15 @@ def own_factors(groups: Mapping[str, Sequence[Record]]) -> dict[str, frozenset[s
             if delta.get(key) != other_delta.get(key):
                 factors[name] |= treatment_factors(groups[name], groups[other])
     return factors
+
+
+def _differing_keys(deltas: Sequence[Mapping[str, str]]) -> set[str]:
+    """The keys of which not all say the same: then each of them differs from some other."""
+    differing = set()
+    for key in set().union(*deltas):
+        if len({delta.get(key) for delta in deltas}) > 1:
+            differing.add(key)
+    return differing
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
-from clozelab.text.plain import NESTED, Json, PlainDict, PlainMapping, flatten
+from clozelab.text.plain import NESTED, PlainDict, PlainMapping, flatten
 
 RESULTS_VERSIONS = {"pretrain": 6, "finetune": 5, "evaluate": 4}
 """The results version of each stage.
@@ -171,7 +171,7 @@ def counting_leaves(values: PlainMapping) -> PlainDict:
 
 def _is_set(config: PlainMapping, key: str) -> bool:
     """Whether a dotted key has a value, or a node that is not empty."""
-    node: Json = config
+    node: object = config
     for name in key.split("."):
         if not isinstance(node, Mapping) or name not in node:
             return False

@@ -15,16 +15,18 @@ from pathlib import Path
 from clozelab.assembly.searching import (
     content_of,
     cosine_similarities,
+    is_beir_corpus,
     most_similar,
     queries_of,
+    refuse_no_search,
     refuse_unread,
     vectors_of,
+    warn_of_hit_keys,
     with_title,
 )
 from clozelab.datamodules.columns import trained_columns
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
-from clozelab.modules.answer_files import warn_of_replaced_columns
 from clozelab.readers.records import PlacedRow
 from clozelab.readers.rows import open_rows
 from clozelab.tasks.cache import cached_arrays, content_key
@@ -86,7 +88,7 @@ def main(args: ParsedArgs) -> int:
     # Documents of a BEIR corpus are embedded as measure=retrieval does; hits show them as they are.
     columns = dict(roles)
     read_rows = rows
-    if "text" not in values and "_id" in file.columns and columns == {"text": "text"}:
+    if is_beir_corpus(file, roles, values):
         columns["title"] = "title"
         read_rows = [with_title(row) for row in rows]
     # Before the file: a query that cannot be read is refused at once.
@@ -107,38 +109,21 @@ def main(args: ParsedArgs) -> int:
     vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.
     vectors[[answering.is_empty(row.record, roles) for row in read_rows]] = math.nan
-    # Hits of several queries stand below their query.
     headings: Sequence[str | None] = [None]
-    hit_keys = {"line", "cosine"}
     if "queries" in values:
         headings = queries
-        hit_keys.add("query")
     is_json = "json" in args.flags
-    replaced = [name for name in file.columns if name in hit_keys]
-    if is_json and replaced:
-        warn_of_replaced_columns(file, replaced)
+    if is_json:
+        warn_of_hit_keys(file, has_queries="queries" in values)
     for heading, query in zip(headings, query_vectors, strict=True):
         cosines = cosine_similarities(vectors, query)
-        best = most_similar(cosines, int(values["top_k"]))
-        hits = [(rows[index], float(cosines[index])) for index in best]
+        # Hits of several queries stand below their query.
         if heading is not None and not is_json:
             print(f"# {' '.join(heading.split())}")
-        for row, cosine in hits:
-            print_hit(row, roles, cosine, query=heading, is_json=is_json)
+        for index in most_similar(cosines, int(values["top_k"])):
+            cosine = float(cosines[index])
+            print_hit(rows[index], roles, cosine, query=heading, is_json=is_json)
     return 0
-
-
-def refuse_no_search(values: Mapping[str, str]) -> None:
-    """ValueError for arguments that make no search."""
-    is_complete = ("query" in values) != ("queries" in values) and "in" in values
-    if not is_complete or not values["top_k"].isdecimal() or values["top_k"] == "0":
-        raise ValueError(
-            "search needs query=TEXT or queries=FILE, and in=FILE; top_k is a whole number above 0;"
-            " see --help"
-        )
-    for key in ("in", "queries"):
-        if key in values and not Path(values[key]).is_file():
-            raise ValueError(f"{key}={values[key]}: there is no such file")
 
 
 def print_hit(
