@@ -8,7 +8,6 @@ import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -52,6 +51,18 @@ def alone(long_text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return checksums(place.runs / "cache", *FILES)
 
 
+def without_launcher(engine: Engine) -> Engine:
+    """The engine for a preparation, which itself finds the cluster."""
+    environment = dict(engine.environment)
+    if engine.name == "ray":
+        environment["RAY_ADDRESS"] = address_of(engine)
+    return Engine(engine.name, (), environment)
+
+
+def address_of(ray: Engine) -> str:
+    return ray.words[1].partition("=")[2]
+
+
 @pytest.mark.parametrize("name", list(EXECUTORS))
 def test_pipelines_prepare_the_same(
     name: str,
@@ -60,14 +71,8 @@ def test_pipelines_prepare_the_same(
     alone: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    environment: dict[str, str] = {}
-    if name != "local":
-        engine = engines(name)
-        environment |= engine.environment
-        if name == "ray":
-            environment["RAY_ADDRESS"] = engine.words[1].partition("=")[2]
-    # No launcher: the preparation itself finds the cluster.
-    place = Place(long_text, tmp_path / "runs", Engine(name, (), environment))
+    engine = None if name == "local" else without_launcher(engines(name))
+    place = Place(long_text, tmp_path / "runs", engine)
     place.run(*WORDS, f"corpus.executor={EXECUTORS[name]}")
     assert checksums(place.runs / "cache", *FILES) == alone != {}
 
@@ -76,7 +81,7 @@ def test_a_killed_rank_of_slurms_is_named_and_taken_up(
     slurm: Engine, long_text: Path, alone: dict[str, str], tmp_path: Path
 ) -> None:
     words = [*WORDS, f"corpus.executor={EXECUTORS['slurm']}"]
-    place = Place(long_text, tmp_path / "runs", replace(slurm, words=()))
+    place = Place(long_text, tmp_path / "runs", without_launcher(slurm))
     preparing = place.start(*words)
     wait_until(lambda: kill_rank(place.runs) or preparing.poll() is not None, "a rank")
     text = outcome(preparing, 1)
@@ -96,3 +101,35 @@ def kill_rank(runs: Path) -> bool:
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 return True
     return False
+
+
+def test_a_killed_rank_of_rays_is_started_again(
+    engines: Callable[[str], Engine], long_text: Path, alone: dict[str, str], tmp_path: Path
+) -> None:
+    """Datatrove does it: the same command ends well."""
+    ray = engines("ray")
+    place = Place(long_text, tmp_path / "runs", without_launcher(ray))
+    preparing = place.start(*WORDS, f"corpus.executor={EXECUTORS['ray']}")
+    killed: list[int] = []
+
+    def has_killed() -> bool:
+        killed.extend(kill_worker(address_of(ray).rpartition(":")[2]))
+        return bool(killed) or preparing.poll() is not None
+
+    wait_until(has_killed, "a rank")
+    outcome(preparing, 0)
+    assert killed and checksums(place.runs / "cache", *FILES) == alone
+
+
+def kill_worker(port: str) -> list[int]:
+    """Kill -9 a worker that runs a rank, of the Ray with a port; its number, if there is one."""
+    address = re.compile(rf"--gcs-address=[\w.]+:{port}\b".encode())
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(b"ray::RankWorker.run_for_rank"):
+                parent = path.with_name("stat").read_text().rpartition(")")[2].split()[1]
+                if address.search(Path("/proc", parent, "cmdline").read_bytes()):
+                    worker = int(path.parent.name)
+                    os.kill(worker, signal.SIGKILL)
+                    return [worker]
+    return []
