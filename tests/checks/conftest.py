@@ -88,7 +88,11 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
     sizes = {"vocab_size": corpus.ids.vocab_size, "hidden_size": 16, "num_attention_heads": 2}
     config = EncoderConfig(**{**TINY, **sizes}, is_causal=objective.is_causal)
     settings = PretrainConfig(
-        schedule={"warmup_fraction": 0.05}, optimizer={}, encoder=None, keep_encoders=[]
+        fresh_weights=False,
+        schedule={"warmup_fraction": 0.05},
+        optimizer={},
+        encoder=None,
+        keep_encoders=[],
     )
     return replace(Arm(name, objective, config, PHASES, corpus, settings=settings), **changes)
 

@@ -70,9 +70,11 @@ def test_what_is_resolved_once_is_what_omegaconf_makes_of_it_each_time(
     folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
     sweep = Sweep("sweep_finetune", ["scale=demo", "task=mrpc"], folder=folder)
     composed = sweep.composer.compose(sweep.jobs[0])
-    with composed.resolving() as node:
-        monkeypatch.setattr(config._reading, "found", None)
+    # Undone before the block ends: it restores what was found before it.
+    with composed.resolving() as node, monkeypatch.context() as patched:
+        patched.setattr(config._reading, "found", None)
         values = to_plain(node)
+    assert config._reading.found is None
     assert values == composed.values
 
 
