@@ -28,7 +28,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from claims.analysis.grouping import group_by
 from clozelab import hydra_compat
-from clozelab.addresses import validate_config_security
+from clozelab.addresses import locate, validate_config_security
 from clozelab.config import Composed, to_plain, typed, validation_messages
 from clozelab.launch import experiments
 from clozelab.launch.alike import AlikeJobs
@@ -42,6 +42,7 @@ from clozelab.launch.own_text import (
     with_measured_text,
     without_own_text,
 )
+from clozelab.launch.plugins import PACKAGE
 from clozelab.schema import PretrainConfig
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
@@ -201,7 +202,11 @@ class Sweep:
     def runs_here(self) -> bool:
         """Whether its jobs are processes of this machine, not of a cluster's."""
         address = str(self.master.hydra_value("launcher._target_"))
-        return getattr(hydra_compat.plugin_class(address), "runs_here", False)
+        launcher = hydra_compat.plugin_class(address)
+        # From Python nobody has made ours known to Hydra.
+        if launcher is None and address.startswith(f"{PACKAGE}clozelab."):
+            launcher = locate(address.removeprefix(PACKAGE))
+        return getattr(launcher, "runs_here", False)
 
     @property
     def folder(self) -> Path:
