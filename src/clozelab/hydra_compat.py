@@ -557,11 +557,6 @@ def register_plugin(address: str, plugin_class: type[Plugin]) -> None:
     plugins.class_name_to_class[address] = plugin_class
 
 
-def plugin_class(address: str) -> type[Plugin] | None:
-    """The plugin that a configuration names, ours or another's; None where Hydra knows none."""
-    return Plugins.instance().class_name_to_class.get(address)
-
-
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
     """Return every combination of a sweep's values, as overrides, in Hydra's order."""
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)

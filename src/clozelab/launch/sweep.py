@@ -202,11 +202,11 @@ class Sweep:
     def runs_here(self) -> bool:
         """Whether its jobs are processes of this machine, not of a cluster's."""
         address = str(self.master.hydra_value("launcher._target_"))
-        launcher = hydra_compat.plugin_class(address)
-        # From Python nobody has made ours known to Hydra.
-        if launcher is None and address.startswith(f"{PACKAGE}clozelab."):
-            launcher = locate(address.removeprefix(PACKAGE))
-        return getattr(launcher, "runs_here", False)
+        # Of another's launcher nothing is known, and from Python nobody has told Hydra of ours.
+        if not address.startswith(f"{PACKAGE}clozelab."):
+            return False
+        runs_here: bool = locate(address.removeprefix(PACKAGE)).runs_here
+        return runs_here
 
     @property
     def folder(self) -> Path:

@@ -202,6 +202,11 @@ def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> No
         given.values[key] = value
 
 
+def _checksum(files: Mapping[str, Path]) -> str:
+    """Of the names and the content of a text's files."""
+    return digest({name: file_sha256(path) for name, path in files.items()})
+
+
 def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Texts: a folder is linked as a whole, files one by one."""
     if is_url(value):
@@ -213,7 +218,7 @@ def _corpus(given: Given, key: str, value: str, settings: Mapping[str, str]) -> 
         raise ValueError(
             f"{PREFIX}{key}={value}: no text here; give one folder, file or glob, and no list"
         )
-    given.checksums[key] = digest({name: file_sha256(path) for name, path in files.items()})
+    given.checksums[key] = _checksum(files)
     given.values[key] = key
     if location.is_dir():
         given.links[key] = location
@@ -342,7 +347,7 @@ def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
         files = files_below(linked)
         if linked.is_symlink():
             files = matching_files(str(linked), Path())[0]
-        if digest({name: file_sha256(path) for name, path in files.items()}) != before[key]:
+        if _checksum(files) != before[key]:
             raise ValueError(
                 f"{PREFIX}{key}: the text has changed since it was given; say all inputs again, or"
                 f" experiment={filled.name}_2 too where it has runs already"
