@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,10 @@ def test_tasks_of_errors_are_refused_before_claims_are_about_them() -> None:
     data = "task.data.train_file=a.csv"
     percent = composed("finetune", ["task=sst2", "encoder=none", "row=mine"]).config.task
     require_percent(percent)
+    # A score of a further validation file is one of the task's.
+    task = composed("finetune", ["task=mnli", "encoder=none", "row=mine"]).config.task
+    (further,) = task.data["extra_validation_files"]
+    require_percent(replace(task, metric=f"validation/{further}_accuracy"))
     words = ["+task/format@task=word_numbers", "task.name=gaze", "task.title=Gaze", data]
     task = composed("finetune", [*words, "encoder=none", "row=mine"]).config.task
     with pytest.raises(ValueError, match=r"Gaze: .*validation/mae is none; say .*/spearman in"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from clozelab.addresses import build_parts
-from clozelab.metrics.metric import PERCENT, PREFIX, metric_of
+from clozelab.metrics.metric import PERCENT, PREFIX, Metric, metric_of
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.heads import BiLSTM, FeatureMix
@@ -114,14 +114,19 @@ class ExampleLengths(NamedTuple):
     inputs: float  # windows of a passage, or choices; 1 for other tasks
 
 
+def _metrics(task: TaskConfig) -> list[Metric]:
+    """The scores of a task, those of its further validation files among them."""
+    _, target = build_parts(vars(task))
+    return metrics_of(target, task.data.get("extra_validation_files") or ())
+
+
 def require_percent(task: TaskConfig) -> None:
     """ValueError for a task that the claims of an experiment with inputs would judge wrongly.
 
     They say "higher by one point", whatever the task. Of an error lower is better, and a point of
     it may be much or little.
     """
-    _, target = build_parts(vars(task))
-    metrics = metrics_of(target)
+    metrics = _metrics(task)
     metric = metric_of(task.metric, metrics)
     if metric.unit == PERCENT and metric.higher_is_better:
         return
@@ -156,8 +161,7 @@ class TaskJob(Shape):
     def units(self) -> dict[str, str]:
         """Name of each of the task's scores -> its unit; of "" the main one's."""
         task = self.settings.task
-        _, target = build_parts(vars(task))
-        metrics = metrics_of(target, task.data.get("extra_validation_files") or ())
+        metrics = _metrics(task)
         units: dict[str, str] = {"": metric_of(task.metric, metrics).unit}
         for metric in metrics:
             units[metric.name] = metric.unit
