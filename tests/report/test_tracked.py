@@ -196,6 +196,21 @@ def test_a_sweep_and_a_report_in_wandb(
     assert names == {"curves.png", "curves.svg", "report.html", "report.md", "results.csv"}
 
 
+def test_each_sweep_is_a_run_of_its_own(tmp_path: Path, offline: None) -> None:
+    """All sweeps of an experiment and scale wrote into one run: each replaced the one before."""
+    sweeps = [
+        ("pretrain", "ab", 1),
+        ("pretrain", "ba", 1),  # the same jobs again
+        ("pretrain", "ac", 2),
+        ("finetune", "ab", 3),
+    ]
+    for stage, names, num_runs in sweeps:
+        config = sweep.compose(stage, ["logger=wandb", "logger.wandb.mode=offline"])
+        track_sweep(config, stage, tmp_path, [{"name": name} for name in names])
+        ids = {one.run.run_id for one in records(tmp_path) if one.HasField("run")}
+        assert len(ids) == num_runs
+
+
 def test_means_over_seeds_are_a_run_in_the_group_of_their_arm(
     make_runs: Any, tmp_path: Path, offline: None
 ) -> None:

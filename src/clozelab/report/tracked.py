@@ -40,6 +40,8 @@ REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMapping]) -> None:
     """Send one table of a sweep's jobs to a W&B run of its own, where the jobs have W&B.
 
+    The same jobs again go on in that run; other ones, and those of another stage, have another run.
+
     Args:
         job: one of the jobs.
         folder: where the run's notes go.
@@ -48,7 +50,10 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMap
     if WANDB not in _chosen_trackers(job):
         return
     name = f"{job.get('scale.name')}/sweep/{stage}"
-    tracker = _open(WANDB, job, "sweep", folder, name, str(job.get("experiment")), "sweep")
+    names = sorted(str(row["name"]) for row in rows)
+    version = hashlib.sha256(repr([stage, names]).encode()).hexdigest()[:8]
+    experiment = str(job.get("experiment"))
+    tracker = _open(WANDB, job, "sweep", folder, name, experiment, "sweep", version)
     columns = list(dict.fromkeys(chain.from_iterable(rows)))
     values: list[list[object]] = []
     for row in rows:
@@ -190,8 +195,12 @@ def _open(
     name: str,
     experiment: str,
     arm: str,
+    version: str = "",
 ) -> BackgroundLogger:
-    """A chosen tracker for something that is not a job."""
+    """A chosen tracker for something that is not a job.
+
+    Its run of this stage and `version` in the folder goes on, where there is one.
+    """
     from clozelab.training.background import BackgroundLogger
 
     # Unresolved, and whole: nothing of it may be missing.
@@ -200,7 +209,7 @@ def _open(
         config[key] = redacted(value, key)
     job = TrackedJob(
         folder,
-        _saved_id(folder / f"{stage}_{label}_id.txt"),
+        _saved_id(folder / f"{stage}{version}_{label}_id.txt"),
         experiment,
         arm=arm,
         stage=stage,
