@@ -48,7 +48,7 @@ odd: $(STAMP)  ## odd folders and files through load, predict, embed, finetune a
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
 	$(BIN)/python benchmarks/bench.py
 
-bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)
+bench-finetuning: $(STAMP)  ## the same for fine-tuning; needs real task files (CLOZELAB_SHARED)
 	$(BIN)/python benchmarks/finetuning.py
 
 site: $(STAMP)  ## the documentation as a site in site/index.html, with search; opens from the disk, without a network

@@ -1,12 +1,11 @@
-"""Fine-tuning and prediction throughput beside transformers, in one interleaved run.
+"""Fine-tuning throughput beside transformers, in one interleaved run.
 
 `python benchmarks/finetuning.py` takes the rows of SST-2, MRPC and SQuAD 1.1 as they are (their
 true lengths, with BERT's released vocabulary) and times optimizer steps of clozelab, which computes
 no padding, and of transformers' run_glue and run_qa as documented: every row padded to 128 (384)
 tokens, fp32, AdamW. Both sides count *real* tokens a second, special tokens included and padding
-left out. `predict` times 10,000 sentences from text to answer, beside transformers'
-text-classification pipeline, one sentence at a time (its default) and 32 at once; both sides load
-the very same model, and how many answers agree is printed. Sides take turns (interleaved.py).
+left out.
+Sides take turns (interleaved.py). What a finished model answers is benchmarks/answering.py.
 
 Writes docs/results/finetuning-DATE-COMMIT.md; `--smoke` only shows that everything runs (its
 numbers mean nothing, and nothing is written unless --output says where).
@@ -22,8 +21,6 @@ import argparse
 import importlib.util
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,7 +46,6 @@ from interleaved import (
     rate_table,
     repeated,
     report,
-    say,
     serve,
     start_worker,
 )
@@ -58,23 +54,20 @@ TITLES = {
     "sst2": "Fine-tuning on SST-2 beside transformers' run_glue",
     "mrpc": "Fine-tuning on MRPC beside transformers' run_glue",
     "squad": "Fine-tuning on SQuAD 1.1 beside transformers' run_qa",
-    "predict": "Predicting sentences beside transformers' pipeline",
 }
 GLUE = {
     "sst2": ("glue/SST-2/train.tsv", ["sentence"], "label"),
     "mrpc": ("glue/MRPC/train.tsv", ["#1 String", "#2 String"], "Quality"),
 }
-BATCH = {"sst2": 32, "mrpc": 32, "squad": 12, "predict": 32}
+BATCH = {"sst2": 32, "mrpc": 32, "squad": 12}
 """As in the documented commands of run_glue and run_qa."""
-MAX_SEQ_LENGTH = {"sst2": 128, "mrpc": 128, "squad": 384, "predict": 128}
+MAX_SEQ_LENGTH = {"sst2": 128, "mrpc": 128, "squad": 384}
 DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64
 MAX_EXAMPLES = 4096
 """A fixed pseudo-random choice of the training file: as long as all of it on average, and soon
 tokenised.
 """
 SIZES = ("tiny", "mini", "base")
-NUM_COMPARED = 512
-"""Sentences whose answers both sides report."""
 
 
 def open_tokenizer(vocab: Path) -> Any:
@@ -204,63 +197,6 @@ def training(
     return repeated(step, warm_up=3)
 
 
-def save_classifier(folder: Path, size: str, vocab: Path) -> None:
-    """A sentiment model with fresh weights, as clozelab writes one."""
-    import torch
-
-    from clozelab.models.folders import save_encoder_folder
-    from clozelab.models.heads import SequenceClassificationHead
-
-    torch.manual_seed(0)
-    encoder = clozelab_encoder(size)
-    head = SequenceClassificationHead(encoder.config, 2)
-    labels = {"id2label": {0: "0", 1: "1"}, "label2id": {"0": 0, "1": 1}}
-    save_encoder_folder(
-        folder,
-        encoder,
-        heads={"classification": head},
-        tokenizer_files=open_tokenizer(vocab).files(),
-        extra_config={**labels, "architectures": ["BertForSequenceClassification"]},
-    )
-
-
-def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
-    import clozelab
-
-    ready = clozelab.load(model)
-    return lambda texts: [int(answer.label) for answer in ready.classify(texts)]
-
-
-def transformers_prediction(model: Path, batch_size: int) -> Callable[[list[str]], list[int]]:
-    from transformers import pipeline
-
-    ready = pipeline("text-classification", model=str(model), batch_size=batch_size, device="cpu")
-    longest = MAX_SEQ_LENGTH["predict"]
-    return lambda texts: [
-        int(one["label"]) for one in ready(texts, truncation=True, max_length=longest)
-    ]
-
-
-def prediction(
-    side: str, model: Path, data_dir: Path, number: int
-) -> tuple[Callable[[float], float], list[int]]:
-    """(measure of sentences/s over all of them, whatever time that takes; the first answers)."""
-    lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
-    texts = [line.split("\t")[0] for line in lines]
-    if side == "clozelab":
-        predict = clozelab_prediction(model)
-    else:
-        predict = transformers_prediction(model, int(side))
-    first = predict(texts[:NUM_COMPARED])
-
-    def measure(_seconds: float) -> float:
-        start = time.perf_counter()
-        predict(texts)
-        return len(texts) / (time.perf_counter() - start)
-
-    return measure, first
-
-
 def race_on_data(
     names: dict[str, str], options: list[object], arguments: argparse.Namespace, seconds: float
 ) -> dict[str, Side]:
@@ -280,37 +216,10 @@ def compare_training(task: str, arguments: argparse.Namespace) -> list[str]:
     return lines
 
 
-def compare_prediction(arguments: argparse.Namespace) -> list[str]:
-    """The table, and how many answers agree; a turn is all sentences once."""
-    names = {"clozelab": "clozelab", "pipeline": "1", "pipeline, batch 32": "32"}
-    lines = rate_table(f"sentences/s of {arguments.sentences:,}", arguments.rounds, 0.0)
-    agreement = []
-    for size in arguments.sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder) / "model"
-            save_classifier(model, size, arguments.vocab)
-            options = ["--tasks", "predict", "--model", model, "--sentences", arguments.sentences]
-            sides = race_on_data(names, options, arguments, 0.0)
-        lines += rate_rows(size_name(size), sides)
-        ours, *others = (side.hello for side in sides.values())
-        same = []
-        for other in others:
-            pairs = zip(ours, other, strict=True)
-            same.append(str(sum(a == b for a, b in pairs)))
-        agreement.append(
-            f"{size_name(size)}: {' and '.join(same)} of the first {len(ours)} answers are"
-            " clozelab's."
-        )
-    return lines + say("", *agreement)
-
-
 def work(arguments: argparse.Namespace) -> None:
     side, task, size = arguments.worker, arguments.tasks[0], arguments.sizes[0]
     start_worker(side == "clozelab", arguments.threads)
-    if task == "predict":
-        serve(*prediction(side, arguments.model, arguments.data_dir, arguments.sentences))
-    else:
-        serve(training(side, task, size, arguments.data_dir, arguments.vocab))
+    serve(training(side, task, size, arguments.data_dir, arguments.vocab))
 
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -319,17 +228,15 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--tasks", nargs="+", default=list(TITLES), choices=list(TITLES))
     options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     options.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
-    options.add_argument("--sentences", type=int, default=10_000)
     options.add_argument("--data-dir", type=Path, default=shared / "data")
     options.add_argument("--vocab", type=Path)
     options.add_argument("--smoke", action="store_true")
-    options.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     arguments = options.parse_args(words)
     arguments.vocab = arguments.vocab or arguments.data_dir / "vocab/bert-base-uncased-vocab.txt"
     if not arguments.vocab.is_file():
         options.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
     if arguments.smoke:
-        arguments.sizes, arguments.sentences = ["smoke"], 40
+        arguments.sizes = ["smoke"]
         arguments.rounds, arguments.seconds = 1, 0.05
     return arguments
 
@@ -341,8 +248,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     parts: dict[str, Callable[[], list[str]]] = {}
     for task in arguments.tasks:
-        run = compare_prediction if task == "predict" else partial(compare_training, task)
-        parts[TITLES[task]] = partial(run, arguments)
+        parts[TITLES[task]] = partial(compare_training, task, arguments)
     output = arguments.output or (None if arguments.smoke else default_report("finetuning"))
     report("Fine-tuning benchmarks", arguments.threads, parts, output)
     return 0

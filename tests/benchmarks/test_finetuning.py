@@ -100,11 +100,5 @@ def test_missing_data_is_named(tmp_path: Path) -> None:
 def test_all_tasks(data_dir: Path) -> None:
     pytest.importorskip("transformers")
     text = bench(data_dir, "--peers", "fp32", "bf16")
-    for side, count in (
-        ("clozelab", 4),
-        ("transformers fp32", 3),
-        ("transformers bf16", 3),
-        ("pipeline", 1),
-    ):
-        assert len(rates(text, side)) == count and min(rates(text, side)) > 0
-    assert re.search(r"L1 H128: \d+ and \d+ of the first 40 answers are clozelab's\.", text)
+    for side in ("clozelab", "transformers fp32", "transformers bf16"):
+        assert len(rates(text, side)) == 3 and min(rates(text, side)) > 0
