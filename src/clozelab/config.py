@@ -652,8 +652,8 @@ def canonical(config: DictConfig | PlainMapping) -> PlainDict:
         config = OmegaConf.create(dict(config))
     given = "{}/{}/{}/{}/".format(*(OmegaConf.select(config, key) for key in PLACE), GIVEN)
     switched_off = set()
-    for key, option in CONDITIONAL_KEYS.items():
-        if not OmegaConf.select(config, option):
+    for key, options in CONDITIONAL_KEYS.items():
+        if not any(OmegaConf.select(config, option) for option in options.split()):
             switched_off.add(key)
     plain = _Recorded(frozenset(switched_off), given).mapping(config, "")
     # Through JSON, so that it equals what run.json gives back.

@@ -11,9 +11,11 @@ import pytest
 import yaml
 from tests.composing import composed
 
+from clozelab.assembly.finetuning import sampling_seed
 from clozelab.cli import main
 from clozelab.config import canonical
 from clozelab.corpus.paths import matching_files
+from clozelab.launch.sweep import Sweep
 from clozelab.planning.inputs import fill
 from clozelab.planning.tasks import require_percent
 from clozelab.results.experiment import is_filled_form
@@ -304,6 +306,16 @@ def test_records_name_inputs_without_their_place() -> None:
     recorded = canonical(config)
     assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
     assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
+
+
+def test_each_seed_of_worth_it_draws_its_own_examples_for_all_its_rows() -> None:
+    """Its fine-tunings have one seed each, by which all pre-training seeds had one draw."""
+    (filled, _) = fill("plan", ["worth_it", *GIVEN, "inputs.words=0"])
+    words = ("scale=adapt", "row=further,given", "task=mrpc", "pretrain_seed=1,2")
+    sweep = Sweep("sweep_finetune", words, folder=Path(filled))
+    configs = [sweep.config(job) for job in sweep.jobs]
+    drawn = sorted((config.row, config.pretrain_seed, sampling_seed(config)) for config in configs)
+    assert drawn == [("further", 1, 1), ("further", 2, 2), ("given", 1, 1), ("given", 2, 2)]
 
 
 def test_tasks_of_errors_are_refused_before_claims_are_about_them() -> None:

@@ -19,11 +19,13 @@ from tests.runs.test_pretrain_run import overrides
 
 from clozelab.assembly import prediction
 from clozelab.cli import main
+from clozelab.datamodules import labelled
 from clozelab.models.folders import load_encoder, read_provenance
 from clozelab.models.layout import Layout
 from clozelab.modules.model import max_positions, read_model, sentence_vectors
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.stages import pretrain
+from clozelab.tasks import sequences
 from clozelab.training.callbacks import TrainingInterruptedError
 
 # Of a run -> (the parts of the encoder that are trained, those that are not).
@@ -272,6 +274,30 @@ def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
     further = finetune("task=sst2", "epochs=1", f"encoder={folder / 'model'}", name="further")
     for run, fold in ((folder, 0), (further, None)):
         assert read_json(run, "model/config.json")["clozelab"].get("validation_fold") == fold
+
+
+def test_a_pre_training_seed_may_draw_the_examples_and_the_fold(
+    finetune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each has one fine-tuning, the seed of that would give all of them the same ones."""
+    drawn = []
+
+    def balanced(*arguments: Any) -> Any:
+        drawn.append(arguments[2])
+        return sequences.balanced_subset(*arguments)
+
+    monkeypatch.setattr(labelled, "balanced_subset", balanced)
+    words = ["task=sst2", "epochs=1", "pretrain_seed=2", "sample_by_seed=true"]
+    words += ["max_train_examples=8", "task.data.validation_file=null"]
+    words.append("task.data.validation_folds=2")
+    for name, word, seed in (
+        ("usual", "sampling_seed=seed", 1),
+        ("of_encoder", "sampling_seed=pretrain_seed", 2),
+    ):
+        drawn.clear()
+        folder = finetune(*words, word, name=name)
+        assert set(drawn) == {seed}
+        assert fact(folder, "data")["held_out"]["number"] == seed % 2
 
 
 def test_adapters_are_refused_where_nobody_could_read_them(

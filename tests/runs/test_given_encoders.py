@@ -249,6 +249,17 @@ def test_an_adaptation_is_bounded_by_the_weights_of_an_encoder(
         assert composed("pretrain", words).get("phases.0.steps") == expected
 
 
+@pytest.mark.parametrize("word", ["", "sample_by_seed=true", "task.data.validation_folds=5"])
+def test_the_seed_that_samples_counts_where_something_is_sampled(word: str) -> None:
+    """Other runs are the same whatever it is, and those of before are of their own seed."""
+    words = ["task=sst2", "encoder=none", "row=mine", *filter(None, [word])]
+    identities = []
+    for seed in ("seed", "pretrain_seed"):
+        recorded = composed("finetune", [*words, f"sampling_seed={seed}"]).recorded
+        identities.append(identity_of(recorded).get("sampling_seed"))
+    assert identities == [None, "pretrain_seed" if word else None]
+
+
 def test_the_steps_follow_from_a_text_whatever_its_files_are(tmp_path: Path) -> None:
     """Three passes: bytes of whole files gave ten times as many with a long field beside it."""
     text = "a line of a text, and of each document\n" * 20

@@ -159,7 +159,10 @@ def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = as_before_units(flatten(dict(values)))
     # A key that only means something beside another one is idle where that one is not set.
-    idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(values, option)}
+    idle = set()
+    for key, options in CONDITIONAL_KEYS.items():
+        if not any(_is_set(values, option) for option in options.split()):
+            idle.add(key)
     counting = {}
     for key, value in leaves.items():
         # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".
