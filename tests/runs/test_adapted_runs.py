@@ -22,7 +22,7 @@ from clozelab.cli import main
 from clozelab.datamodules import labelled
 from clozelab.models.folders import load_encoder, read_provenance
 from clozelab.models.layout import Layout
-from clozelab.modules.model import max_positions, read_model, sentence_vectors
+from clozelab.modules.model import max_positions, open_tokenizer, read_model, sentence_vectors
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.stages import pretrain
 from clozelab.tasks import sequences
@@ -381,6 +381,17 @@ def test_an_encoder_trained_further_reads_texts_as_the_given_one(
     assert max_positions(further) == max_positions(folder) == 24
     # One that says nothing of vectors stays so.
     assert "given_vectors" not in read_provenance(pretrained("whole") / "encoder")
+
+
+def test_fresh_weights_of_a_shape_keep_no_token_type_that_nothing_trained(
+    world: Path, pretrained: Callable[..., Path]
+) -> None:
+    """Both texts of a pair have the one that was trained, as of any encoder from full sentences."""
+    words = {"adaptation": "full", "objective/input": "full_sentences"}
+    fresh = pretrained("fresh", fresh_weights="true", **words) / "encoder"
+    assert open_tokenizer(world / "encoder").has_token_types
+    assert not open_tokenizer(fresh).has_token_types
+    assert open_tokenizer(pretrained("further", **words) / "encoder").has_token_types
 
 
 def test_pretraining_goes_on_with_low_rank_updates(

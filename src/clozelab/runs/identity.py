@@ -21,6 +21,7 @@ A change of code that changes a stage's results raises it: then no older run is 
 and no comparison mixes both (docs/decisions/0019). Older runs and packs are still read.
 """
 FURTHER_VERSIONS = {
+    "fresh_weights": 1,
     "task.data.train_columns": 1,
     "task.data.negative_columns": 1,
     "measure.task.module.threshold": 1,
@@ -30,7 +31,7 @@ FURTHER_VERSIONS = {
 It is added to the stage's version, and is left out again where runs are compared: rows with and
 without the key are made by the same code. `train_columns` is a key of contrastive tasks. With
 `negative_columns` rows that were held out could be trained on. An evaluation once took a model's
-own threshold in spite of a given one.
+own threshold in spite of a given one. `fresh_weights` once kept a token type that nothing trained.
 """
 PARTS_WITH_WEIGHTS = ("corpus", "phases")
 WEIGHT_KEYS = re.compile(r"corpus\.sources\.\d+\.weight|phases\.\d+\.source_weights\..+")
