@@ -146,6 +146,7 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
     options = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
     assert options == {
         "task.hub": "hub",
+        "sampling_seed": "sample_by_seed task.data.validation_folds",
         "callbacks": "callbacks",
         "measure.label_names": "measure.label_names",
         "trainer.lightning": "trainer.lightning",

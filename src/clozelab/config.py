@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from claims.text.did_you_mean import hint, nearest
-from clozelab.corpus.paths import matching_files, path_list
+from clozelab.corpus.paths import path_list
 from clozelab.files.origin import RUN_FILE, is_given
 from clozelab.files.public import encoder_folder
 from clozelab.models.locate import count_weights, find_model
@@ -260,13 +260,16 @@ def adapted_steps(
     """
     if "corpus" not in _root_:
         return least
-    size = 0.0
-    for source in _root_.corpus.sources:
-        for path in path_list(source.path or ()):
-            for file in matching_files(path, _root_.data_dir)[0].values():
-                packing = PACKED if file.suffix in PACKINGS else 1
-                size += file.stat().st_size * packing
-    steps = passes * size / TOKEN_BYTES / step_tokens
+    from clozelab.corpus.files import CorpusSource  # lazy: only who trains further reads a text
+    from clozelab.corpus.sizes import text_bytes
+
+    num_bytes = 0.0
+    for node in _root_.corpus.sources:
+        if node.path is not None:
+            paths = path_list(node.path)
+            source = CorpusSource(node.name, paths, node.format, node.text_field)
+            num_bytes += text_bytes(source, _root_.data_dir)
+    steps = passes * num_bytes / TOKEN_BYTES / step_tokens
     if encoder is not None:
         # Six operations a weight and token.
         num_weights = max(1.0, _weights_of(encoder))
@@ -323,8 +326,6 @@ RESOLVERS: tuple[Callable[..., object], ...] = (
 
 
 TOKEN_BYTES = 4.5  # of English text
-PACKED = 3  # times as long is a packed text
-PACKINGS = (".gz", ".zst", ".xz", ".bz2")
 GIVEN = "given"
 """Folder beside an experiment's runs: links to its inputs, which records call by their names.
 
@@ -651,8 +652,8 @@ def canonical(config: DictConfig | PlainMapping) -> PlainDict:
         config = OmegaConf.create(dict(config))
     given = "{}/{}/{}/{}/".format(*(OmegaConf.select(config, key) for key in PLACE), GIVEN)
     switched_off = set()
-    for key, option in CONDITIONAL_KEYS.items():
-        if not OmegaConf.select(config, option):
+    for key, options in CONDITIONAL_KEYS.items():
+        if not any(OmegaConf.select(config, option) for option in options.split()):
             switched_off.add(key)
     plain = _Recorded(frozenset(switched_off), given).mapping(config, "")
     # Through JSON, so that it equals what run.json gives back.

@@ -54,7 +54,10 @@ def time_limit(text: str | None) -> str | None:
 
 
 class Meaning(NamedTuple):
-    """What a difference in a key means for two runs; with `option`, only while that key is set."""
+    """What a difference in a key means for two runs; with `option`, only while that key is set.
+
+    Of several options, with a blank between, one is enough.
+    """
 
     kind: str
     """protocol: another experiment; so is a key that says nothing. neutral: no other result.
@@ -620,6 +623,13 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     max_train_examples: Count | None = MISSING
     # whether `seed` draws those, as many of each class (few-shot); else all runs share one draw
     sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
+    # which of the run's two seeds that is; it also chooses the fold
+    sampling_seed: Annotated[
+        str,
+        one_of("seed", "pretrain_seed"),
+        Meaning("protocol", "sample_by_seed task.data.validation_folds"),
+        Added(was="seed"),
+    ] = MISSING
     # 0: at the end alone, so that validation selects nothing
     evaluations_per_epoch: Annotated[int, Field(ge=0)] = MISSING
     # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
@@ -786,4 +796,4 @@ def _schemas_in(value_type: object, key: str) -> Iterator[tuple[type, str]]:
 
 
 CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
-"""Key -> the option without which it cannot change a result."""
+"""Key -> the option, or options with blanks between, without which it cannot change a result."""

@@ -11,9 +11,11 @@ import pytest
 import yaml
 from tests.composing import composed
 
+from clozelab.assembly.finetuning import sampling_seed
 from clozelab.cli import main
 from clozelab.config import canonical
 from clozelab.corpus.paths import matching_files
+from clozelab.launch.sweep import Sweep
 from clozelab.planning.inputs import fill
 from clozelab.planning.tasks import require_percent
 from clozelab.results.experiment import is_filled_form
@@ -131,7 +133,8 @@ def test_filled_experiment(workplace: Path) -> None:
     assert paper["arms"]["further"]["tokenizer.vocab_file"] == f"{place}/encoder/vocab.txt"
     (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
     assert source["path"] == f"{place}/text/other.txt"
-    assert set(paper["given"]) == {"encoder", "text", "mrpc", "many", "intent"}
+    of_tasks = {"mrpc", "many", "many/files", "intent", "intent/files"}
+    assert set(paper["given"]) == {"encoder", "text", *of_tasks}
     # No path of the inputs is in it; links say where they are.
     assert str(workplace) not in str(paper)
     given = Path("runs/mine/adapt/given")
@@ -218,6 +221,50 @@ def test_a_text_that_changes_after_it_was_given_is_given_again(text: str) -> Non
     assert fill("report", ["mine"]) == filled == fill("reproduce", words)
 
 
+FILES_OF_TASK = {
+    "train_file": "rows.csv",
+    "validation_file": "far.csv",  # below data_dir
+    "train_extra": ["more/rows.csv"],
+    "extra_validation_files": {"hard": "hard.csv"},
+    "test_files": {"one": "one.csv", "two": "absent.csv"},
+}
+
+
+def test_every_file_that_a_task_names_comes_along_and_counts() -> None:
+    """Of lists and of named files nothing was known, and a change of them was not noticed."""
+    files = [Path("whole", name) for name in ("rows.csv", "more/rows.csv", "hard.csv", "one.csv")]
+    files.append(Path("data/far.csv"))
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"text,label\n{file},b\n")
+    Path("whole/whole.yaml").write_text(yaml.safe_dump({"name": "whole", "data": FILES_OF_TASK}))
+    words = ["mine", *GIVEN, "inputs.task=whole/whole.yaml"]
+    (filled, _) = fill("plan", words)
+    data = yaml.safe_load(Path(filled, "task/whole.yaml").read_text())["data"]
+    assert data["validation_file"] == "far.csv" and data["test_files"]["two"] == "absent.csv"
+    links = Path(filled).parent / "tasks/whole"
+    named = [data["train_file"], *data["train_extra"], data["extra_validation_files"]["hard"]]
+    for value, file in zip([*named, data["test_files"]["one"]], files, strict=False):
+        assert value.startswith("${runs_dir}/mine/adapt/given/tasks/whole/")
+        assert (links / Path(value).name).samefile(file)
+
+    for file in files:
+        content = file.read_text()
+        assert fill("reproduce", ["mine"])[0] == filled
+        file.write_text("text,label\nanother,b\n")
+        with pytest.raises(ValueError, match="a file of the task whole has changed"):
+            fill("reproduce", ["mine"])
+        assert fill("report", ["mine"])[0] == filled
+        file.write_text(content)
+    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    assert fill("plan", words)[0] == filled
+    files[1].write_text("text,label\nanother,b\n")
+    with pytest.raises(ValueError, match=r"has runs of another whole, .*say experiment=mine_2"):
+        fill("plan", words)
+
+
 def test_files_of_one_name_stay_apart() -> None:
     """Training was validated on its own file where both were called data.csv."""
     for role in ("train", "dev"):
@@ -259,6 +306,16 @@ def test_records_name_inputs_without_their_place() -> None:
     recorded = canonical(config)
     assert recorded["task"]["data"]["train_file"] == "given/tasks/a/a.csv"
     assert recorded["tokenizer"]["vocab_file"] == "/home/me/runs/other/vocab.txt"
+
+
+def test_each_seed_of_worth_it_draws_its_own_examples_for_all_its_rows() -> None:
+    """Its fine-tunings have one seed each, by which all pre-training seeds had one draw."""
+    (filled, _) = fill("plan", ["worth_it", *GIVEN, "inputs.words=0"])
+    words = ("scale=adapt", "row=further,given", "task=mrpc", "pretrain_seed=1,2")
+    sweep = Sweep("sweep_finetune", words, folder=Path(filled))
+    configs = [sweep.config(job) for job in sweep.jobs]
+    drawn = sorted((config.row, config.pretrain_seed, sampling_seed(config)) for config in configs)
+    assert drawn == [("further", 1, 1), ("further", 2, 2), ("given", 1, 1), ("given", 2, 2)]
 
 
 def test_tasks_of_errors_are_refused_before_claims_are_about_them() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from clozelab.launch import sweep
 from clozelab.launch.jobs import planned_jobs
+from clozelab.planning.next_seed import stages_with_seeds
 from clozelab.planning.steps import make_steps
 from clozelab.text.paths import EXPERIMENTS_DIR
 
@@ -79,6 +80,20 @@ def test_rows_of_measures() -> None:
         assert not any("row" in word for word in (*steps[0].overrides, *steps[1].overrides))
 
 
+def write_borrower(folder: Path) -> None:
+    """An experiment whose row `given` is measured with the head of the arm `head`."""
+    paper = {
+        "columns": ["mrpc", {"name": "BLiMP", "from": "evaluate", "task": "blimp"}],
+        "arms": {"further": {"steps_factor": 0.5}, "head": {}},
+        "rows": [{"row": "further", "arm": "further"}, {"row": "given", "arm": None}],
+    }
+    (folder / "measured").mkdir()
+    (folder / "paper.yaml").write_text(json.dumps(paper))
+    (folder / "measured/given.yaml").write_text(
+        "# @package _global_\nrow: given\nencoder_arm: head\ninitialisation: pretrained\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "arms"),
     [
@@ -93,18 +108,32 @@ def test_the_arm_whose_head_a_measure_needs_comes_along(
     tmp_path: Path, words: list[str], arms: str
 ) -> None:
     """A given encoder is measured with the head of an arm that is none of its row's."""
-    paper = {
-        "columns": ["mrpc", {"name": "BLiMP", "from": "evaluate", "task": "blimp"}],
-        "arms": {"further": {"steps_factor": 0.5}, "head": {}},
-        "rows": [{"row": "further", "arm": "further"}, {"row": "given", "arm": None}],
-    }
-    (tmp_path / "measured").mkdir()
-    (tmp_path / "paper.yaml").write_text(json.dumps(paper))
-    (tmp_path / "measured/given.yaml").write_text(
-        "# @package _global_\nrow: given\nencoder_arm: head\ninitialisation: pretrained\n"
-    )
+    write_borrower(tmp_path)
     steps = {step.verb: step for step in make_steps(tmp_path, words)}
     assert arms in steps["pretrain"].overrides
+
+
+@pytest.mark.parametrize(
+    ("words", "arms", "verbs"),
+    [
+        (["seeds=4"], "arm=further,head", ["finetune", "evaluate"]),
+        (["pretrain.seed=4", "finetune.pretrain_seed=4"], "arm=further", ["finetune"]),
+        (
+            ["pretrain.seed=4", "evaluate.pretrain_seed=4", "evaluate.measured=given"],
+            "arm=further,head",
+            ["evaluate"],
+        ),
+    ],
+)
+def test_a_seed_more_of_fine_tunings_trains_no_head(
+    tmp_path: Path, words: list[str], arms: str, verbs: list[str]
+) -> None:
+    """An arm that only measures read was trained, and none was measured with it."""
+    write_borrower(tmp_path)
+    overrides = [*words, "pretrain.arm=further", "evaluate.measure=blimp"]
+    steps = make_steps(tmp_path, overrides, stages_with_seeds(words))
+    assert [step.verb for step in steps] == ["prepare", "pretrain", *verbs]
+    assert arms in steps[1].overrides
 
 
 def test_lists_of_values_that_only_a_sweeper_knows() -> None:

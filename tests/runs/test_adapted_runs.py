@@ -19,11 +19,13 @@ from tests.runs.test_pretrain_run import overrides
 
 from clozelab.assembly import prediction
 from clozelab.cli import main
+from clozelab.datamodules import labelled
 from clozelab.models.folders import load_encoder, read_provenance
 from clozelab.models.layout import Layout
-from clozelab.modules.model import max_positions, read_model, sentence_vectors
+from clozelab.modules.model import max_positions, open_tokenizer, read_model, sentence_vectors
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.stages import pretrain
+from clozelab.tasks import sequences
 from clozelab.training.callbacks import TrainingInterruptedError
 
 # Of a run -> (the parts of the encoder that are trained, those that are not).
@@ -274,6 +276,30 @@ def test_a_model_is_scored_on_the_fold_that_it_was_not_trained_on(
         assert read_json(run, "model/config.json")["clozelab"].get("validation_fold") == fold
 
 
+def test_a_pre_training_seed_may_draw_the_examples_and_the_fold(
+    finetune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each has one fine-tuning, the seed of that would give all of them the same ones."""
+    drawn = []
+
+    def balanced(*arguments: Any) -> Any:
+        drawn.append(arguments[2])
+        return sequences.balanced_subset(*arguments)
+
+    monkeypatch.setattr(labelled, "balanced_subset", balanced)
+    words = ["task=sst2", "epochs=1", "pretrain_seed=2", "sample_by_seed=true"]
+    words += ["max_train_examples=8", "task.data.validation_file=null"]
+    words.append("task.data.validation_folds=2")
+    for name, word, seed in (
+        ("usual", "sampling_seed=seed", 1),
+        ("of_encoder", "sampling_seed=pretrain_seed", 2),
+    ):
+        drawn.clear()
+        folder = finetune(*words, word, name=name)
+        assert set(drawn) == {seed}
+        assert fact(folder, "data")["held_out"]["number"] == seed % 2
+
+
 def test_adapters_are_refused_where_nobody_could_read_them(
     adapted: Any, tmp_path: Path, capsys: Any
 ) -> None:
@@ -355,6 +381,17 @@ def test_an_encoder_trained_further_reads_texts_as_the_given_one(
     assert max_positions(further) == max_positions(folder) == 24
     # One that says nothing of vectors stays so.
     assert "given_vectors" not in read_provenance(pretrained("whole") / "encoder")
+
+
+def test_fresh_weights_of_a_shape_keep_no_token_type_that_nothing_trained(
+    world: Path, pretrained: Callable[..., Path]
+) -> None:
+    """Both texts of a pair have the one that was trained, as of any encoder from full sentences."""
+    words = {"adaptation": "full", "objective/input": "full_sentences"}
+    fresh = pretrained("fresh", fresh_weights="true", **words) / "encoder"
+    assert open_tokenizer(world / "encoder").has_token_types
+    assert not open_tokenizer(fresh).has_token_types
+    assert open_tokenizer(pretrained("further", **words) / "encoder").has_token_types
 
 
 def test_pretraining_goes_on_with_low_rank_updates(

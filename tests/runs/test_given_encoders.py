@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,36 @@ def test_an_adaptation_is_bounded_by_the_weights_of_an_encoder(
     for encoder in (folder, folder.parent):
         words = ["scale=adapt", f"encoder={encoder}", f"corpus.sources.0.path={text}"]
         assert composed("pretrain", words).get("phases.0.steps") == expected
+
+
+@pytest.mark.parametrize("word", ["", "sample_by_seed=true", "task.data.validation_folds=5"])
+def test_the_seed_that_samples_counts_where_something_is_sampled(word: str) -> None:
+    """Other runs are the same whatever it is, and those of before are of their own seed."""
+    words = ["task=sst2", "encoder=none", "row=mine", *filter(None, [word])]
+    identities = []
+    for seed in ("seed", "pretrain_seed"):
+        recorded = composed("finetune", [*words, f"sampling_seed={seed}"]).recorded
+        identities.append(identity_of(recorded).get("sampling_seed"))
+    assert identities == [None, "pretrain_seed" if word else None]
+
+
+def test_the_steps_follow_from_a_text_whatever_its_files_are(tmp_path: Path) -> None:
+    """Three passes: bytes of whole files gave ten times as many with a long field beside it."""
+    text = "a line of a text, and of each document\n" * 20
+    number = 300
+    (tmp_path / "a.txt").write_text(f"{text}\n" * number)
+    row = json.dumps({"html": "<p>" * 3000, "text": text.rstrip("\n")})
+    (tmp_path / "a.jsonl").write_text(f"{row}\n" * number)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(f"{row}\n".encode() * number))
+    expected = round(3 * number * (len(text) + 1) / 4.5 / 1024)
+    for name in ("a.txt", "a.jsonl", "a.jsonl.gz"):
+        words = ["scale=adapt", f"corpus.sources.0.path={tmp_path / name}"]
+        assert composed("pretrain", words).get("phases.0.steps") == expected
+    # More than one source, and what is read otherwise.
+    sources = [f"{{name: {name}, path: {tmp_path}/a.{name}}}" for name in ("txt", "jsonl")]
+    words = ["scale=adapt", f"corpus.sources=[{', '.join(sources)}]"]
+    steps = composed("pretrain", words).get("phases.0.steps")
+    assert steps == pytest.approx(2 * expected, abs=1)
+    words = ["scale=adapt", f"corpus.sources.0.path={tmp_path}/a.jsonl"]
+    words.append("corpus.sources.0.text_field=html")
+    assert composed("pretrain", words).get("phases.0.steps") > 10 * expected

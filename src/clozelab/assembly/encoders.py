@@ -85,8 +85,9 @@ def encoder_tokenizer(
     """The tokenizer that the encoder's folder gets.
 
     It has no token type 1 where neither this run nor that of a given encoder has trained it: then
-    fine-tuning gives both texts of a pair the trained one, here and in transformers. An XLNet's
-    types tell [CLS] from the text as well, and its tokenizer puts that at the end.
+    fine-tuning gives both texts of a pair the trained one, here and in transformers. Fresh weights
+    of a given shape were trained by this run alone. An XLNet's types tell [CLS] from the text as
+    well, and its tokenizer puts that at the end.
     """
     model_type = cfg.architecture.model_type
     if cfg.encoder is not None:
@@ -97,6 +98,7 @@ def encoder_tokenizer(
     family.require_template(corpus.tokenizer.cls_is_last, cfg.corpus.name)
     if any(objective.input.num_segments > 1 for objective in objectives):
         return corpus.tokenizer
-    if cfg.encoder is not None and open_tokenizer(Path(cfg.encoder)).has_token_types:
+    given = None if cfg.fresh_weights else cfg.encoder
+    if given is not None and open_tokenizer(Path(given)).has_token_types:
         return corpus.tokenizer
     return corpus.tokenizer.with_token_types("one")

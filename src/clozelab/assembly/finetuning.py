@@ -486,7 +486,8 @@ def build_data(
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     task = vars(cfg.task)
     source = EncoderSource(weights_name, load, hardware.device)
-    inputs = replace(task_data.task_inputs(cfg, cfg.task.name, task, folder), encoder=source)
+    inputs = task_data.task_inputs(cfg, cfg.task.name, task, folder)
+    inputs = replace(inputs, encoder=source, seed=sampling_seed(cfg))
     # The hub's copies lie in the cache, laid out as the task's own files.
     if cfg.hub:
         data_dir = hub_files(HubSource.from_task(task), inputs.cache_dir)
@@ -498,10 +499,20 @@ def build_data(
         max_train_examples=cfg.max_train_examples,
         seed=draw_seed(cfg),
         num_workers=cfg.trainer.num_workers,
-        sample_seed=cfg.seed if cfg.sample_by_seed else None,
+        sample_seed=sampling_seed(cfg) if cfg.sample_by_seed else None,
     )
     task = task | {"module": with_pooling(cfg.task.module, folder)}
     return task_data.build_task_data(task, inputs, plan, hub=cfg.hub)
+
+
+def sampling_seed(cfg: FinetuneConfig) -> int:
+    """Seed of which examples this run reads: of a few-shot draw, and of its fold.
+
+    Where each pre-training seed has one fine-tuning, its own seed would give all the same ones.
+    """
+    if cfg.sampling_seed == "pretrain_seed":
+        return cfg.pretrain_seed
+    return cfg.seed
 
 
 def draw_seed(cfg: FinetuneConfig) -> int:

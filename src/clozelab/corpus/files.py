@@ -386,7 +386,7 @@ class CorpusSource:
                         f"{str(file)!a}: the name of this file is not UTF-8: rename it"
                     )
                 names.add(name)
-                shards.append(self._shard(index, name, file))
+                shards.append(self.shard(index, name, file))
         return shards
 
     def require_files(self, data_dir: str | Path) -> None:
@@ -409,8 +409,11 @@ class CorpusSource:
             f"source {self.name}: no text files at {place_of(path, data_dir)}{advice}\n{how_to_get}"
         )
 
-    def _shard(self, index: int, name: str, path: FilePath) -> Shard:
-        """A file with its format, and of a table with its column of texts."""
+    def shard(self, index: int, name: str, path: FilePath) -> Shard:
+        """A file with its format, and of a table with its column of texts.
+
+        ValueError for a table that does not say which of its columns is the text.
+        """
         file_format = self.format
         if file_format == "auto":
             # by the suffix; what has none that is known is text

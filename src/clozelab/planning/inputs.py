@@ -39,7 +39,7 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.terminal import path_of
 from clozelab.text.did_you_mean import values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import Json, JsonObject
+from clozelab.text.plain import Json, JsonObject, flatten
 
 PREFIX = "inputs."
 VOCABULARIES = ("tokenizer.json", "vocab.txt")
@@ -49,7 +49,10 @@ TASK = "${inputs.task}"
 TITLE = "${inputs.task.title}"
 FILES = "${inputs.tasks}"  # the folder of links to the files of tasks
 TASK_LINKS = "tasks"  # its name
-READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts are read
+READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts and tasks are read
+# what of a task's data names files, and below it each of several: test_files.A, train_extra.0
+FILE_SETTINGS = ("_file", "_files", "_extra")
+OF_FILES = "/files"  # behind a task's name: the checksum of its files alone
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -102,6 +105,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
         _refuse_changed_texts(verb, form, filled)
+        _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
     return _words_of_filled(words, form, str(name), filled)
 
 
@@ -261,9 +265,11 @@ def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> N
         for task in _tasks_of(word.strip(), settings, key):
             if task.name in given.checksums:
                 raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
-            checksums = {name: file_sha256(path) for name, path in task.files.items()}
+            checksums = _checksums_of_task(task, path_of("data_dir", settings))
             given.tasks.append(task)
             given.checksums[task.name] = digest([task.node, checksums])
+            if checksums:
+                given.checksums[f"{task.name}{OF_FILES}"] = digest(checksums)
             for name, path in task.files.items():
                 given.links[f"{TASK_LINKS}/{task.name}/{name}"] = path
 
@@ -296,16 +302,45 @@ def _described_task(path: Path) -> GivenTask:
     task = GivenTask(name, str(node.get("title") or name), node | {"name": name})
     data = node.get("data") or {}
     for setting, value in data.items():
-        if setting.endswith("_file") and isinstance(value, str):
-            file = path.parent / Path(value).expanduser()
-            if file.is_file():
-                # Folders tell files of one name apart, such as train/data.csv and dev/data.csv.
-                link = file.name
-                if task.files.get(link, file) != file:
-                    link = f"{setting}-{file.name}"
-                task.files[link] = file
-                data[setting] = f"{FILES}/{name}/{link}"
+        if setting.endswith(FILE_SETTINGS):
+            data[setting] = _with_links(task, setting, value, path.parent)
     return task
+
+
+def _with_links(task: GivenTask, setting: str, value: Json, folder: Path) -> Json:
+    """A setting that names one file or several, with links in the place of those in a folder."""
+    if isinstance(value, dict):
+        linked = {}
+        for name, child in value.items():
+            linked[name] = _with_links(task, f"{setting}-{name}", child, folder)
+        return linked
+    if isinstance(value, list):
+        named = enumerate(value)
+        return [_with_links(task, f"{setting}-{name}", child, folder) for name, child in named]
+    if not isinstance(value, str) or not value:
+        return value
+    file = folder / Path(value).expanduser()
+    if not file.exists():
+        return value
+    # Folders tell files of one name apart, such as train/data.csv and dev/data.csv.
+    link = file.name
+    if task.files.get(link, file) != file:
+        link = f"{setting}-{file.name}"
+    task.files[link] = file
+    return f"{FILES}/{task.name}/{link}"
+
+
+def _checksums_of_task(task: GivenTask, data_dir: str) -> dict[str, str]:
+    """The checksum of each file that a task names: of its links, and of others below data_dir."""
+    checksums = {name: file_sha256(path) for name, path in task.files.items()}
+    data = (task.node or {}).get("data") or {}
+    for setting, value in flatten(data).items():
+        is_linked = str(value).startswith(f"{FILES}/")
+        if setting.partition(".")[0].endswith(FILE_SETTINGS) and value and not is_linked:
+            file = resolve_path(str(value), data_dir)
+            if file.exists():
+                checksums[setting] = file_sha256(file)
+    return checksums
 
 
 def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
@@ -354,6 +389,41 @@ def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
             )
 
 
+def _refuse_changed_tasks(verb: str, filled: Path, data_dir: str) -> None:
+    """ValueError where a file of a task has other content than when it was given."""
+    if verb not in READING_VERBS:
+        return
+    for key, checksum in _given_before(filled).items():
+        name = key.removesuffix(OF_FILES)
+        if name == key:
+            continue
+        task = _task_as_filled(filled, name)
+        are_there = all(file.exists() for file in task.files.values())
+        if are_there and digest(_checksums_of_task(task, data_dir)) != checksum:
+            raise ValueError(
+                f"a file of the task {name} has changed since it was given, or is gone; say all"
+                f" inputs again, or experiment={filled.name}_2 too where it has runs already"
+            )
+
+
+def _task_as_filled(filled: Path, name: str) -> GivenTask:
+    """A task as it was given, by its YAML and its links in a filled experiment."""
+    links = filled.parent / TASK_LINKS
+    node = read_yaml(filled / "task" / f"{name}.yaml")
+    task = GivenTask(name, name, _replace(node, {_place_of_links(filled): FILES}))
+    for value in flatten(task.node).values():
+        link = str(value).removeprefix(f"{FILES}/{name}/")
+        if link != str(value):
+            task.files[link] = links / name / link
+    return task
+
+
+def _place_of_links(filled: Path) -> str:
+    """The folder of links to the files of tasks, as a filled experiment's files call it."""
+    scale = filled.parents[1]
+    return f"${{runs_dir}}/{scale.parent.name}/{scale.name}/{GIVEN}/{TASK_LINKS}"
+
+
 def _given_before(filled: Path) -> Mapping[str, str]:
     """The checksums of an experiment that was filled in; none of one that was not."""
     paper = filled / PAPER
@@ -379,7 +449,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: f"{given_folder}/{TASK_LINKS}"})
+            node = _replace(task.node, {FILES: _place_of_links(filled)})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
-from clozelab.planning.steps import Step, chooses_seeds
+from clozelab.planning.steps import SWEEPS, chooses_seeds
 from clozelab.results.experiment import Experiment
 
 
@@ -33,12 +33,11 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
     return f"seeds={','.join(map(str, seeds))}"
 
 
-def steps_with_seeds(steps: Sequence[Step], seed_overrides: Sequence[str]) -> list[Step]:
-    """The steps that get a seed more: all, or the corpus and the stages that the overrides name."""
+def stages_with_seeds(seed_overrides: Sequence[str]) -> Collection[str]:
+    """The stages that get a seed more: all, or those that the overrides name."""
     if seed_overrides[0].startswith("seeds="):
-        return list(steps)
-    stages = {override.partition(".")[0] for override in seed_overrides}
-    return [step for step in steps if step.verb in stages or not step.is_sweep]
+        return SWEEPS
+    return {override.partition(".")[0] for override in seed_overrides}
 
 
 def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:

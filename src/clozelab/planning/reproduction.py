@@ -23,7 +23,7 @@ from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_fold
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.launch.progress import Heartbeat, plan_file
-from clozelab.planning.next_seed import nearest, next_seed, steps_with_seeds
+from clozelab.planning.next_seed import nearest, next_seed, stages_with_seeds
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report.judging import judge
 from clozelab.results.experiment import Experiment, load_experiment
@@ -196,7 +196,7 @@ def until_decided(
     while True:
         started = time.monotonic()
         round_overrides = [*overrides, *seed_overrides]
-        steps = steps_with_seeds(make_steps(folder, round_overrides), seed_overrides)
+        steps = make_steps(folder, round_overrides, stages_with_seeds(seed_overrides))
         status, report = run_round(
             folder, command_line, round_overrides, steps, is_checked=is_checked
         )

@@ -10,7 +10,7 @@ them. `seeds=4,5` are the pre-training seeds of every stage.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -86,10 +86,12 @@ def step_of(args: ParsedArgs) -> Step:
     return Step(verb, args.options.get("config-name", verb), folder, tuple(args.overrides))
 
 
-def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
-    """The steps of an experiment with the user's overrides.
+def make_steps(
+    folder: Path, arguments: Sequence[str], running: Collection[str] = SWEEPS
+) -> list[Step]:
+    """The steps of an experiment with the user's overrides: the corpus, and stages that run.
 
-    ValueError for one that no stage takes.
+    ValueError for an override that no stage takes.
     """
     names = {}
     for stage, name in sweeps_of(folder).items():
@@ -109,16 +111,20 @@ def make_steps(folder: Path, arguments: Sequence[str]) -> list[Step]:
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
 
-    return _with_overrides(folder, names, arguments)
+    steps = _with_overrides(folder, names, arguments, running)
+    return [step for step in steps if step.verb in running or not step.is_sweep]
 
 
-def _with_overrides(folder: Path, names: Mapping[str, str], arguments: Sequence[str]) -> list[Step]:
+def _with_overrides(
+    folder: Path, names: Mapping[str, str], arguments: Sequence[str], running: Collection[str]
+) -> list[Step]:
     """The sweeps of these names, and before them the corpus, each with the overrides for it."""
     stages = {verb: Step(verb, name, folder, ()) for verb, name in names.items()}
     if "pretrain" in stages:
         stages = {"prepare": Step("prepare", "prepare", None, ())} | stages
     overrides = split_overrides(stages, _with_seeds_of_stages(arguments, names))
-    if "pretrain" in stages and "evaluate" in stages:
+    # A round of fine-tunings alone measures nothing.
+    if "pretrain" in stages and "evaluate" in stages and "evaluate" in running:
         arms = _borrowed_arms(folder, overrides["evaluate"])
         overrides["pretrain"] = [_with_arms(word, arms) for word in overrides["pretrain"]]
     steps = [replace(step, overrides=tuple(overrides[verb])) for verb, step in stages.items()]

@@ -35,28 +35,20 @@ def open_columnar(path: FilePath, file_format: str) -> Table:
             f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed"
             " inside)"
         )
-    num_rows = None
     with _opened(path, file_format) as file:
-        if file_format == "parquet":
-            schema = file.schema_arrow
-            num_rows = file.metadata.num_rows
-        else:
-            schema = file.schema
+        schema = file.schema_arrow if file_format == "parquet" else file.schema
 
     def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
         number = position = 0
+        end = 0.0
         size = file_size(path)
-        for batch in _batches(path, file_format, columns):
-            # How far it is, by rows: the order of the bytes on disk is the format's own affair.
-            # Arrow does not count its rows: there by bytes in memory.
-            row_bytes = batch.nbytes / max(1, len(batch))
-            if num_rows is not None:
-                row_bytes = size / num_rows
+        for batch, num_bytes in _batches(path, file_format, columns):
             for record in batch.to_pylist():
                 number += 1
-                position_now = min(size, int(number * row_bytes))
-                advance(max(0, position_now - position))
-                position = max(position, position_now)
+                end += num_bytes / len(batch)
+                position_now = min(size, int(end))
+                advance(position_now - position)
+                position = position_now
                 yield number, record
         advance(size - position)
 
@@ -130,17 +122,25 @@ def _native_file(path: FilePath, file_format: str) -> Iterator[pyarrow.NativeFil
             yield source
 
 
-def _batches(path: FilePath, file_format: str, columns: list[str] | None) -> Iterator[RecordBatch]:
-    """Record batches of BATCH_ROWS rows at most."""
+def _batches(
+    path: FilePath, file_format: str, columns: list[str] | None
+) -> Iterator[tuple[RecordBatch, float]]:
+    """Record batches of BATCH_ROWS rows at most, and about how many bytes of the file each is.
+
+    That goes by rows: the order of the bytes on disk is the format's own affair.
+    """
+    size = file_size(path)
     with _opened(path, file_format) as file:
         if file_format == "parquet":
-            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+            num_rows = max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                yield batch, size * len(batch) / num_rows
             return
-        for batch in _arrow_batches(file):
-            if columns is not None:
-                batch = batch.select(columns)
+        for batch, num_bytes in _arrow_batches(file, size):
+            chosen = batch if columns is None else batch.select(columns)
             for start in range(0, len(batch), BATCH_ROWS):
-                yield batch.slice(start, BATCH_ROWS)
+                part = chosen.slice(start, BATCH_ROWS)
+                yield part, num_bytes * len(part) / len(batch)
 
 
 def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:
@@ -158,12 +158,17 @@ def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:
     return ipc.open_stream(source)
 
 
-def _arrow_batches(reader: ArrowReader) -> Iterator[RecordBatch]:
+def _arrow_batches(reader: ArrowReader, size: int) -> Iterator[tuple[RecordBatch, float]]:
+    """The batches of a file of this size, and about how many bytes of it each is.
+
+    A stream does not say how many there are: there it is what they take in memory.
+    """
     if hasattr(reader, "num_record_batches"):
         for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+            yield reader.get_batch(number), size / reader.num_record_batches
     else:
-        yield from reader
+        for batch in reader:
+            yield batch, batch.nbytes
 
 
 def is_text_type(column_type: pyarrow.DataType) -> bool:

@@ -21,6 +21,7 @@ A change of code that changes a stage's results raises it: then no older run is 
 and no comparison mixes both (docs/decisions/0019). Older runs and packs are still read.
 """
 FURTHER_VERSIONS = {
+    "fresh_weights": 1,
     "task.data.train_columns": 1,
     "task.data.negative_columns": 1,
     "measure.task.module.threshold": 1,
@@ -30,7 +31,7 @@ FURTHER_VERSIONS = {
 It is added to the stage's version, and is left out again where runs are compared: rows with and
 without the key are made by the same code. `train_columns` is a key of contrastive tasks. With
 `negative_columns` rows that were held out could be trained on. An evaluation once took a model's
-own threshold in spite of a given one.
+own threshold in spite of a given one. `fresh_weights` once kept a token type that nothing trained.
 """
 PARTS_WITH_WEIGHTS = ("corpus", "phases")
 WEIGHT_KEYS = re.compile(r"corpus\.sources\.\d+\.weight|phases\.\d+\.source_weights\..+")
@@ -159,7 +160,10 @@ def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
     leaves = as_before_units(flatten(dict(values)))
     # A key that only means something beside another one is idle where that one is not set.
-    idle = {key for key, option in CONDITIONAL_KEYS.items() if not _is_set(values, option)}
+    idle = set()
+    for key, options in CONDITIONAL_KEYS.items():
+        if not any(_is_set(values, option) for option in options.split()):
+            idle.add(key)
     counting = {}
     for key, value in leaves.items():
         # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".

@@ -11,6 +11,7 @@ from clozelab.corpus.documents import prepared_documents
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import SHARD_CHARACTERS, TextShard, cut_shards
 from clozelab.corpus.shards import token_dtype
+from clozelab.corpus.sizes import in_even_steps
 from clozelab.corpus.steps.step import CorpusStep, StepReport
 from clozelab.corpus.tokenizers import Tokenizer
 
@@ -56,13 +57,11 @@ def forecast_source(
     learnt; then tokens are guessed, and the time of encoding them is taken for that of the rest.
     """
     measured = CorpusForecast()
-    # Files in even steps, since those of one kind often have names that follow one another.
-    num_files = min(len(files), MEASURED_FILES)
-    is_whole = num_files == len(files)
+    sample = in_even_steps(files, MEASURED_FILES)
+    is_whole = len(sample) == len(files)
     start = time.perf_counter()
-    for number in range(num_files):
-        file = files[(2 * number + 1) * len(files) // (2 * num_files)]
-        limit = start + seconds * (number + 1) / num_files
+    for number, file in enumerate(sample):
+        limit = start + seconds * (number + 1) / len(sample)
         shards = cut_shards(
             [file],
             CorpusCounts(),
