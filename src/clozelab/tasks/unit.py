@@ -297,6 +297,9 @@ class Unit(ABC, Generic[E]):
             return np.full(len(examples), -1, dtype=np.int64)
         return target.encode(self.flat_labels(examples))
 
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """ValueError where a sequence in these tokens has no place for a text."""
+
     @abstractmethod
     def encode(self, examples: E, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
         """Arrays of all sequences, and what was unusual about them."""
