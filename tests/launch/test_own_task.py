@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch import sweep
-from clozelab.launch.own_task import task_settings
+from clozelab.launch.own_task import task_settings, warn_of_doubtful_target
 
 YAML = """
 defaults: [format/labelled@_here_, _self_]
@@ -114,6 +114,73 @@ def test_the_score_goes_by_what_the_labels_are(
     assert task["data"]["numeric_labels"] is ("spearman" in metric)
     words = ["task=rows.jsonl", "task.data.numeric_labels=true"]
     assert sweep.compose("finetune", words).values["task"]["metric"] == "validation/spearman"
+
+
+IDS = [str(number) for number in range(77)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "are_numbers"),
+    [
+        (IDS * 2, False),
+        (IDS[1:] * 2, False),
+        (IDS[2:] * 2, True),
+        ([*IDS, "78"] * 2, True),
+        ([*IDS * 2, "77"], True),
+        ([*IDS, "2.5"] * 2, True),
+    ],
+)
+def test_many_whole_numbers_without_a_gap_are_classes(
+    tmp_path: Path, labels: list[str], *, are_numbers: bool
+) -> None:
+    """77 intents by their number: a rating of so many points would leave some out."""
+    file = write(tmp_path, "text,label", *[f"a text,{label}" for label in labels])
+    assert task_settings(str(file), tmp_path)["data"]["numeric_labels"] is are_numbers
+
+
+CLASSES = (
+    "reviews.csv: the 77 different whole numbers of label are classes, since they run from 0 or 1"
+    " without a gap, each in several rows; {}.data.numeric_labels=true predicts numbers"
+)
+NUMBERS = (
+    "reviews.csv: the 76 different whole numbers of label are to be predicted, since they do not"
+    " run from 0 or 1 without a gap, each in several rows; {}.data.numeric_labels=false makes"
+    " classes"
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words", "expected"),
+    [
+        (IDS, [], CLASSES),
+        ([*IDS[:30], *IDS[31:]], [], NUMBERS),
+        (IDS, ["numeric_labels=false"], None),
+        (IDS, ["numeric_labels=true"], None),
+        (IDS[:20], [], None),
+        (["0.5", "1"], [], None),
+    ],
+)
+@pytest.mark.parametrize("stage", ["finetune", "evaluate"])
+def test_what_may_be_meant_otherwise_is_warned_of(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
+    labels: list[str],
+    words: list[str],
+    expected: str | None,
+) -> None:
+    write(tmp_path, "text,label", *[f"a text,{label}" for label in labels * 2])
+    choice, place = "task", "task"
+    if stage == "evaluate":
+        choice, place = "task@measure.task", "measure.task"
+    overrides = [f"{place}.data.{word}" for word in words]
+    if stage == "evaluate":
+        overrides.append("measure=probe")
+    composed = sweep.compose(stage, [f"{choice}=reviews.csv", *overrides])
+    caplog.clear()
+    warn_of_doubtful_target(composed)
+    messages = [] if expected is None else [expected.format(place)]
+    assert caplog.messages == messages
 
 
 def test_names_are_of_the_file_and_never_a_benchmarks(tmp_path: Path) -> None:

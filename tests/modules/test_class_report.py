@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -100,3 +101,12 @@ def test_a_class_of_later_runs_stands_among_the_classes(tmp_path: Path) -> None:
     found = _class_table("t", _mean_figures(folders), Counter())
     assert list(found.classes) == ["LOC", "MISC", "PER", "(macro mean)", "(weighted mean)"]
     assert found.num_hidden == 0
+
+
+@pytest.mark.parametrize("content", ["", "label,precision,recall,f1,count\n"])
+def test_a_file_without_rows_is_damaged(tmp_path: Path, content: str) -> None:
+    """The report had no table of classes, and did not say why."""
+    path = tmp_path / "classes.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(f"{path} is damaged: it has no rows")):
+        _mean_figures([tmp_path])

@@ -224,6 +224,30 @@ def test_a_long_text_is_tagged_in_rows_of_the_training(model: Any, features: str
         assert close([word.probability for word in tagged.words], shares.amax(1))
 
 
+@pytest.mark.parametrize(
+    ("trained", "is_warned_of"),
+    [
+        ({"document_context": True}, True),
+        ({"document_context": True, "has_documents": True}, True),
+        ({"document_context": True, "has_documents": False}, False),
+        ({"document_context": False, "has_documents": True}, False),
+        ({}, False),
+    ],
+)
+def test_a_tagger_says_once_that_it_reads_without_context(
+    model: Any, caplog: pytest.LogCaptureFixture, trained: dict[str, bool], *, is_warned_of: bool
+) -> None:
+    ours, folder = model("tags", extra_config={"clozelab": trained})
+    ours.tag("Ann ran")
+    ours.tag(["Ann ran", "the dog"])
+    warning = (
+        f"{folder} was trained on sentences with their neighbours in the document, and reads each"
+        " text by itself here; test=FILE and evaluate read the neighbours, too"
+    )
+    assert caplog.messages.count(warning) == int(is_warned_of)
+    assert len(caplog.messages) == int(is_warned_of)
+
+
 def test_features_are_read_in_fp32_as_they_were_stored(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,25 @@ def test_a_lone_blank_is_no_text() -> None:
     assert [entry.characters for entry in found.nbest["q"] if not entry.text] == [None]
 
 
+@pytest.mark.parametrize("passage", ["red  cat", "red \n\ncat  sat"])
+def test_blanks_around_an_answer_are_none_of_it(passage: str) -> None:
+    """The official score is the same, and the characters are those of the text."""
+    tokenizer = ByteBpeTokenizer.train(["red cat sat"], 270, False, False)
+    given = SquadExamples([passage], [SquadQuestion("q", "who", 0, ("cat",), passage.find("cat"))])
+    features, _ = build_features(given, tokenizer, WindowSettings.fitted(32, 8, 8))
+    spans = features.passage_spans
+    first = int(np.searchsorted(spans[:, 1], passage.find("cat"), side="right")) - 1
+    last = int(np.flatnonzero(spans[:, 1] <= passage.find("cat") + 3)[-1])
+    logits = np.zeros((2, len(features.sequences.input_ids)), dtype=np.float32)
+    logits[[0, 1], features.passage_starts[0] + np.array([first, last])] = 9
+    found = predict_answers(features, given, *logits, NBestSettings(20, 30))
+    assert found.texts == {"q": "cat"}
+    assert score_v1({"q": ("cat",)}, found.texts)["exact_match"] == 100.0
+    for candidate in found.nbest["q"]:
+        assert candidate.characters is not None
+        assert candidate.text == passage[slice(*candidate.characters)] == candidate.text.strip()
+
+
 def released_candidates(
     windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings
 ) -> set[Any]:

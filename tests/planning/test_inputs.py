@@ -162,6 +162,15 @@ def test_each_label_column_of_a_file_is_a_column() -> None:
     assert task["data"]["label_column"] == "remark"
 
 
+def test_a_doubtful_target_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"a,{number}" for number in range(30)]
+    Path("intents.csv").write_text("\n".join(["text,label", *rows, *rows]))
+    fill("plan", ["mine", *GIVEN, "inputs.task=intents.csv"])
+    said = capsys.readouterr().err
+    assert said.startswith("inputs: intents.csv: the 30 different whole numbers of label are")
+    assert "a task's YAML with data.numeric_labels=true predicts numbers" in said
+
+
 def test_inputs_are_remembered_and_kept_apart() -> None:
     first = fill("reproduce", ["mine", *GIVEN])
     assert fill("report", ["mine"]) == first

@@ -95,7 +95,7 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
     assert rows[1]["label"] == ["O", "O", "O", "B-PER"]
     config = read(folder / "model", "config.json")
     assert config["architectures"] == ["BertForTokenClassification"]
-    assert config["clozelab"]["document_context"] is True
+    assert config["clozelab"]["document_context"] is config["clozelab"]["has_documents"] is True
     assert config["id2label"]["1"] == "B-PER"
 
 

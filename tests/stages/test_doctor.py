@@ -20,6 +20,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
+from clozelab.models.registry import family_for
 from clozelab.modules.model import write_model
 from clozelab.planning import reproduction
 from clozelab.planning.shapes import Request, Speed
@@ -275,6 +276,49 @@ def test_an_evaluation_without_its_files_or_model_is_refused(
     refusals = gather_stage("evaluate", None, "evaluate", words).refusals
     assert len(refusals) == 1
     shows(refusals[0][1], reason)
+
+
+@pytest.mark.parametrize("verb", ["finetune", "evaluate"])
+@pytest.mark.parametrize(
+    ("word", "has_head", "reason"),
+    [
+        ("words.1=y", True, None),
+        ("words.1=splendid", True, "'splendid' of the class '1' is [UNK] in this encoder's"),
+        ("words.1=x", True, "two of x, x are one token of this encoder's vocabulary"),
+        (f"template='{'x ' * 60}{{text}} [MASK]'", True, "and a text would have no place"),
+        ("words.1=y", False, "has no trained lm head, which"),
+    ],
+)
+def test_a_prompt_that_an_encoder_cannot_answer_is_refused(
+    places: list[str],
+    tmp_path: Path,
+    tiny_config: Any,
+    verb: str,
+    word: str,
+    reason: str | None,
+    *,
+    has_head: bool,
+) -> None:
+    letters = WordPieceTokenizer([*SPECIAL_TOKENS, "x", "y"], lowercase=True)
+    config = tiny_config(vocab_size=letters.vocab_size, max_position_embeddings=48)
+    encoder = Encoder(config)
+    heads = {"lm": family_for(config).head("lm", encoder)} if has_head else {}
+    write_model(tmp_path / "encoder", encoder, heads, letters)
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\nx\t0\ny\t1\nx x\t0\ny y\t1\n")
+    words = [f"data_dir={tmp_path}", *places[1:3], "row=x", f"encoder={tmp_path / 'encoder'}"]
+    place = "task"
+    words.append("task=sst2_prompt")
+    if verb == "evaluate":
+        place = "measure.task"
+        words[-1] = "measure=zero_shot"
+    else:
+        words.append("task.data.train_file=dev.tsv")
+    for setting in ("validation_file=dev.tsv", "words.0=x", "words.1=y", word):
+        words.append(f"{place}.data.{setting}")
+    refusals = gather_stage(verb, None, verb, words).refusals
+    assert len(refusals) == (reason is not None)
+    if reason is not None:
+        shows(refusals[0][1], reason)
 
 
 def test_each_file_of_a_sweep_over_a_tasks_own_keys_is_looked_at(

@@ -304,9 +304,10 @@ def test_queries_of_a_table_are_its_texts(
     assert [(hit["query"], hit["ask"], hit["cosine"]) for hit in hits] == [
         (query, query, 1.0) for query in queries
     ]
+    assert all("row" not in hit for hit in hits)
 
 
-def test_columns_that_a_hit_replaces_are_told_once(
+def test_columns_that_are_called_as_a_hits_own_stand_below_row(
     trained: Any, tmp_path: Path, capsys: Any
 ) -> None:
     (tmp_path / "q.txt").write_text("a b c d e\nv w x y z\n")
@@ -314,14 +315,23 @@ def test_columns_that_a_hit_replaces_are_told_once(
     words = [f"in={tmp_path / 'pairs.csv'}", "text=passage", "top_k=1", "--json"]
     words += ["precision=32-true", f"cache_dir={tmp_path / 'cache'}"]
     run = str(trained["run"].folder)
-    for given, replaced, queries in (
-        (f"queries={tmp_path / 'q.txt'}", "line, query", ["a b c d e", "v w x y z"]),
-        ("query=a b c d e", "line", ["who"]),
+    first = {"line": "7", "query": "what", "passage": "v w x y z"}
+    second = {"line": "8", "query": "who", "passage": "a b c d e"}
+    for given, replaced, queries, rows in (
+        (
+            f"queries={tmp_path / 'q.txt'}",
+            "line, query",
+            ["a b c d e", "v w x y z"],
+            [second, first],
+        ),
+        ("query=a b c d e", "line", ["who"], [second]),
     ):
         assert main(["search", run, given, *words]) == 0
         out, err = capsys.readouterr()
-        assert err.count(f"pairs.csv: the column {replaced} is replaced by the answers'") == 1
-        assert [json.loads(line)["query"] for line in out.splitlines()] == queries
+        assert err.count(f"pairs.csv: {replaced} of a hit is the search's own; the file's") == 1
+        hits = [json.loads(line) for line in out.splitlines()]
+        assert [hit["query"] for hit in hits] == queries
+        assert [hit["row"] for hit in hits] == rows
 
 
 @pytest.mark.parametrize(

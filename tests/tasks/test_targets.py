@@ -33,7 +33,7 @@ from clozelab.tasks.tags import TagTarget
 from clozelab.tasks.target import Target
 from clozelab.tasks.texts import TextUnit, VectorUnit
 from clozelab.tasks.token_numbers import TokenNumberTarget
-from clozelab.tasks.unit import Split
+from clozelab.tasks.unit import Split, Unit
 from clozelab.tasks.words import WordUnit
 from clozelab.text.paths import CONF_DIR
 
@@ -184,18 +184,27 @@ def test_numbers_are_not_called_probabilities() -> None:
         type("OwnNumbers", (TagTarget,), {"predicts_numbers": True})
 
 
-def test_texts_without_labels_share_no_batch_by_their_length() -> None:
+def lengths_in_batches(unit: Unit[Any]) -> set[int]:
+    """How many different lengths a batch holds, of examples of two lengths."""
     lengths = np.array([9] * 32 + [3] * 32)
-    sequences = SimpleNamespace(lengths=lengths)
+    sequences: Any = SimpleNamespace(lengths=lengths)
+    batches = unit.draw_batches(sequences, slice(0, 64), batch_size=8, seed=1, epoch=0)
+    return {len(set(lengths[batch])) for batch in batches}
 
-    def num_lengths(unit: TextUnit) -> set[int]:
-        batches = unit.draw_batches(sequences, slice(0, 64), batch_size=8, seed=1, epoch=0)
-        return {len(set(lengths[batch])) for batch in batches}
 
+def test_texts_without_labels_share_no_batch_by_their_length() -> None:
     unit = TextUnit(**TEXTS)
-    assert num_lengths(unit) == {1}
+    assert lengths_in_batches(unit) == {1}
     unit.has_training_labels = False
-    assert 2 in num_lengths(unit)
+    assert 2 in lengths_in_batches(unit)
+
+
+def test_examples_that_are_compared_share_no_batch_by_their_length(tmp_path: Path) -> None:
+    """With labels, too, as in supervised contrastive learning."""
+    compares = type("OwnTarget", (ClassTarget,), {"compares_examples": True})
+    rows = [("the red car", "yes"), ("the blue car", "no")]
+    assert lengths_in_batches(read_task(tmp_path, ClassTarget, rows, rows).unit) == {1}
+    assert 2 in lengths_in_batches(read_task(tmp_path, compares, rows, rows).unit)
 
 
 @pytest.mark.parametrize(

@@ -457,6 +457,8 @@ def finish(job: FinetuneJob, run: Run, module: FineTuning, results: PlainMapping
 def model_facts(job: FinetuneJob) -> PlainDict:
     """What a model's config.json keeps about its fine-tuning."""
     facts = {"task": job.cfg.task.name, "head": job.cfg.head, **job.data.config_to_save()}
+    if "document_context" in facts:
+        facts["has_documents"] = job.data.train.counts["has_documents"]
     # An evaluation on the same file is of the rows that were not trained on.
     if job.data.held_out is not None:
         facts["held_out"] = job.data.held_out.draw

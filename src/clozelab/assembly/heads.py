@@ -53,10 +53,7 @@ def load_heads(
     stored = folders.read_tensors(folder)
     family = family_for(folders.read_config(folder))
     if "lm" in heads and not folders.has_head(family, "lm", heads["lm"], stored):
-        raise ValueError(
-            f"{folder} has no trained lm head, which {name} needs: train"
-            f" one first (clozelab pretrain objective=mlm encoder={folder})"
-        )
+        raise no_word_head(folder, name)
     config = folders.read_config_dict(folder)
     names = named_labels(config, config_path(folder))
     for head_name, head in heads.items():
@@ -78,6 +75,14 @@ def load_heads(
                 f"{folder} has no trained pooler, which its {head_name} head reads, so {name} would"
                 " score chance: put back the pooler's weights, or fine-tune the folder"
             )
+
+
+def no_word_head(folder: Path, name: str) -> ValueError:
+    """The refusal of a folder without the head of words that a measure or a task needs."""
+    return ValueError(
+        f"{folder} has no trained lm head, which {name} needs: train one first (clozelab pretrain"
+        f" objective=mlm encoder={folder})"
+    )
 
 
 def _require_all_layers(lstm: nn.Module, stored: Mapping[str, Tensor], folder: Path) -> None:

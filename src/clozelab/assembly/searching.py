@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from clozelab.datamodules.columns import document_text, trained_columns
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
-from clozelab.modules.answer_files import stacked, warn_of_replaced_columns
+from clozelab.modules.answer_files import stacked
 from clozelab.modules.answers import Unanswered
 from clozelab.readers.lines import decoded_lines, file_suffix
 from clozelab.readers.records import PlacedRow, Table
@@ -97,7 +98,24 @@ def warn_of_hit_keys(file: Table, *, has_queries: bool) -> None:
         hit_keys.add("query")
     replaced = [name for name in file.columns if name in hit_keys]
     if replaced:
-        warn_of_replaced_columns(file, replaced)
+        print(
+            f"{file.name}: {', '.join(replaced)} of a hit is the search's own; the file's columns"
+            " stand below row",
+            file=sys.stderr,
+        )
+
+
+def hit_object(row: PlacedRow, cosine: float, query: str | None) -> PlainDict:
+    """A line of the file as JSON: its columns, its number, its cosine, and one of several queries.
+
+    Where a column is called as one of these, `row` has all columns again.
+    """
+    of_hit: PlainDict = {"line": row.number, "cosine": round(cosine, 4)}
+    if query is not None:
+        of_hit["query"] = query
+    if of_hit.keys() & row.record.keys():
+        of_hit["row"] = row.record
+    return row.record | of_hit
 
 
 def is_beir_corpus(file: Table, roles: Mapping[str, str], values: Mapping[str, str]) -> bool:

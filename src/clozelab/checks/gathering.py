@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from clozelab.addresses import build, check_targets
+from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import evaluation, factory, finetuning, pretraining
+from clozelab.assembly.heads import no_word_head
 from clozelab.assembly.together import model_folders
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
@@ -15,6 +16,7 @@ from clozelab.datamodules.heldout import file_sources
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep
+from clozelab.models.locate import may_have_head
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.planning.arms import Arm
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
@@ -184,7 +186,9 @@ class Gathering:
         data = measure.data or {}
         try:
             if measure.task is not None:
-                open_task(TaskPlace.of_measure(cfg))
+                place = TaskPlace.of_measure(cfg)
+                open_task(place)
+                _require_prompted(place, cfg, measure.name)
             elif "files" in data or "folder" in data:
                 inputs = task_inputs(cfg, measure.name)
                 build("measure.data", data)(inputs=inputs, is_causal=False)
@@ -267,6 +271,7 @@ class Gathering:
         # The files: that they are there, and what they hold.
         task_place = TaskPlace.of_finetuning(cfg)
         task_data = open_task(task_place, tokenizer, trained_length)
+        _require_prompted(task_place, cfg, name)
         if cfg.predict_test:
             task_data.require_test_files()
         preview = task_data.preview()
@@ -316,6 +321,24 @@ def _without_task(sweep: Sweep, job: Words) -> str:
     if not others:
         return ""
     return f"; to go without it: task={','.join(others)}"
+
+
+def _require_prompted(place: TaskPlace, cfg: FinetuneConfig | EvaluateConfig, name: str) -> None:
+    """ValueError where an encoder that is there cannot answer a prompt.
+
+    It has to have the head of pre-training, and each word as one token; the template has to leave a
+    place for the text. A `name` is of a task or a measure.
+    """
+    _, target = build_parts(place.task)
+    if "lm" not in target.head_kinds or cfg.encoder is None or not _is_there(cfg.encoder):
+        return
+    folder = Path(cfg.encoder)
+    tokenizer = open_tokenizer(folder)
+    data = open_task(place, tokenizer, max_positions(folder))
+    data.target.fitted(tokenizer)
+    data.unit.check_tokenizer(tokenizer)
+    if cfg.initialisation == "pretrained" and not may_have_head(folder):
+        raise no_word_head(folder, name)
 
 
 def _is_there(encoder: str | Path) -> bool:

@@ -175,8 +175,7 @@ class LabelledData:
         self.train_extra_paths: list[Path] | None = None
         if train_extra is not None:
             self.train_extra_paths = [self.require(file) for file in train_extra]
-        # The encoder may take shorter sequences than the task says.
-        self.unit = unit.fitted(self.max_seq_length, inputs.name)
+        self.unit = self._fitted(unit, target)
         # The classes of a fine-tuned model go before those of the configuration.
         if inputs.label_names is not None:
             target = target.of_model(inputs.label_names)
@@ -186,6 +185,14 @@ class LabelledData:
         # of a file of which a part is held out: role -> its rows
         self._numbers_of_role: dict[str, NDArray[np.int64]] = {}
         self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
+
+    def _fitted(self, unit: Unit, target: Target) -> Unit:
+        """The unit for this length and this target."""
+        # The encoder may take shorter sequences than the task says.
+        fitted = unit.fitted(self.max_seq_length, self.inputs.name)
+        if target.compares_examples and fitted.groups_by_length is None:
+            fitted.groups_by_length = False
+        return fitted
 
     # Fingerprints
 

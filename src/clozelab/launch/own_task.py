@@ -9,14 +9,16 @@ where the table leaves no doubt. `task@measure.task=FILE` is the same for an eva
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from clozelab.config import MOST_EPOCHS
+from clozelab.config import MOST_EPOCHS, Composed
 from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.columns import FIRST_NAMES, choose_columns
 from clozelab.files.public import PUBLIC_ENCODERS
@@ -29,13 +31,14 @@ from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import JsonObject, hydra_literal, hydra_text
 
+log = logging.getLogger(__name__)
 COLUMN_WORDS = ("text_column", "label_column")
 PLACES = {"task": "task", "task@measure.task": "measure.task"}
 """How a task is chosen -> where its settings stand."""
 LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
 ID_NAMES = ("id", "idx", "index")
 MOST_CLASSES = 20
-"""More different whole numbers than that are numbers to be predicted, not classes."""
+"""So many different whole numbers are classes; more of them are looked at (`describes_numbers`)."""
 ENOUGH_ROWS = 3600
 """To go through: 100 steps of 32, where a tenth of the rows is held out for validation.
 
@@ -59,8 +62,8 @@ def task_settings(
         file: below `data_dir`, or else from where one stands.
         text_columns: one column, or the two of a pair; none: the one that can only be meant.
         label_column: None: the same of the label.
-        numeric_labels: whether the label is a number to be predicted, not a class; None: where it
-            is one in every row, with a fraction or of more than MOST_CLASSES values.
+        numeric_labels: whether the label is a number to be predicted, not a class; None: as
+            `describes_numbers` finds.
         is_one_of_several: a file has more such columns, so the names say which one it is.
 
     Raises:
@@ -71,10 +74,10 @@ def task_settings(
         raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
     table = open_table(path)
     texts, label = _columns(table, text_columns, label_column)
-    num_rows, distinct = _labels_in(path, label, path.stat().st_mtime_ns)
-    if numeric_labels is None and all(map(is_number, distinct)):
-        are_whole = all(float(number).is_integer() for number in distinct)
-        numeric_labels = not are_whole or len(distinct) > MOST_CLASSES
+    counts = _count_labels(path, label, path.stat().st_mtime_ns)
+    num_rows = sum(counts.values())
+    if numeric_labels is None:
+        numeric_labels = describes_numbers(counts)
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
@@ -96,20 +99,71 @@ def task_settings(
         "metric": f"validation/{metrics[0]}",
         "epochs": min(max(LEAST_EPOCHS, epochs), MOST_EPOCHS),
         "module": {"metrics": metrics},
-        "data": data | {"numeric_labels": bool(numeric_labels)},
+        "data": data | {"numeric_labels": numeric_labels},
     }
 
 
 @cache  # a command composes its configuration several times
-def _labels_in(
+def _count_labels(
     path: Path,
     column: str,
     modified: int,  # noqa: ARG001
-) -> tuple[int, frozenset[str]]:
-    """How many rows a table has, and its different labels; read anew when it was `modified`."""
+) -> Mapping[str, int]:
+    """The number of rows of each label of a table; read anew when it was `modified`."""
     # What is no label is refused, with its line, when the examples are read.
-    labels = [str(row.record.get(column)) for row in open_table(path).placed_rows()]
-    return len(labels), frozenset(labels)
+    return Counter(str(row.record.get(column)) for row in open_table(path).placed_rows())
+
+
+def describes_numbers(counts: Mapping[str, int]) -> bool:
+    """Whether labels are numbers to be predicted, not classes, where nobody says which.
+
+    Numbers are, if some have a fraction. Whole ones are classes if there are MOST_CLASSES at most,
+    or if they are ids: from 0 or 1 on without a gap, each in several rows.
+
+    Args:
+        counts: label -> its number of rows.
+    """
+    if not all(map(is_number, counts)):
+        return False
+    return not _are_whole(counts) or (len(counts) > MOST_CLASSES and not _are_ids(counts))
+
+
+def _are_whole(labels: Iterable[str]) -> bool:
+    return all(float(label).is_integer() for label in labels)
+
+
+def _are_ids(counts: Mapping[str, int]) -> bool:
+    """Whether whole numbers run from 0 or 1 on without a gap, each in several rows."""
+    numbers = sorted(int(float(label)) for label in counts)
+    first = numbers[0]
+    has_no_gap = numbers == list(range(first, first + len(numbers)))
+    return first in (0, 1) and has_no_gap and min(counts.values()) > 1
+
+
+def describe_doubtful_target(
+    path: Path, column: str, key: str, *, numeric_labels: bool
+) -> str | None:
+    """What many whole numbers are read as, by which rule, and the `key` that reads them otherwise.
+
+    None where the labels leave no doubt, and where the user's choice is another one.
+
+    Args:
+        path: the table.
+        column: of its labels.
+        key: of the other choice, for the message.
+        numeric_labels: whether they are numbers to be predicted, not classes.
+    """
+    counts = _count_labels(path, column, path.stat().st_mtime_ns)
+    are_numbers = all(map(is_number, counts))
+    if len(counts) <= MOST_CLASSES or not are_numbers or not _are_whole(counts):
+        return None
+    if numeric_labels != describes_numbers(counts):
+        return None
+    numbers = f"{path.name}: the {len(counts)} different whole numbers of {column}"
+    rule = "run from 0 or 1 without a gap, each in several rows"
+    if numeric_labels:
+        return f"{numbers} are to be predicted, since they do not {rule}; {key}=false makes classes"
+    return f"{numbers} are classes, since they {rule}; {key}=true predicts numbers"
 
 
 def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
@@ -201,6 +255,29 @@ def with_own_task(
         # What the user says of a key comes behind, and counts.
         spelt = [*_sweep_overrides(settings, key), *spelt]
     return spelt
+
+
+def warn_of_doubtful_target(composed: Composed) -> None:
+    """Warn where classes or numbers were chosen for a labelled file, and may be meant otherwise."""
+    origin = composed.origin
+    if origin is None:
+        return
+    for choice, place in PLACES.items():
+        key = f"{place}.data.numeric_labels"
+        num_given = sum(key_of(override) == key for override in origin.overrides)
+        # Once: it is what `with_own_task` has spelt out. The user's own comes behind it.
+        if origin.choices.get(choice) != OWN_TASK or num_given != 1:
+            continue
+        train_file = str(composed.get(f"{place}.data.train_file"))
+        path = resolve_path(train_file, composed.values["data_dir"])
+        if not path.is_file():
+            continue  # an error will say so
+        label_column = str(composed.get(f"{place}.data.label_column"))
+        message = describe_doubtful_target(
+            path, label_column, key, numeric_labels=bool(composed.get(key))
+        )
+        if message is not None:
+            log.warning(message)
 
 
 def _sweep_overrides(settings: Sequence[JsonObject], place: str) -> list[str]:

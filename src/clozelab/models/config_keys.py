@@ -65,8 +65,10 @@ class Provenance(TypedDict, total=False):
     base_weights: float  # before the vocabulary was lengthened
     corpus_fingerprint: str
     doc_stride: int
+    document_context: bool
     features: str
     given_vectors: GivenVectors
+    has_documents: bool  # in the training file: without any there was no context
     head: str
     held_out: dict[str, float]
     max_query_length: int
@@ -143,6 +145,7 @@ OF_ONE_TASK = (
     "words",
     "features",
     "document_context",
+    "has_documents",
     "long_documents",
     "window_stride",
     "window_pooling",

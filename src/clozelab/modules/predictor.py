@@ -104,6 +104,10 @@ class Predictor(ModelRunner):
         self.trained_columns = trained_columns(model.folder.parent)
         self.warns = True
         self.num_cut = 0
+        trained = model.provenance
+        # Folders of before do not say whether there were documents.
+        had_documents = trained.get("has_documents", True)
+        self.lacks_context = trained.get("document_context", False) and had_documents
 
     # What a user calls. Everywhere `columns` names columns of a table, and `errors` is one of
     # ERRORS.
@@ -471,7 +475,8 @@ class Predictor(ModelRunner):
 
         A model that predicts a number for each word gives `NumberedWords`.
         A text that is a list of words is taken as it is. Of any other, words are runs of letters
-        and digits, and single marks. Texts may have any length.
+        and digits, and single marks. Texts may have any length. Each is read by itself; a warning
+        says once where the model was trained with context.
         """
         head = self.head("tags", "tag words")
         given = self._read(texts, "tag", columns)
@@ -490,6 +495,7 @@ class Predictor(ModelRunner):
             if reason is None:
                 readable.append(sentence_words)
         _refuse(reasons, given, errors)
+        self._warn_of_context()
         results: Sequence[answers.Result] = []
         if readable and self.model.task == "word_regression":
             results = number_words(self, head, readable)
@@ -622,6 +628,16 @@ class Predictor(ModelRunner):
                 self.model.window_length,
             )
         self.num_cut = 0
+
+    def _warn_of_context(self) -> None:
+        """Say once that neighbours of a sentence, which the training had, are not read here."""
+        if self.lacks_context:
+            log.warning(
+                "%s was trained on sentences with their neighbours in the document, and reads each"
+                " text by itself here; test=FILE and evaluate read the neighbours, too",
+                self.model.folder,
+            )
+        self.lacks_context = False
 
     def _returned(
         self, given: Texts, reasons: Sequence[str | None], results: Sequence[object]

@@ -59,10 +59,14 @@ def _lines(folders: Iterable[Path], name: str) -> Iterator[dict[str, str]]:
         if not path.is_file():
             continue
         with path.open(encoding="utf-8", newline="") as file:
-            for line in csv.DictReader(file):
-                if None in line.values():
-                    raise ValueError(f"{path} is damaged: a row of it lacks cells")
-                yield line
+            lines = list(csv.DictReader(file))
+        # Every run has scored an example: there are means, and a count.
+        if not lines:
+            raise ValueError(f"{path} is damaged: it has no rows")
+        for line in lines:
+            if None in line.values():
+                raise ValueError(f"{path} is damaged: a row of it lacks cells")
+            yield line
 
 
 def _mean_figures(folders: list[Path]) -> dict[str, list[float]]:

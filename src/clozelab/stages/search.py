@@ -15,6 +15,7 @@ from pathlib import Path
 from clozelab.assembly.searching import (
     content_of,
     cosine_similarities,
+    hit_object,
     is_beir_corpus,
     most_similar,
     queries_of,
@@ -52,6 +53,9 @@ do=embed input=FILE output=FILE.npy` writes them to a file.
                  queries of queries=; of a BEIR corpus (_id, title, text) the
                  title is read before the text
   errors=raise   end at the first line that cannot be read
+  --json         an object a hit: the columns of its row, and line, cosine and, of
+                 queries=, query. Where a column has one of these names, the
+                 columns stand below row, too
 
 pooling=, layer=, stride=, size=, device=, precision=, hub=true are as for
 predict do=embed. A model's prompts stand before queries and lines."""
@@ -131,10 +135,7 @@ def print_hit(
 ) -> None:
     """Print one line of the file; `line` is its number there, `query` one of several."""
     if is_json:
-        hit = row.record | {"line": row.number, "cosine": round(cosine, 4)}
-        if query is not None:
-            hit["query"] = query
-        print(json.dumps(hit, ensure_ascii=False, default=str))
+        print(json.dumps(hit_object(row, cosine, query), ensure_ascii=False, default=str))
         return
     text = " ".join(str(row.record.get(roles["text"])).split())
     print(f"{cosine:.4f}\t{row.number}\t{text}")

@@ -45,6 +45,7 @@ class ContrastTarget(CosineTarget):
     """
 
     learns_from_labels = False
+    compares_examples = True
 
     def __init__(
         self,

@@ -117,12 +117,18 @@ class PromptUnit(TextUnit):
 
     # Sequences
 
-    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
-        pieces_in_order = self.template.parts
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._fixed(tokenizer)
+
+    def _fixed(self, tokenizer: Tokenizer) -> tuple[dict[str, Int32s], int]:
+        """The tokens of the template's own parts, and how many are left for the texts.
+
+        ValueError where that is none.
+        """
         fixed = {MASK: np.array([tokenizer.mask_id], dtype=np.int32)}
-        for literal in set(pieces_in_order).difference([MASK, *self.texts]):
+        for literal in set(self.template.parts).difference([MASK, *self.texts]):
             (fixed[literal],) = tokenizer.encode_batch([literal])
-        literals = [part for part in pieces_in_order if part in fixed]
+        literals = [part for part in self.template.parts if part in fixed]
         room = self.max_seq_length - 2 - sum(len(fixed[part]) for part in literals)
         if room < len(self.texts):
             raise ValueError(
@@ -130,6 +136,11 @@ class PromptUnit(TextUnit):
                 f" max_seq_length={self.max_seq_length} tokens of a sequence, and a text would have"
                 " no place: shorten it, or take longer sequences"
             )
+        return fixed, room
+
+    def encode(self, examples: TextExamples, tokenizer: Tokenizer) -> tuple[Arrays, JsonObject]:
+        pieces_in_order = self.template.parts
+        fixed, room = self._fixed(tokenizer)
         columns = []
         for name, texts in zip(self.texts, zip(*examples.texts, strict=True), strict=True):
             spelt = [self.template.spelt(name, text) for text in texts]

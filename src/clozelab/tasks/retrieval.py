@@ -334,6 +334,7 @@ class RetrievalTarget(Target):
 
     units = ("RetrievalUnit",)
     learns_from_labels = False
+    compares_examples = True
     head_kinds = ()
     next_command = "search RUN query=... in=FILE"
 

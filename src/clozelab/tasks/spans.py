@@ -124,11 +124,15 @@ def _best_texts(
     for start_logit, end_logit, first, last in candidates[order]:
         begin = int(spans[int(first), 0])
         end = int(spans[int(last), 1])
-        text = passage[begin:end]
-        # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
-        if not text.strip():
+        # Byte-level BPE has tokens of blanks, which are no part of an answer, as released.
+        whole = passage[begin:end]
+        text = whole.strip()
+        # Nothing else was there: no text stands for "no answer".
+        if not text:
             continue
-        best.setdefault(text, Candidate(text, float(start_logit), float(end_logit), (begin, end)))
+        begin += whole.index(text)
+        characters = (begin, begin + len(text))
+        best.setdefault(text, Candidate(text, float(start_logit), float(end_logit), characters))
         if len(best) == n_best_size:
             break
     return list(best.values())

@@ -56,8 +56,9 @@ class Target(ABC):
 
     # kinds of units whose states it predicts from; none: any
     units: ClassVar[tuple[str, ...]] = ()
-    # of the training file; False where the examples of a batch are each other's negatives
-    learns_from_labels: ClassVar[bool] = True
+    learns_from_labels: ClassVar[bool] = True  # of the training file
+    # of a batch with each other, as negatives: lengths of its own would tell an example apart
+    compares_examples: ClassVar[bool] = False
     # kinds of the output layer (models/families/bert.py), of which the last stays; none: no layer
     head_kinds: ClassVar[tuple[str, ...]] = ("classification",)
     head_name: ClassVar[str] = "classifier"  # of the output layer among the module's parts

@@ -172,8 +172,8 @@ class Unit(ABC, Generic[E]):
     training_differs: bool = False
     # whether two rows with the same texts may be held out and trained on
     divides_equal_rows = False
-    # whether a training batch holds examples of similar length; None: where they have labels, for
-    # texts without any are each other's negatives, which their lengths would tell apart
+    # whether a training batch holds examples of similar length; None: where they have labels and
+    # the target does not compare them, for their lengths would tell them apart
     groups_by_length: bool | None = None
     has_training_labels: bool = True
     trains_text_with_itself: bool = False  # a text's positive is the text again
@@ -296,6 +296,9 @@ class Unit(ABC, Generic[E]):
         if examples.labels is None:
             return np.full(len(examples), -1, dtype=np.int64)
         return target.encode(self.flat_labels(examples))
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """ValueError where a sequence in these tokens has no place for a text."""
 
     @abstractmethod
     def encode(self, examples: E, tokenizer: Tokenizer) -> tuple[Arrays, PlainDict]:
