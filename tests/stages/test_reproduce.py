@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.screens import refuses, shows
 
 from claims.analysis.hypotheses import ResolvedClaim
@@ -75,6 +76,30 @@ def test_complete_runs_leave_nothing_to_do(
     seen = plan(monkeypatch, sweep_pretrain=pretrain, sweep_finetune=finetune)
     assert reproduction.all_complete(STEPS) is is_complete
     assert len(seen) == num_seen
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "last_verb"),
+    [(["complete", "conflict"], "pretrain"), (["complete", "failed"], "finetune")],
+)
+def test_nothing_is_fine_tuned_on_encoders_of_other_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, pretrain: list[str], last_verb: str
+) -> None:
+    """An arm was edited: its old runs are refused, and the fine-tunings took them all the same."""
+    plan(monkeypatch, sweep_pretrain=pretrain)
+    verbs: list[str] = []
+
+    def run_verb(words: Sequence[str], **_: Any) -> int:
+        verbs.append(words[0])
+        return int(words[0] == "pretrain")
+
+    monkeypatch.setattr(reproduction, "run_verb", run_verb)
+    status, is_stopped = reproduction.run_steps(STEPS, Console(stderr=True))
+    assert (status, is_stopped) == (1, "conflict" in pretrain)
+    assert verbs[-1] == last_verb
+    assert ("encoders of other settings lie in sweep_pretrain" in capsys.readouterr().out) == (
+        "conflict" in pretrain
+    )
 
 
 def claim(text: str, compare: list[str], **more: Any) -> dict[str, Any]:

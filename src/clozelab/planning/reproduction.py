@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from claims.text.phrases import duration
+from claims.text.phrases import duration, truncate_list
 from clozelab.addresses import check_targets
 from clozelab.launch.jobs import names_of, plan_job, planned_jobs, with_own_folders
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
@@ -142,7 +142,27 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
             return status, True
         if status:
             has_failed = True
+        if status and step.verb == "pretrain" and _stand_in_the_way(step):
+            return status, True
     return int(has_failed), False
+
+
+def _stand_in_the_way(step: Step) -> bool:
+    """Whether encoders of other settings lie where a pre-training's own should; says which.
+
+    What comes next would take them for its own.
+    """
+    folders = [job.run_dir for job in planned_jobs(step.sweep) if job.status == "conflict"]
+    if not folders:
+        return False
+    say(
+        "Nothing is fine-tuned or evaluated: encoders of other settings lie in"
+        f" {truncate_list(folders)}. Remove these folders, or give the arm that has changed another"
+        " name.",
+        "bold red",
+        wraps=True,
+    )
+    return True
 
 
 def quiet_line(verb: str, started: float) -> str:
