@@ -37,6 +37,17 @@ def test_tags() -> None:
     assert tags == ("scale:demo", "task:mrpc", "pretrain_seed:2", "seed:4")
 
 
+def test_the_environment_names_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in W&B itself; the command line goes before it."""
+    words = ["logger=wandb"]
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    assert sweep.compose("pretrain", words).get("logger.wandb.project") == "clozelab"
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    assert sweep.compose("pretrain", words).get("logger.wandb.project") == "theirs"
+    words.append("logger.wandb.project=mine")
+    assert sweep.compose("pretrain", words).get("logger.wandb.project") == "mine"
+
+
 def test_the_id_goes_with_the_folder_and_ends_with_it(tmp_path: Path) -> None:
     config = given("pretrain", {"experiment": "e", "scale": {"name": "demo"}, "seed": 1})
     cfg: Any = SimpleNamespace(experiment="e", scale=SimpleNamespace(name="demo"), seed=1)
