@@ -74,6 +74,15 @@ def test_hydra_s_words_are_passed_on_as_they_are() -> None:
     assert args.names == ["pretrain"] and args.overrides == words
 
 
+@pytest.mark.parametrize("flag", ["-m", "--multirun"])
+def test_a_sweep_s_command_line_may_be_given_as_it_is(flag: str) -> None:
+    argv = ["pretrain", flag, "seed=1,2"]
+    args = parse("plan", argv, Grammar(names=(1, 1), takes_overrides=True))
+    assert (args.names, args.overrides) == (["pretrain"], ["seed=1,2"])
+    with pytest.raises(ValueError, match=f"list has no option {flag}"):
+        parse("list", argv, Grammar(names=(0, None), keys=["seed"]))
+
+
 def test_a_path_may_have_a_sign_in_it() -> None:
     grammar = Grammar(names=(1, 2), keys=["out"])
     args = parse("submit", ["glue", "runs/lr=1e-3", "out=there"], grammar)

@@ -54,7 +54,8 @@ class Grammar:
         choices: of `key=value`: key -> the values that it takes.
         flags: of `--flag`.
         options: of `--option VALUE` and `--option=VALUE`.
-        takes_overrides: other keys are Hydra's rather than wrong.
+        takes_overrides: other keys are Hydra's rather than wrong, and the `-m` of a sweep, whose
+            command line may be given as it is, says nothing.
     """
 
     names: tuple[int, int | None]
@@ -73,6 +74,8 @@ def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
     args = ParsedArgs(argv=list(argv))
     remaining = iter(argv)  # an option takes the next argument for its value
     for argument in remaining:
+        if grammar.takes_overrides and argument in ("-m", "--multirun"):
+            continue
         if argument.startswith("-"):
             _add_option(args, argument, remaining, verb, grammar)
             continue
