@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from tests.report.test_tracked import offline, records
 from tests.runs.test_finetune_run import finetune, world
-from tests.runs.test_killed_trackers import in_wandb
+from tests.runs.test_killed_trackers import assert_holds, figures, in_wandb
 from tests.runs.test_pretrain_run import run_here, state, stop_and_go_on
+
+from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.catching_up import unsent
 
 __all__ = ["finetune", "offline", "world"]
 
@@ -50,6 +53,24 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert float(summary["validation/loss"]) == state(run_dir)["facts"]["validation/loss"]
     exits = [one.exit.exit_code for one in told if one.HasField("exit")]
     assert exits == [1, 0]
+
+
+def test_a_tracker_that_comes_later_gets_what_was_before(
+    workplace: Path, tmp_path: Path, offline: None
+) -> None:
+    """Also one that a start between its own did not have."""
+    run_dir = tmp_path / "run"
+    with_wandb = {"logger": "wandb", "logger.wandb.mode": "offline"}
+    for last_step, changes in ((2, {}), (4, with_wandb), (6, {})):
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, run_dir, stop_after_step=last_step, **changes)
+        if changes:
+            assert_holds(in_wandb(run_dir), figures(run_dir))
+    run_here(workplace, run_dir, **with_wandb)
+    expected = figures(run_dir)
+    assert {step for _, step in expected} == set(range(1, 11))
+    assert_holds(in_wandb(run_dir), expected)
+    assert unsent(run_dir) == {}
 
 
 def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 ID_FACT = "tracker_id"
+TRACKERS_FACT = "trackers"  # labels of those that the last start had
 
 
 def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
