@@ -123,6 +123,22 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert launches["pretrain"].started_in == str(Path.cwd())
 
 
+def test_a_sweep_over_scales_notes_each_ones_jobs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where hydra.sweep.dir puts the sweep's own files elsewhere."""
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: None)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    words = ["pretrain", "-m", "scale=demo,own", f"runs_dir={tmp_path}/runs", "arm=a", "seed=1"]
+    words.append(f"hydra.sweep.dir={tmp_path}/mine")
+    assert clozelab(words) == 0
+    for scale in ("demo", "own"):
+        launches = read_launches(tmp_path / "runs/adhoc" / scale)
+        assert launches["pretrain"].jobs == [JobName("a", "", "1")]
+        assert launches["pretrain"].words == words
+    assert not (tmp_path / LAUNCH_FILE).exists()
+
+
 def test_runs_of_no_launch_are_not_left_open(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

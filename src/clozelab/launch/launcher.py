@@ -32,7 +32,7 @@ from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folder
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
-from clozelab.launch.sweep import refuse_repeated
+from clozelab.launch.sweep import refuse_repeated, root_of
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
@@ -97,6 +97,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
 
     def prepare(self) -> None:
         self.sweep_dir = Path(str(self.master.hydra_value("sweep.dir")))
+        self.root, _ = root_of(self.master)
         self.estimate = SweepEstimate()
 
     def launch(
@@ -175,9 +176,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         """The process of a planned job: named by its run folder, if it has one."""
         # runs/NAME/demo/pretrain/mlm/seed-1 is called pretrain/mlm/seed-1.
         name = plan.run_dir.lstrip("/") or f"job-{index}"
-        runs_dir = self.sweep_dir.parent
-        if plan.run_dir and Path(plan.run_dir).is_relative_to(runs_dir):
-            name = str(Path(plan.run_dir).relative_to(runs_dir))
+        if plan.run_dir and Path(plan.run_dir).is_relative_to(self.root):
+            name = str(Path(plan.run_dir).relative_to(self.root))
         # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
         search_paths = [
             word
@@ -209,8 +209,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
         if self.verb in TRAININGS and not _is_part_of_reproduction():
-            names = names_of(composed)
-            write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
+            for root, jobs in group_by(composed, lambda job: root_of(job)[0]).items():
+                write_launch(root, [self.verb, *sys.argv[1:]], {self.verb: names_of(jobs)})
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
@@ -257,20 +257,21 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
 
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
-        root = self.sweep_dir.parent
+        root = self.root
         folders = [str(record.folder.absolute()) for record in records]
-        if not Path(os.path.commonpath([*folders, root.absolute()])).samefile(root):
-            # run_dir= has put them elsewhere.
+        if Path(os.path.commonpath([*folders, root.absolute()])).resolve() != root.resolve():
+            # run_dir= has put them elsewhere, or they are of several scales.
             root = Path(os.path.relpath(os.path.commonpath(folders)))
         options = configuration_options(self.master)
         # An experiment with claims: its folder is what `report` takes. Its runs are in
         # runs_dir/EXPERIMENT/SCALE.
         is_judged = options[0] == "--config-dir" and Path(options[1], "paper.yaml").is_file()
+        reports = [[str(root)]]
         if is_judged:
-            arguments = [options[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"]
-        else:
-            arguments = [str(root)]
-        lines = [f"next: clozelab report {shlex.join(arguments)}"]
+            runs_dir = f"runs_dir={self.root.parent.parent}"
+            scales = dict.fromkeys(record.scale for record in records)
+            reports = [[options[1], f"scale={scale}", runs_dir] for scale in scales]
+        lines = [f"next: clozelab report {shlex.join(arguments)}" for arguments in reports]
         if self.verb == "pretrain" and not is_judged:
             lines += _best_pretraining(records)
         return lines
