@@ -14,6 +14,8 @@ from clozelab.launch.sweep import GatedLoader
 from clozelab.text.paths import CONF_DIR
 
 VALUED_OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
+INFO_OPTIONS = ("--info", "-i")
+INFO_SUBJECTS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def run_application(
@@ -30,6 +32,11 @@ def run_application(
         raise ValueError(
             "a pickled job is not run again, because reading it may run any code; give its command"
             " line"
+        )
+    if any(argument.startswith(("--config-p", "-cp")) for argument in arguments):
+        raise ValueError(
+            "--config-path would be in the place of clozelab's own configuration; --config-dir"
+            " FOLDER adds one of yours"
         )
     hydra_compat.register()
     plugins.register()
@@ -74,7 +81,12 @@ def _with_options_first(argv: Sequence[str]) -> list[str]:
     before = ""
     for argument in argv:
         is_value = before in VALUED_OPTIONS
-        if argument.startswith("-") or is_value:
+        if argument in INFO_OPTIONS:
+            # Its value may be left out: an override behind it would pass for one.
+            options.append("--info=all")
+        elif before in INFO_OPTIONS and argument in INFO_SUBJECTS:
+            options[-1] = f"--info={argument}"
+        elif argument.startswith("-") or is_value:
             options.append(argument)
         else:
             overrides.append(argument)
