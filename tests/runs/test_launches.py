@@ -13,6 +13,7 @@ from tests.screens import shows
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import Job
 from clozelab.planning import reproduction
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
@@ -137,6 +138,26 @@ def test_a_sweep_over_scales_notes_each_ones_jobs_there(
         assert launches["pretrain"].jobs == [JobName("a", "", "1")]
         assert launches["pretrain"].words == words
     assert not (tmp_path / LAUNCH_FILE).exists()
+
+
+def test_jobs_hear_what_is_said_of_hydras_own_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was said: a value of the environment is for the job to look up."""
+    jobs: list[Job] = []
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    monkeypatch.setenv("MINE", "s3cret")
+    words = ["+hydra.job.env_set.WANDB_ENTITY='${oc.env:MINE}'", "hydra.job.name=mine"]
+    words += ["hydra.verbose=mine", "hydra/job_logging=stdout", f"hydra.sweep.dir={tmp_path}/mine"]
+    place = ["scale=demo", f"runs_dir={tmp_path}/runs"]
+    of_launcher = ["hydra.launcher.jobs_at_once=1"]
+    assert clozelab(["pretrain", "-m", *place, "seed=1,2", *words, *of_launcher]) == 0
+    first, second = (job.argv for job in jobs)
+    name = ["pretrain", "--config-name", "pretrain"]
+    said = [*words, "hydra.mode=RUN"]
+    assert first == [*name, *place, "seed=1", *said]
+    assert second == [*name, *place, "seed=2", *said]
 
 
 def test_runs_of_no_launch_are_not_left_open(

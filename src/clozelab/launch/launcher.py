@@ -54,6 +54,16 @@ BEGUN = ("running", "interrupted", "failed", KILLED)  # how the run of a resumed
 DONE = (JobState.COMPLETE, JobState.SKIPPED)  # whose scores a sweep ends with
 # Overrides of Hydra's own keys that decide which jobs there are, and where.
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
+# Those that each job hears as well: where its files are looked for, and what its process is like.
+PASSED_TO_JOBS = (
+    "hydra.searchpath",
+    "hydra.job",
+    "hydra/job_logging",
+    "hydra.verbose",
+    "hydra.sweep.",
+)
+# Those of one folder of Hydra's, which jobs do not have, and what they are else.
+OF_ONE_FOLDER = {"job.chdir": False, "run.dir": "."}
 SHOWN_FAILURES = 12  # different reasons that a summary prints
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
@@ -98,6 +108,12 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
     def prepare(self) -> None:
         self.sweep_dir = Path(str(self.master.hydra_value("sweep.dir")))
         self.root, _ = root_of(self.master)
+        for key, usual in OF_ONE_FOLDER.items():
+            if self.master.hydra_value(key) != usual:
+                raise ValueError(
+                    f"hydra.{key} is for one run: leave it out with -m, where each job writes into"
+                    " its run_dir, and paths count from where the sweep was started"
+                )
         self.estimate = SweepEstimate()
 
     def launch(
@@ -178,14 +194,12 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         name = plan.run_dir.lstrip("/") or f"job-{index}"
         if plan.run_dir and Path(plan.run_dir).is_relative_to(self.root):
             name = str(Path(plan.run_dir).relative_to(self.root))
-        # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
-        search_paths = [
-            word
-            for word in self.master.hydra_value("overrides.hydra")
-            if word.startswith("hydra.searchpath=")
-        ]
+        # As they were said: a job resolves what is a secret of the environment by itself.
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
-        arguments += [*search_paths, "hydra.mode=RUN"]
+        for word in self.master.unresolved_hydra["hydra"]["overrides"]["hydra"]:
+            if key_of(word).startswith(PASSED_TO_JOBS):
+                arguments.append(word)
+        arguments.append("hydra.mode=RUN")
         log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
         state = JobState.WAITING
         if plan.status == "complete":
