@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -158,6 +159,25 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
     said = [*words, "hydra.mode=RUN"]
     assert first == [*name, *place, "seed=1", *said]
     assert second == [*name, *place, "seed=2", *said]
+
+
+def test_a_sweep_has_one_time_and_the_command_that_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job's process would have a time of its own, and another folder than was planned."""
+    jobs: list[Job] = []
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    file = tmp_path / "rates.yaml"
+    file.write_text("arms: {a: {objective: mlm}, b: {objective: ltr}}\n")
+    words = ["pretrain", "-m", "--config-dir", str(file), "--config-name", "sweep_pretrain"]
+    words += ["scale=demo", f"runs_dir={tmp_path}/runs", "seed=1"]
+    assert clozelab([*words, "experiment=at-${now:%Y}"]) == 0
+    year = time.strftime("%Y")
+    assert {Path(job.folder).parents[3].name for job in jobs} == {f"at-{year}"}
+    assert [f"experiment=at-{year}" in job.argv for job in jobs] == [True, True]
+    launch = read_launches(tmp_path / f"runs/at-{year}/demo")["pretrain"]
+    assert launch.words == [*words, f"experiment=at-{year}"]
 
 
 def test_runs_of_no_launch_are_not_left_open(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import hydra
@@ -14,6 +16,7 @@ from clozelab.launch.sweep import GatedLoader
 from clozelab.text.paths import CONF_DIR
 
 VALUED_OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
+NOW = re.compile(r"\$\{now:([^{}'\"\\]*)\}")  # Hydra's own word for the time
 INFO_OPTIONS = ("--info", "-i")
 INFO_SUBJECTS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -41,15 +44,20 @@ def run_application(
     hydra_compat.register()
     plugins.register()
     experiments.register()
+    # Jobs and ranks get the words with the time of their command: each would have one of its own.
+    began = time.localtime()
+    arguments = [with_time(argument, began) for argument in arguments]
     argv = sys.argv
+    argv_of_ranks = [with_time(argument, began) for argument in argv]
 
     def task(cfg: object) -> None:
-        sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
+        sys.argv = argv_of_ranks  # Lightning starts them with it, and they need the verb
         run_job(Composed.from_hydra_main(verb, cfg))
 
-    # What our launchers ask of their task: which verb their jobs run, and a tracker.
+    # What our launchers ask of their task: which verb their jobs run, a tracker, and the command.
     task.clozelab_verb = verb  # type: ignore[attr-defined]
     task.clozelab_track = track  # type: ignore[attr-defined]
+    task.clozelab_words = [verb, *arguments]  # type: ignore[attr-defined]
 
     hydra_arguments = experiments.take_experiment_file(list(arguments))
     if "--help-all" in hydra_arguments:  # Hydra's own help
@@ -72,6 +80,11 @@ def run_application(
             run()
     finally:
         sys.argv = argv
+
+
+def with_time(argument: str, now: time.struct_time) -> str:
+    """An argument with a time in the place of each `${now:%H-%M}`."""
+    return NOW.sub(lambda match: time.strftime(match[1], now), argument)
 
 
 def _with_options_first(argv: Sequence[str]) -> list[str]:

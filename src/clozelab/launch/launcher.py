@@ -223,8 +223,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
         if self.verb in TRAININGS and not _is_part_of_reproduction():
+            words = getattr(self.task, "clozelab_words", [self.verb, *sys.argv[1:]])
             for root, jobs in group_by(composed, lambda job: root_of(job)[0]).items():
-                write_launch(root, [self.verb, *sys.argv[1:]], {self.verb: names_of(jobs)})
+                write_launch(root, words, {self.verb: names_of(jobs)})
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
@@ -277,9 +278,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             # run_dir= has put them elsewhere, or they are of several scales.
             root = Path(os.path.relpath(os.path.commonpath(folders)))
         options = configuration_options(self.master)
-        # An experiment with claims: its folder is what `report` takes. Its runs are in
-        # runs_dir/EXPERIMENT/SCALE.
-        is_judged = options[0] == "--config-dir" and Path(options[1], "paper.yaml").is_file()
+        # An experiment with claims: its folder, or its one file, is what `report` takes. Its runs
+        # are in runs_dir/EXPERIMENT/SCALE.
+        place = Path(options[1])
+        is_experiment = place.is_file() or (place / "paper.yaml").is_file()
+        is_judged = options[0] == "--config-dir" and is_experiment
         reports = [[str(root)]]
         if is_judged:
             runs_dir = f"runs_dir={self.root.parent.parent}"
