@@ -43,7 +43,7 @@ def test_the_id_goes_with_the_folder_and_ends_with_it(tmp_path: Path) -> None:
 
     def identity(folder: Path) -> str:
         with Run.claim(folder, stage="pretrain", config=config) as run:
-            return str(tracked_job(cfg, run, arm="a", name="n").run_id)
+            return str(tracked_job(cfg, run, arm="a").run_id)
 
     first = identity(tmp_path / "run")
     assert identity(tmp_path / "run") == first, "a resumed run"

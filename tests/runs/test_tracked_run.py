@@ -12,6 +12,7 @@ from tests.runs.test_finetune_run import finetune, world
 from tests.runs.test_killed_trackers import assert_holds, figures, in_wandb
 from tests.runs.test_pretrain_run import run_here, state, stop_and_go_on
 
+from clozelab.stages import track
 from clozelab.training.callbacks import TrainingInterruptedError
 from clozelab.training.catching_up import unsent
 
@@ -73,7 +74,7 @@ def test_a_tracker_that_comes_later_gets_what_was_before(
     assert unsent(run_dir) == {}
 
 
-def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
+def test_a_finetuning_leaves_its_scores(finetune: Any, world: Path, offline: None) -> None:
     run_dir = finetune("logger=wandb", "logger.wandb.mode=offline", "row=mine")
     told = records(run_dir)
     run = next(one.run for one in told if one.HasField("run"))
@@ -81,6 +82,18 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
     summary = summary_of(told)
     scores = json.loads((run_dir / "scores.json").read_text())["scores"]
     assert scores and {key: float(summary[key]) for key in scores} == scores
+    # `clozelab track` sends the same under the same name.
+    assert track.main([str(run_dir), "logger=wandb"]) == 0
+    told_again = records(run_dir)
+    run_again = next(one.run for one in told_again if one.HasField("run"))
+    assert (
+        run_again.display_name
+        == run.display_name
+        == "demo/finetune/mine/sst2/pretrain-seed-1/seed-1"
+    )
+    assert run_again.run_id == run.run_id and summary_of(told_again) == summary
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert config["encoder_arm"] == str(world / "encoder")
 
 
 def test_a_broken_tracker_ends_nothing(

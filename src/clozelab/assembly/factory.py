@@ -178,16 +178,13 @@ def encoder_facts(folder: Path, config: EncoderConfig) -> PlainDict:
     }
 
 
-def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
-    """Build metrics.csv's logger and the chosen trackers.
-
-    `name` is the run's name inside the experiment.
-    """
+def build_loggers(cfg: StageConfig, run: Run, *, arm: str) -> list[Logger]:
+    """Build metrics.csv's logger and the chosen trackers."""
     loggers: list[Logger] = [MetricsCsv(run.dir)]
     if not cfg.logger:
         note_trackers(run, [])
         return loggers
-    job = tracked_job(cfg, run, arm=arm, name=name)
+    job = tracked_job(cfg, run, arm=arm)
     trackers = build_trackers(cfg, job)
     note_trackers(run, list(trackers))
     # Times of a run that goes on count from its first start.
