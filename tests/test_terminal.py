@@ -4,6 +4,8 @@ was meant to be.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.screens import refuses, shows
 
@@ -72,6 +74,15 @@ def test_hydra_s_words_are_passed_on_as_they_are() -> None:
     grammar = Grammar(names=(0, 1), takes_overrides=True)
     args = parse("doctor", ["pretrain", *words], grammar)
     assert args.names == ["pretrain"] and args.overrides == words
+
+
+def test_a_sweeps_command_line_is_taken_as_it_is() -> None:
+    words = ["pretrain", "-m", "seed=1,2"]
+    grammar = Grammar(names=(1, 1), takes_overrides=True)
+    with refuses("plan has no option -m"):
+        parse("plan", words, grammar)
+    args = parse("plan", words, replace(grammar, takes_sweeps=True))
+    assert (args.names, args.overrides) == (["pretrain"], ["seed=1,2"])
 
 
 def test_a_path_may_have_a_sign_in_it() -> None:

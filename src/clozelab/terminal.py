@@ -55,6 +55,7 @@ class Grammar:
         flags: of `--flag`.
         options: of `--option VALUE` and `--option=VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
+        takes_sweeps: a sweep's command line may be given as it is, with its `-m`.
     """
 
     names: tuple[int, int | None]
@@ -63,6 +64,7 @@ class Grammar:
     flags: Sequence[str] = ()
     options: Sequence[str] = ()
     takes_overrides: bool = False
+    takes_sweeps: bool = False
 
 
 def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
@@ -70,6 +72,8 @@ def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
 
     ValueError for a wrong argument; it names the nearest that there is.
     """
+    if grammar.takes_sweeps:
+        argv = [argument for argument in argv if argument not in ("-m", "--multirun")]
     args = ParsedArgs(argv=list(argv))
     remaining = iter(argv)  # an option takes the next argument for its value
     for argument in remaining:

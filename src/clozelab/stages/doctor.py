@@ -38,13 +38,13 @@ Exit status: 0, or 1 where a finding is an error."""
 
 def main(argv: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
-    # A sweep's command line may be given as it is.
-    arguments = [word for word in argv if word not in ("-m", "--multirun")]
     options: tuple[str, ...] = ()
-    if set(SWEEPS) & set(arguments):
+    if set(SWEEPS) & set(argv):
         options = ("config-dir", "config-name")
-    grammar = Grammar(names=(0, 1), options=options, flags=("all",), takes_overrides=True)
-    args = parse("doctor", arguments, grammar)
+    grammar = Grammar(
+        names=(0, 1), options=options, flags=("all",), takes_overrides=True, takes_sweeps=True
+    )
+    args = parse("doctor", argv, grammar)
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     tune_allocator()  # before torch and lightning are imported

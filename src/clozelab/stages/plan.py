@@ -38,7 +38,7 @@ kept for an hour.
                    reproduction to count by
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
-start with these arguments.
+start with these arguments, one run or a sweep (-m).
 
 docs/runs.md says how times and FLOPs are counted, and what the marks beside
 them mean."""
@@ -53,6 +53,7 @@ them mean."""
     flags=("no-measure", "measure-again", "brief"),
     options=("config-dir", "config-name"),
     takes_overrides=True,
+    takes_sweeps=True,
 )
 def main(args: ParsedArgs) -> int:
     """Print the plan; returns the exit status."""
