@@ -149,7 +149,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if composed:
             self._track(composed[0], jobs, scores)
         self._print_scores(list(records.values()), console)
-        command = sync_command([self.sweep_dir, *(Path(job.folder) for job in jobs)])
+        folders = [self.sweep_dir, *(Path(job.folder) for job in jobs)]
+        command = sync_command(folders, self.root)
         if command:
             say(f"W&B offline; to upload all: {command}", console=console)
         if any(job.state == JobState.FAILED for job in jobs):
@@ -455,17 +456,25 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     return lines + [line for line in ending(best) if line.startswith(("next:", "from"))]
 
 
-def sync_command(folders: Sequence[Path]) -> str | None:
+def sync_command(folders: Sequence[Path], root: Path) -> str | None:
     """Return the one command that uploads every offline W&B run in these run folders.
 
-    None where there is no such run.
+    Those that are not below `root`, as the experiment's own are, are named one by one: what lies
+    around them may be somebody else's. None where there is no such run.
     """
-    offline = []
+    below_root = []
+    places = []
     for folder in folders:
-        if any(folder.glob("wandb/offline-run-*")):
-            offline.append(str(folder.resolve()))
-    if not offline:
+        if not any(folder.glob("wandb/offline-run-*")):
+            continue
+        if folder.resolve().is_relative_to(root.resolve()):
+            below_root.append(str(folder.resolve()))
+        else:
+            places.append(str(folder.resolve()))
+    if below_root:
+        places.append(os.path.commonpath(below_root))
+    if not places:
         return None
-    common = shlex.quote(os.path.commonpath(offline))
+    named = shlex.join(places)
     # A resumed run has a folder for each start, whose name has the time: they are sent in order.
-    return f"find {common} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"
+    return f"find {named} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"
