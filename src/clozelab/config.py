@@ -457,7 +457,7 @@ class Composed:
     @classmethod
     def from_node(cls, whole: DictConfig) -> Composed:
         """Return the views of a configuration with its `hydra` node; its schema says the stage."""
-        stages = {schema: stage for stage, schema in SCHEMAS.items()}
+        stages: dict[type | None, str] = {schema: stage for stage, schema in SCHEMAS.items()}
         return cls(stages[OmegaConf.get_type(whole)], whole, whole)
 
     @classmethod
