@@ -136,6 +136,14 @@ def test_the_configuration_of_a_verb(clozelab: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_may_stand_behind_overrides(clozelab: Any) -> None:
+    """Also Hydra's --info, whose subject may be left out."""
+    for words in (["seed=1", "--info", "defaults"], ["-i", "seed=1"]):
+        done = clozelab("pretrain", *words)
+        assert done.returncode == 0, done.stderr
+        shows(done.stdout, "Defaults List")
+
+
 OF_PROGRAMMERS = ("Traceback", "To append to your config", "Config search path", "CLOZELAB_DEBUG")
 """What Hydra and Python say of a mistake, and ours does not."""
 
@@ -164,6 +172,8 @@ OF_PROGRAMMERS = ("Traceback", "To append to your config", "Config search path",
         (["pretrain", "-m", "seed=glob(none*)"], 1, "no job at all"),
         (["pretrain", "-m", "run_dir=x", "trainer.num_workers=0,1"], 1, "would share the folder"),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),
+        (["pretrain", "-m", "hydra.job.chdir=true"], 1, "for one run: leave it out with -m"),
+        (["pretrain", "seed=1", "--config-path", "x"], 1, "--config-dir FOLDER adds one of yours"),
     ],
 )
 def test_mistakes_are_one_message(  # type: ignore[no-untyped-def]

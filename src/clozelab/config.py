@@ -457,8 +457,9 @@ class Composed:
 
     @classmethod
     def from_node(cls, whole: DictConfig) -> Composed:
-        """Return the views of a configuration with its `hydra` node."""
-        return cls(str(whole.hydra.job.name), whole, whole)
+        """Return the views of a configuration with its `hydra` node; its schema says the stage."""
+        stages: dict[type | None, str] = {schema: stage for stage, schema in SCHEMAS.items()}
+        return cls(stages[OmegaConf.get_type(whole)], whole, whole)
 
     @classmethod
     def from_hydra_main(cls, stage: str, node: object) -> Composed:

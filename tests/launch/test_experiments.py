@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from tests import forked
-from tests.screens import Screens
+from tests.screens import Screens, refuses
 
 from clozelab.launch.experiments import (
     ExperimentSource,
@@ -66,6 +66,25 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
         (place / "task/mnli.yaml").write_text("name: mnli\n")
         tuned = Sweep("sweep_finetune", words, folder=place).jobs
         assert {job[1] for job in tuned} == {"task=mnli", "task=mrpc"}
+
+
+def test_arms_may_be_called_as_numbers_are_spelt(tmp_path: Path) -> None:
+    """In quotes, as YAML itself has a text; without them a sentence says so."""
+    place = tmp_path / "rates.yaml"
+    place.write_text(
+        "arms: {'0.15': {objective.token.predict_prob: 0.15}, 'null': {}, plain: {}}\n"
+        "columns: [mrpc]\n"
+    )
+    settings = ["runs_dir=R", "scale=demo", "seed=1"]
+    jobs = list(planned_jobs(Sweep("sweep_pretrain", settings, folder=place)))
+    names = [job.run_dir.removeprefix("R/rates/demo/pretrain/") for job in jobs]
+    assert names == ["0.15/seed-1", "null/seed-1", "plain/seed-1"]
+    tuned = Sweep("sweep_finetune", [*settings, "pretrain_seed=1"], folder=place)
+    rows = [tuned.settings(job)["encoder_arm"] for job in tuned.jobs]
+    assert rows == ["0.15", "null", "plain", "0.15"], "the last is the floor"
+    place.write_text(place.read_text().replace("'0.15'", "0.15"))
+    with refuses("the arm 0.15 is no text: put it in quotes"):
+        sweeps_in(place)
 
 
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:

@@ -372,6 +372,8 @@ def test_a_key_twice_in_a_job_is_refused() -> None:
         ("finetune", ["row=r", "encoder=a,b"], ["r+encoder-a", "r+encoder-b"]),
         # Seeds and tasks have their own places in the folder's name.
         ("finetune", ["row=public", "seed=1,2", "task=mrpc,sst2"], ["public"] * 4),
+        # Also where Hydra's own word names the folder.
+        ("pretrain", ["seed=1,2", "run_dir=x/${hydra:job.override_dirname}"], ["mlm_nsp"] * 2),
         ("pretrain", ["arm=short", "objective=mlm,ltr"], ["short+mlm", "short+ltr"]),
         ("pretrain", ["objective=mlm,ltr"], ["mlm", "ltr"]),
         ("pretrain", ["model=tiny,mini"], ["model-tiny", "model-mini"]),

@@ -54,7 +54,7 @@ def test_the_id_goes_with_the_folder_and_ends_with_it(tmp_path: Path) -> None:
 
     def identity(folder: Path) -> str:
         with Run.claim(folder, stage="pretrain", config=config) as run:
-            return str(tracked_job(cfg, run, arm="a", name="n").run_id)
+            return str(tracked_job(cfg, run, arm="a").run_id)
 
     first = identity(tmp_path / "run")
     assert identity(tmp_path / "run") == first, "a resumed run"
@@ -67,10 +67,10 @@ def test_one_command_uploads_everything(tmp_path: Path) -> None:
     folders = [tmp_path / "my runs" / name for name in ("pretrain/a", "finetune/b", "finetune/c")]
     for folder in folders:
         folder.mkdir(parents=True)
-    assert sync_command(folders) is None
+    assert sync_command(folders, tmp_path) is None
     for folder in folders[:2]:
         (folder / "wandb/offline-run-1").mkdir(parents=True)
-    command = sync_command(folders)
+    command = sync_command(folders, tmp_path)
     for name in ("offline-run-3", "offline-run-2"):
         (folders[0] / "wandb" / name).mkdir()
     assert command is not None and command.endswith("| xargs -0 wandb sync")
@@ -84,6 +84,9 @@ def test_one_command_uploads_everything(tmp_path: Path) -> None:
         "pretrain/a/wandb/offline-run-2",
         "pretrain/a/wandb/offline-run-3",
     ]
+    # Outside of the experiment's folder, nothing but the runs themselves is looked at.
+    command = sync_command(folders, tmp_path / "another")
+    assert command is not None and command.startswith(f"find '{folders[0]}' '{folders[1]}' -name")
 
 
 # W&B's own files

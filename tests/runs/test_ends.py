@@ -145,7 +145,7 @@ def test_a_sweep_ends_with_its_table(
     pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
     hydra = {"runtime": {"config_sources": []}, "job": {"config_name": verb}}
     pool.master = given(verb, {"hydra": hydra})
-    pool.verb, pool.sweep_dir = verb, root / "launcher"
+    pool.verb, pool.root = verb, root
     folders = [run.folder for run in find(root).runs if run.stage == verb]
     jobs = [
         Job(str(one), [], one / "log", folder=str(one), state=JobState.COMPLETE) for one in folders

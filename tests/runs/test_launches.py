@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.screens import shows
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
+from clozelab.launch.processes import Job
 from clozelab.planning import reproduction
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
@@ -121,6 +123,61 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert launches["pretrain"].jobs == [JobName("a", "", "1"), JobName("a", "", "2")]
     assert launches["pretrain"].words == words
     assert launches["pretrain"].started_in == str(Path.cwd())
+
+
+def test_a_sweep_over_scales_notes_each_ones_jobs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where hydra.sweep.dir puts the sweep's own files elsewhere."""
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: None)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    words = ["pretrain", "-m", "scale=demo,own", f"runs_dir={tmp_path}/runs", "arm=a", "seed=1"]
+    words.append(f"hydra.sweep.dir={tmp_path}/mine")
+    assert clozelab(words) == 0
+    for scale in ("demo", "own"):
+        launches = read_launches(tmp_path / "runs/adhoc" / scale)
+        assert launches["pretrain"].jobs == [JobName("a", "", "1")]
+        assert launches["pretrain"].words == words
+    assert not (tmp_path / LAUNCH_FILE).exists()
+
+
+def test_jobs_hear_what_is_said_of_hydras_own_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was said: a value of the environment is for the job to look up."""
+    jobs: list[Job] = []
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    monkeypatch.setenv("MINE", "s3cret")
+    words = ["+hydra.job.env_set.WANDB_ENTITY='${oc.env:MINE}'", "hydra.job.name=mine"]
+    words += ["hydra.verbose=mine", "hydra/job_logging=stdout", f"hydra.sweep.dir={tmp_path}/mine"]
+    place = ["scale=demo", f"runs_dir={tmp_path}/runs"]
+    of_launcher = ["hydra.launcher.jobs_at_once=1"]
+    assert clozelab(["pretrain", "-m", *place, "seed=1,2", *words, *of_launcher]) == 0
+    first, second = (job.argv for job in jobs)
+    name = ["pretrain", "--config-name", "pretrain"]
+    said = [*words, "hydra.mode=RUN"]
+    assert first == [*name, *place, "seed=1", *said]
+    assert second == [*name, *place, "seed=2", *said]
+
+
+def test_a_sweep_has_one_time_and_the_command_that_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job's process would have a time of its own, and another folder than was planned."""
+    jobs: list[Job] = []
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    file = tmp_path / "rates.yaml"
+    file.write_text("arms: {a: {objective: mlm}, b: {objective: ltr}}\n")
+    words = ["pretrain", "-m", "--config-dir", str(file), "--config-name", "sweep_pretrain"]
+    words += ["scale=demo", f"runs_dir={tmp_path}/runs", "seed=1"]
+    assert clozelab([*words, "experiment=at-${now:%Y}"]) == 0
+    year = time.strftime("%Y")
+    assert {Path(job.folder).parents[3].name for job in jobs} == {f"at-{year}"}
+    assert [f"experiment=at-{year}" in job.argv for job in jobs] == [True, True]
+    launch = read_launches(tmp_path / f"runs/at-{year}/demo")["pretrain"]
+    assert launch.words == [*words, f"experiment=at-{year}"]
 
 
 def test_runs_of_no_launch_are_not_left_open(

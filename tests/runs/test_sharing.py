@@ -48,7 +48,8 @@ def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
 
 
 def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
-    source = train(configuration(tmp_path, "first", arm="no_nsp"))
+    of_trackers = {"tracker_id": "x", "trackers": ["wandb"]}
+    source = train(configuration(tmp_path, "first", arm="no_nsp"), **of_trackers)
     other = configuration(tmp_path, "second")
     assert job_status(other, other.run_dir) == ("shared", str(source))
     share_equal_run(other, INPUTS)

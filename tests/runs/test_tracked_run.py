@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from tests.report.test_tracked import offline, records
 from tests.runs.test_finetune_run import finetune, world
-from tests.runs.test_killed_trackers import in_wandb
+from tests.runs.test_killed_trackers import assert_holds, figures, in_wandb
 from tests.runs.test_pretrain_run import run_here, state, stop_and_go_on
+
+from clozelab.stages import track
+from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.catching_up import unsent
 
 __all__ = ["finetune", "offline", "world"]
 
@@ -52,7 +56,25 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert exits == [1, 0]
 
 
-def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
+def test_a_tracker_that_comes_later_gets_what_was_before(
+    workplace: Path, tmp_path: Path, offline: None
+) -> None:
+    """Also one that a start between its own did not have."""
+    run_dir = tmp_path / "run"
+    with_wandb = {"logger": "wandb", "logger.wandb.mode": "offline"}
+    for last_step, changes in ((2, {}), (4, with_wandb), (6, {})):
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, run_dir, stop_after_step=last_step, **changes)
+        if changes:
+            assert_holds(in_wandb(run_dir), figures(run_dir))
+    run_here(workplace, run_dir, **with_wandb)
+    expected = figures(run_dir)
+    assert {step for _, step in expected} == set(range(1, 11))
+    assert_holds(in_wandb(run_dir), expected)
+    assert unsent(run_dir) == {}
+
+
+def test_a_finetuning_leaves_its_scores(finetune: Any, world: Path, offline: None) -> None:
     run_dir = finetune("logger=wandb", "logger.wandb.mode=offline", "row=mine")
     told = records(run_dir)
     run = next(one.run for one in told if one.HasField("run"))
@@ -60,6 +82,18 @@ def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
     summary = summary_of(told)
     scores = json.loads((run_dir / "scores.json").read_text())["scores"]
     assert scores and {key: float(summary[key]) for key in scores} == scores
+    # `clozelab track` sends the same under the same name.
+    assert track.main([str(run_dir), "logger=wandb"]) == 0
+    told_again = records(run_dir)
+    run_again = next(one.run for one in told_again if one.HasField("run"))
+    assert (
+        run_again.display_name
+        == run.display_name
+        == "demo/finetune/mine/sst2/pretrain-seed-1/seed-1"
+    )
+    assert run_again.run_id == run.run_id and summary_of(told_again) == summary
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert config["encoder_arm"] == str(world / "encoder")
 
 
 def test_a_broken_tracker_ends_nothing(

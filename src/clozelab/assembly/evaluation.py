@@ -153,8 +153,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
     folder = Path(str(cfg.encoder))
     begun_with = factory.encoder_facts(folder, folders.read_config(folder))
     factory.record_begin(run, job.hardware, cache=used_folders(), encoder=begun_with)
-    name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row)
     with tracked(loggers):
         # A Trainer wants a length, although nothing is trained.
         trainer = build_trainer(

@@ -37,10 +37,11 @@ from clozelab.models.peft_folders import FILES, read_about, require_files
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import STEP_FILE, Record
 from clozelab.runs.store import Run
-from clozelab.runs.tracked import tracked_job
+from clozelab.runs.tracked import TRACKERS_FACT, tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.text.plain import PlainDict, PlainMapping, read_json
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.catching_up import note_unsent
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
 from clozelab.training.tracking import MetricsCsv, TensorBoardTracker, WandbTracker
@@ -177,18 +178,18 @@ def encoder_facts(folder: Path, config: EncoderConfig) -> PlainDict:
     }
 
 
-def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
-    """Build metrics.csv's logger and the chosen trackers.
-
-    `name` is the run's name inside the experiment.
-    """
+def build_loggers(cfg: StageConfig, run: Run, *, arm: str) -> list[Logger]:
+    """Build metrics.csv's logger and the chosen trackers."""
     loggers: list[Logger] = [MetricsCsv(run.dir)]
     if not cfg.logger:
+        note_trackers(run, [])
         return loggers
-    job = tracked_job(cfg, run, arm=arm, name=name)
+    job = tracked_job(cfg, run, arm=arm)
+    trackers = build_trackers(cfg, job)
+    note_trackers(run, list(trackers))
     # Times of a run that goes on count from its first start.
     began = datetime.fromisoformat(run.content.started).timestamp()
-    for label, tracker in build_trackers(cfg, job).items():
+    for label, tracker in trackers.items():
         logger = BackgroundLogger(tracker, label, run.dir, began)
         # W&B has the configuration from the job, and TensorBoard never gets it.
         if not isinstance(tracker, WandbTracker | TensorBoardTracker):
@@ -198,6 +199,21 @@ def build_loggers(cfg: StageConfig, run: Run, *, arm: str, name: str) -> list[Lo
             logger.go_on_after(-1)
         loggers.append(logger)
     return loggers
+
+
+def note_trackers(run: Run, labels: Sequence[str]) -> None:
+    """Note which trackers a start of a run has.
+
+    One that the start before did not have is missing what that start has logged.
+    """
+    labels_before = run.facts.get(TRACKERS_FACT, [])
+    if labels == labels_before:
+        return
+    if run.is_leader and (run.dir / "metrics.csv").exists():
+        for label in labels:
+            if label not in labels_before:
+                note_unsent(run.dir, label, None)
+    run.record(**{TRACKERS_FACT: labels})
 
 
 def build_trackers(cfg: StageConfig, job: TrackedJob) -> dict[str, Logger]:

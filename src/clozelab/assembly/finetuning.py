@@ -360,8 +360,7 @@ def train(
         encoder=begun_with,
     )
     callbacks = factory.build_callbacks(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS)
-    name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-    loggers = factory.build_loggers(cfg, run, arm=cfg.row, name=name)
+    loggers = factory.build_loggers(cfg, run, arm=cfg.row)
     with tracked(loggers):
         trainer = factory.make_trainer(
             cfg,

@@ -386,7 +386,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         cfg.checkpoint_interval_steps,
         before_checkpoint=[KeepEncoders(job.steps_to_keep, save)],
     )
-    loggers = factory.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")
+    loggers = factory.build_loggers(cfg, run, arm=cfg.arm)
     with tracked(loggers):
         trainer = factory.make_trainer(
             cfg,

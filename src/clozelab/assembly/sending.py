@@ -14,7 +14,23 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 
-TRAINING_FACTS = ("tokens", "flops", "training_seconds", "tokens_per_second", "mfu")
+# What a pre-training tells its trackers at its end, besides its held-out figures.
+TRAINING_FACTS = (
+    "total_steps",
+    "matmul_ceiling",
+    "parameters",
+    "trained_parameters",
+    "steps",
+    "world_size",
+    "batches_seen",
+    "words",
+    "steps_left_out",
+    "tokens",
+    "flops",
+    "training_seconds",
+    "tokens_per_second",
+    "mfu",
+)
 
 
 def send(record: Record, logger: str) -> None:
@@ -63,7 +79,9 @@ def final_scores(record: Record) -> PlainDict:
     if not record.is_complete:
         return {}
     if path.is_file():
-        return read_json(path)["scores"]
+        results = read_json(path)
+        of_training = {key: results[key] for key in ("best_step",) if key in results}
+        return {**results["scores"], **of_training}
     scores = {}
     for key, value in record.facts.items():
         if key.startswith("validation/") or key in TRAINING_FACTS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import hydra
@@ -14,6 +16,9 @@ from clozelab.launch.sweep import GatedLoader
 from clozelab.text.paths import CONF_DIR
 
 VALUED_OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
+NOW = re.compile(r"\$\{now:([^{}'\"\\]*)\}")  # Hydra's own word for the time
+INFO_OPTIONS = ("--info", "-i")
+INFO_SUBJECTS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def run_application(
@@ -31,18 +36,28 @@ def run_application(
             "a pickled job is not run again, because reading it may run any code; give its command"
             " line"
         )
+    if any(argument.startswith(("--config-p", "-cp")) for argument in arguments):
+        raise ValueError(
+            "--config-path would be in the place of clozelab's own configuration; --config-dir"
+            " FOLDER adds one of yours"
+        )
     hydra_compat.register()
     plugins.register()
     experiments.register()
+    # Jobs and ranks get the words with the time of their command: each would have one of its own.
+    began = time.localtime()
+    arguments = [with_time(argument, began) for argument in arguments]
     argv = sys.argv
+    argv_of_ranks = [with_time(argument, began) for argument in argv]
 
     def task(cfg: object) -> None:
-        sys.argv = argv  # Lightning starts further ranks with it, and they need the verb
+        sys.argv = argv_of_ranks  # Lightning starts them with it, and they need the verb
         run_job(Composed.from_hydra_main(verb, cfg))
 
-    # What our launchers ask of their task: which verb their jobs run, and a tracker.
+    # What our launchers ask of their task: which verb their jobs run, a tracker, and the command.
     task.clozelab_verb = verb  # type: ignore[attr-defined]
     task.clozelab_track = track  # type: ignore[attr-defined]
+    task.clozelab_words = [verb, *arguments]  # type: ignore[attr-defined]
 
     hydra_arguments = experiments.take_experiment_file(list(arguments))
     if "--help-all" in hydra_arguments:  # Hydra's own help
@@ -67,6 +82,11 @@ def run_application(
         sys.argv = argv
 
 
+def with_time(argument: str, now: time.struct_time) -> str:
+    """An argument with a time in the place of each `${now:%H-%M}`."""
+    return NOW.sub(lambda match: time.strftime(match[1], now), argument)
+
+
 def _with_options_first(argv: Sequence[str]) -> list[str]:
     """Options with their values, then overrides: argparse takes these in one stretch alone."""
     options = []
@@ -74,7 +94,12 @@ def _with_options_first(argv: Sequence[str]) -> list[str]:
     before = ""
     for argument in argv:
         is_value = before in VALUED_OPTIONS
-        if argument.startswith("-") or is_value:
+        if argument in INFO_OPTIONS:
+            # Its value may be left out: an override behind it would pass for one.
+            options.append("--info=all")
+        elif before in INFO_OPTIONS and argument in INFO_SUBJECTS:
+            options[-1] = f"--info={argument}"
+        elif argument.startswith("-") or is_value:
             options.append(argument)
         else:
             overrides.append(argument)

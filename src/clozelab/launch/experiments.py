@@ -40,7 +40,7 @@ from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import PlainDict, PlainMapping, flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten, hydra_text
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
@@ -99,6 +99,10 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         # What a row's encoder is measured for is filed under the row, too.
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
+            if not isinstance(name, str):  # as YAML reads 0.15 or null
+                raise ValueError(
+                    f"{experiment}: the {name_key} {name} is no text: put it in quotes"
+                )
             configs[f"{group}/{name}"] = {name_key: name} | delta
     for stage, group in GROUPS.items():
         names = list(deltas[group])
@@ -218,7 +222,7 @@ def _sweep(
     """
     group = GROUPS[stage]
     changes = (paper.get("sweeps") or {}).get(stage) or {}
-    swept: PlainDict = {group: ",".join(names), **columns, **SEEDS[stage]}
+    swept: PlainDict = {group: ",".join(map(hydra_text, names)), **columns, **SEEDS[stage]}
     settings: PlainDict = {"experiment": experiment.name}
     if experiment.is_file():
         settings["experiment"] = experiment.stem

@@ -32,7 +32,7 @@ from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folder
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
-from clozelab.launch.sweep import refuse_repeated
+from clozelab.launch.sweep import refuse_repeated, root_of
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
@@ -54,6 +54,16 @@ BEGUN = ("running", "interrupted", "failed", KILLED)  # how the run of a resumed
 DONE = (JobState.COMPLETE, JobState.SKIPPED)  # whose scores a sweep ends with
 # Overrides of Hydra's own keys that decide which jobs there are, and where.
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
+# Those that each job hears as well: where its files are looked for, and what its process is like.
+PASSED_TO_JOBS = (
+    "hydra.searchpath",
+    "hydra.job",
+    "hydra/job_logging",
+    "hydra.verbose",
+    "hydra.sweep.",
+)
+# Those of one folder of Hydra's, which jobs do not have, and what they are else.
+OF_ONE_FOLDER = {"job.chdir": False, "run.dir": "."}
 SHOWN_FAILURES = 12  # different reasons that a summary prints
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
@@ -97,6 +107,13 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
 
     def prepare(self) -> None:
         self.sweep_dir = Path(str(self.master.hydra_value("sweep.dir")))
+        self.root, _ = root_of(self.master)
+        for key, usual in OF_ONE_FOLDER.items():
+            if self.master.hydra_value(key) != usual:
+                raise ValueError(
+                    f"hydra.{key} is for one run: leave it out with -m, where each job writes into"
+                    " its run_dir, and paths count from where the sweep was started"
+                )
         self.estimate = SweepEstimate()
 
     def launch(
@@ -132,7 +149,8 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if composed:
             self._track(composed[0], jobs, scores)
         self._print_scores(list(records.values()), console)
-        command = sync_command([self.sweep_dir, *(Path(job.folder) for job in jobs)])
+        folders = [self.sweep_dir, *(Path(job.folder) for job in jobs)]
+        command = sync_command(folders, self.root)
         if command:
             say(f"W&B offline; to upload all: {command}", console=console)
         if any(job.state == JobState.FAILED for job in jobs):
@@ -175,17 +193,14 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         """The process of a planned job: named by its run folder, if it has one."""
         # runs/NAME/demo/pretrain/mlm/seed-1 is called pretrain/mlm/seed-1.
         name = plan.run_dir.lstrip("/") or f"job-{index}"
-        runs_dir = self.sweep_dir.parent
-        if plan.run_dir and Path(plan.run_dir).is_relative_to(runs_dir):
-            name = str(Path(plan.run_dir).relative_to(runs_dir))
-        # Of the overrides of Hydra's own keys a job hears where else its files are looked for.
-        search_paths = [
-            word
-            for word in self.master.hydra_value("overrides.hydra")
-            if word.startswith("hydra.searchpath=")
-        ]
+        if plan.run_dir and Path(plan.run_dir).is_relative_to(self.root):
+            name = str(Path(plan.run_dir).relative_to(self.root))
+        # As they were said: a job resolves what is a secret of the environment by itself.
         arguments = [self.verb, *configuration_options(self.master), *plan.overrides]
-        arguments += [*search_paths, "hydra.mode=RUN"]
+        for word in self.master.unresolved_hydra["hydra"]["overrides"]["hydra"]:
+            if key_of(word).startswith(PASSED_TO_JOBS):
+                arguments.append(word)
+        arguments.append("hydra.mode=RUN")
         log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
         state = JobState.WAITING
         if plan.status == "complete":
@@ -209,8 +224,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
         if self.verb in TRAININGS and not _is_part_of_reproduction():
-            names = names_of(composed)
-            write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], {self.verb: names})
+            words = getattr(self.task, "clozelab_words", [self.verb, *sys.argv[1:]])
+            for root, jobs in group_by(composed, lambda job: root_of(job)[0]).items():
+                write_launch(root, words, {self.verb: names_of(jobs)})
         num_left = sum(plan.status != "complete" for plan in planned)
         run_preflight(self.verb, self.master, num_left, self.sweep_dir)
 
@@ -257,20 +273,23 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
 
     def _next_steps(self, records: Sequence[Record]) -> list[str]:
         """Return the command that reports on these runs, and how to use the best pre-training."""
-        root = self.sweep_dir.parent
+        root = self.root
         folders = [str(record.folder.absolute()) for record in records]
-        if not Path(os.path.commonpath([*folders, root.absolute()])).samefile(root):
-            # run_dir= has put them elsewhere.
+        if Path(os.path.commonpath([*folders, root.absolute()])).resolve() != root.resolve():
+            # run_dir= has put them elsewhere, or they are of several scales.
             root = Path(os.path.relpath(os.path.commonpath(folders)))
         options = configuration_options(self.master)
-        # An experiment with claims: its folder is what `report` takes. Its runs are in
-        # runs_dir/EXPERIMENT/SCALE.
-        is_judged = options[0] == "--config-dir" and Path(options[1], "paper.yaml").is_file()
+        # An experiment with claims: its folder, or its one file, is what `report` takes. Its runs
+        # are in runs_dir/EXPERIMENT/SCALE.
+        place = Path(options[1])
+        is_experiment = place.is_file() or (place / "paper.yaml").is_file()
+        is_judged = options[0] == "--config-dir" and is_experiment
+        reports = [[str(root)]]
         if is_judged:
-            arguments = [options[1], f"scale={root.name}", f"runs_dir={root.parent.parent}"]
-        else:
-            arguments = [str(root)]
-        lines = [f"next: clozelab report {shlex.join(arguments)}"]
+            runs_dir = f"runs_dir={self.root.parent.parent}"
+            scales = dict.fromkeys(record.scale for record in records)
+            reports = [[options[1], f"scale={scale}", runs_dir] for scale in scales]
+        lines = [f"next: clozelab report {shlex.join(arguments)}" for arguments in reports]
         if self.verb == "pretrain" and not is_judged:
             lines += _best_pretraining(records)
         return lines
@@ -437,17 +456,25 @@ def _best_pretraining(records: Sequence[Record]) -> list[str]:
     return lines + [line for line in ending(best) if line.startswith(("next:", "from"))]
 
 
-def sync_command(folders: Sequence[Path]) -> str | None:
+def sync_command(folders: Sequence[Path], root: Path) -> str | None:
     """Return the one command that uploads every offline W&B run in these run folders.
 
-    None where there is no such run.
+    Those that are not below `root`, as the experiment's own are, are named one by one: what lies
+    around them may be somebody else's. None where there is no such run.
     """
-    offline = []
+    below_root = []
+    places = []
     for folder in folders:
-        if any(folder.glob("wandb/offline-run-*")):
-            offline.append(str(folder.resolve()))
-    if not offline:
+        if not any(folder.glob("wandb/offline-run-*")):
+            continue
+        if folder.resolve().is_relative_to(root.resolve()):
+            below_root.append(str(folder.resolve()))
+        else:
+            places.append(str(folder.resolve()))
+    if below_root:
+        places.append(os.path.commonpath(below_root))
+    if not places:
         return None
-    common = shlex.quote(os.path.commonpath(offline))
+    named = shlex.join(places)
     # A resumed run has a folder for each start, whose name has the time: they are sent in order.
-    return f"find {common} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"
+    return f"find {named} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"

@@ -43,6 +43,7 @@ from clozelab.launch.own_text import (
     without_own_text,
 )
 from clozelab.launch.plugins import PACKAGE
+from clozelab.runs.identity import SEED_KEYS
 from clozelab.schema import PretrainConfig
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
@@ -297,13 +298,16 @@ def _with_name(job: tuple[str, ...], group: str, name_keys: Sequence[str]) -> tu
 def _distinguishing_keys(
     overrides_by_key: Mapping[str, set[str]], names: Sequence[str]
 ) -> list[str]:
-    """The keys with several values that no name or folder contains as `${key}`."""
+    """The keys with several values that no name or folder contains as `${key}`.
+
+    Seeds are none: runs that differ in them are of one arm, wherever they lie.
+    """
     # Hydra's grammar gives a job's override as `$\{key\}`.
     contained = " ".join(names).replace("\\", "")
     name_keys = []
     for key, words in overrides_by_key.items():
         is_contained = f"${{{key}}}" in contained or f"${{{key}.name}}" in contained
-        if len(words) > 1 and not is_contained:
+        if len(words) > 1 and key not in SEED_KEYS and not is_contained:
             name_keys.append(key)
     return name_keys
 

@@ -9,6 +9,7 @@ from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
 from clozelab.planning.steps import SWEEPS, chooses_seeds
 from clozelab.results.experiment import Experiment
+from clozelab.text.plain import hydra_text
 
 
 def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> str:
@@ -91,7 +92,7 @@ def _has_analyses_left(judgement: Judgement, max_seeds: int) -> bool:
 def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     """The overrides that give a claim's rows one more seed, on the data sets that it is about."""
     arms = _arms_of(judgement, experiment)
-    row_list = ",".join(judgement.rows)
+    row_list = ",".join(map(hydra_text, judgement.rows))
     # "1 2 3/1 2": pre-training seeds, fine-tuning seeds. The row with fewest gets the next one.
     last_seeds = []
     for seeds in judgement.seeds.values():
@@ -102,7 +103,7 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
     chosen_arms = []
     pretraining = []
     if arms:
-        chosen_arms = [f"pretrain.arm={','.join(arms)}"]
+        chosen_arms = [f"pretrain.arm={','.join(map(hydra_text, arms))}"]
         pretraining = [f"pretrain.seed={seed}", *chosen_arms]
     column = judgement.column
     if judgement.claim.against:  # another column's runs, too

@@ -12,6 +12,7 @@ from claims.text.phrases import DASH, join_list
 from clozelab.metrics.metric import PERCENT
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.record import Record, Score
+from clozelab.text.plain import hydra_text
 
 LEARNT_CONTEXT_NATS = 0.2
 """A token, below the loss of a model without context: else a run is on its first plateau."""
@@ -229,7 +230,8 @@ def ending(run: Record) -> list[str]:
         folder = (run.folder / "encoder").resolve()
         has_model = True
         headline = context
-        argv = [f"scale={run.scale}", f"encoder={folder}", f"row={run.name}", "task=TASK"]
+        row = hydra_text(run.name)
+        argv = [f"scale={run.scale}", f"encoder={folder}", f"row={row}", "task=TASK"]
         if run.config_dir:
             argv = ["--config-dir", run.config_dir, *argv]
         next_command = f"finetune {shlex.join(argv)}"

@@ -50,6 +50,7 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_exists
+from clozelab.runs.tracked import ID_FACT, TRACKERS_FACT
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed
@@ -58,6 +59,8 @@ from clozelab.training.stopping import Watch, interrupt, taken_signals
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
+# Facts about a run at its trackers.
+OF_TRACKERS = (ID_FACT, TRACKERS_FACT)
 SESSION_FIELDS = {"code", "modules", "environment", "git", "versions", "host"}
 """What a record says of the code and the machine of one session."""
 OF_THE_TRAINING = SESSION_FIELDS | {
@@ -481,6 +484,8 @@ def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
+    # Trackers have the other run under its id, with that run's experiment.
+    record.facts = {key: equal_run.facts[key] for key in equal_run.facts if key not in OF_TRACKERS}
     record.shared = Shared(
         run=os.path.relpath(source, target_folder),
         fingerprint=equal_run.fingerprint,

@@ -13,15 +13,16 @@ from clozelab.text.redaction import DIGEST, redact_argv
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
-    from clozelab.runs.record import Record
+    from clozelab.runs.record import JobName, Record
     from clozelab.runs.store import Run
     from clozelab.schema import StageConfig
 
 
 ID_FACT = "tracker_id"
+TRACKERS_FACT = "trackers"  # labels of those that the last start had
 
 
-def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJob:
+def tracked_job(cfg: StageConfig, run: Run, *, arm: str) -> TrackedJob:
     """What the trackers of a stage are told.
 
     The id is kept in run.json, so it goes where the folder goes.
@@ -30,7 +31,7 @@ def tracked_job(cfg: StageConfig, run: Run, *, arm: str, name: str) -> TrackedJo
     # In run.json, so that a resumed run goes on in the tracker's same run.
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    return replace(_job(cfg, run.content, run_id, name), arm=arm, command=command_argv())
+    return replace(_job(cfg, run.content, run_id), arm=arm, command=command_argv())
 
 
 def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:
@@ -38,20 +39,30 @@ def job_of_record(cfg: StageConfig, record: Record) -> TrackedJob:
     same."""
     run_hash = hashlib.sha256(f"{record.fingerprint} {record.started}".encode()).hexdigest()
     run_id = str(record.facts.get(ID_FACT, run_hash[:16]))
-    return _job(cfg, record, run_id, f"{record.name}/seed-{record.seeds}")
+    return _job(cfg, record, run_id)
 
 
-def _job(cfg: StageConfig, record: Record, run_id: str, name: str) -> TrackedJob:
+def _job(cfg: StageConfig, record: Record, run_id: str) -> TrackedJob:
+    config = tracked_config(record.config)
+    if "encoder_arm" in config:  # of a given encoder its folder or name, not the arm of conf/
+        config["encoder_arm"] = record.encoder_arm
     return TrackedJob(
         folder=record.folder,
         run_id=run_id,
         experiment=record.experiment,
         arm=record.name,
         stage=record.stage,
-        name=f"{cfg.scale.name}/{record.stage}/{name}",
+        name=f"{cfg.scale.name}/{record.stage}/{name_of(record.job_name)}",
         tags=tags_of(cfg),
-        config=tracked_config(record.config),
+        config=config,
     )
+
+
+def name_of(job: JobName) -> str:
+    """What a run is called below its stage, as its folder is: mlm/mrpc/pretrain-seed-1/seed-2."""
+    *pretrain_seed, seed = job.seeds.split("/")
+    parts = [job.name, job.task, *(f"pretrain-seed-{one}" for one in pretrain_seed)]
+    return "/".join([*filter(None, parts), f"seed-{seed}"])
 
 
 def command_argv() -> tuple[str, ...]:

@@ -38,7 +38,7 @@ kept for an hour.
                    reproduction to count by
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would
-start with these arguments.
+start with these arguments, one run or a sweep (-m).
 
 docs/runs.md says how times and FLOPs are counted, and what the marks beside
 them mean."""
