@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -470,14 +471,39 @@ def test_a_row_with_another_arms_encoder_is_barred(runs: MadeRuns) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")]
+    ("kind", "pattern", "values"),
+    [
+        ("arm", "pretrain/ltr/seed-1", "1 against none"),
+        ("row", "finetune/ltr/*/*/seed-2", "none against 1"),
+    ],
 )
 def test_lines_that_changed_between_runs_bar_the_row(
-    runs: MadeRuns, kind: str, pattern: str
+    runs: MadeRuns, kind: str, pattern: str, values: str
 ) -> None:
     runs.change(pattern, **{f"{kind}_delta__new": 1})
-    text = f"the runs of ltr were made from 2 versions of its {kind}"
+    text = f"the runs of ltr were made from 2 versions of its {kind}: new {values}"
     assert incomparability_of(runs.judge()) == Exclusion("several versions", text)
+
+
+def test_an_arm_of_two_versions_bars_its_row_beside_its_floor_and_rows_of_its_own(
+    runs: MadeRuns,
+) -> None:
+    tasks = ("mrpc",)
+    for row, seed in product(("ltr_bilstm", "random"), (1, 2, 3)):
+        runs.finetune(row, "mrpc", (seed, 1), 60.0)
+    alike = [("ltr", "random"), ("random", "ltr"), ("ltr", "ltr_bilstm"), ("mlm", "random")]
+    for first, second in alike:
+        assert why_barred(runs.table(), first, second, tasks) == NOTHING
+    for seed, rate in ((1, 0.15), (2, 0.15), (3, 0.2)):
+        runs.change(f"pretrain/ltr/seed-{seed}", arm_delta={"objective.token.predict_prob": rate})
+    text = (
+        "the runs of ltr were made from 2 versions of its arm:"
+        " objective.token.predict_prob 0.15 against 0.2"
+    )
+    for first, second in alike[:-1]:
+        barred = why_barred(runs.table(), first, second, tasks)
+        assert barred == Exclusion("several versions", text)
+    assert why_barred(runs.table(), "mlm", "random", tasks) == NOTHING
 
 
 def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:
