@@ -94,6 +94,8 @@ class Pair:
     row_factors: frozenset[str]
     # why an arm or a row has no run that may be compared, though it has some; empty where none is
     outdated: str = ""
+    # which runs are of other lines than paper.yaml has now; empty where none are
+    edited: str = ""
 
     @property
     def sides(self) -> tuple[RowEvidence, RowEvidence]:
@@ -166,6 +168,10 @@ def arms_are_of_one_version(pair: Pair) -> Exclusion | None:
     return None
 
 
+def runs_are_of_present_lines(pair: Pair) -> Exclusion | None:
+    return Exclusion("edited lines", pair.edited) if pair.edited else None
+
+
 def arms_are_pretrained_alike(pair: Pair) -> Exclusion | None:
     if not pair.has_two_arms:
         return None
@@ -234,6 +240,7 @@ RULES: tuple[Rule, ...] = (
     arms_are_pretrained,
     amounts_match,
     arms_are_of_one_version,
+    runs_are_of_present_lines,
     arms_are_pretrained_alike,
     rows_are_finetuned_alike,
     code_is_the_same,
