@@ -50,6 +50,7 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_exists
+from clozelab.runs.tracked import ID_FACT
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed
@@ -481,6 +482,12 @@ def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
+    record.facts = dict(equal_run.facts)
+    # A tracker's run of this id belongs to the other experiment: sent again from here, it would
+    # move into this one.
+    if record.facts.pop(ID_FACT, None) is not None:
+        group = f"{equal_run.experiment}/{equal_run.name}"
+        logger.info("%s: a tracker has its curves in the group %s", folder, group)
     record.shared = Shared(
         run=os.path.relpath(source, target_folder),
         fingerprint=equal_run.fingerprint,
