@@ -178,7 +178,7 @@ class Run:
                 f"{folder} holds a run ({old.status}) of another"
                 f" configuration:\n{changes(old, fresh)}\nGive this run another folder"
                 " (run_dir=..., row=... for one fine-tuning, experiment=... for a whole"
-                " experiment), or remove the folder to run it again."
+                f" experiment), or remove the folder to run it again.{_arm_of_floor(old, fresh)}"
             )
         warn_of_other_code([old])
 
@@ -424,6 +424,18 @@ def _was_killed(record: Record) -> bool:
     if process is not None and Path(f"/proc/{process.pid}").exists():
         return False
     return is_of_killed_process(record, holder(record.folder / LOCK_FILE))
+
+
+def _arm_of_floor(old: Record, fresh: Record) -> str:
+    """How a floor keeps its runs where another arm is the first one now; empty elsewhere."""
+    is_floor = fresh.row_delta.get("initialisation") == "random"
+    arm = old.config.get("encoder_arm")
+    if not is_floor or arm == fresh.config.get("encoder_arm"):
+        return ""
+    return (
+        " A row without an arm takes the shape of the first row's arm: say"
+        f" `set: {{encoder_arm: {arm}}}` of it in paper.yaml to keep its runs."
+    )
 
 
 def warn_of_other_code(records: Iterable[Record | None]) -> None:
