@@ -36,6 +36,13 @@ class MadeRuns:
     def change(self, pattern: str, **values: Any) -> None:
         records.change(self.root, pattern, **values)
 
+    def edit(self, row: str, lines: Mapping[str, Any]) -> None:
+        """Let the experiment say these lines of a row."""
+        rows = []
+        for one in self.experiment.rows:
+            rows.append(one.model_copy(update={"delta": lines}) if one.name == row else one)
+        self.experiment = self.experiment.model_copy(update={"rows": rows})
+
     def table(self, **changes: Any) -> ResultTable:
         """`changes` are keys of the experiment."""
         experiment = self.experiment.model_copy(update=changes)

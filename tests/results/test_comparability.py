@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -239,6 +240,7 @@ def test_arms_may_be_about_their_text(
     runs: MadeRuns, key: str, first: str, second: str, config: str
 ) -> None:
     """The prepared text follows from what the arms' own lines say of their corpus."""
+    runs.experiment = runs.experiment.model_copy(update={"arms": {}})
     for arm, value in (("mlm", first), ("ltr", second)):
         runs.change(
             f"pretrain/{arm}/*",
@@ -277,6 +279,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(runs: MadeRuns) -> None:
     runs.change(
         "finetune/ltr/*/*/*", row_delta=FEATURES, config__task__module=module, config__head="bilstm"
     )
+    runs.edit("ltr", FEATURES)
     runs.change("finetune/mlm/*/*/*", config__head="linear")
     assert runs.judge().verdict == Verdict.HOLDS and runs.unequal() == []
     runs.change("finetune/ltr/*/*/*", config__task__data={"max_length": 64})
@@ -287,6 +290,7 @@ def test_a_row_about_frozen_features_frees_what_it_says(runs: MadeRuns) -> None:
         row_delta=FEATURES | {"epochs": 9},
         config__epochs=9,
     )
+    runs.edit("ltr", FEATURES | {"epochs": 9})
     assert protocol_differences(runs) == "epochs 9 against none"
     # Two such rows differ in which layers, and in what refers to that.
     runs.change(
@@ -470,14 +474,99 @@ def test_a_row_with_another_arms_encoder_is_barred(runs: MadeRuns) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pattern"), [("arm", "pretrain/ltr/seed-1"), ("row", "finetune/ltr/*/*/seed-1")]
+    ("kind", "pattern", "values"),
+    [
+        ("arm", "pretrain/ltr/seed-1", "1 against none"),
+        ("row", "finetune/ltr/*/*/seed-2", "none against 1"),
+    ],
 )
 def test_lines_that_changed_between_runs_bar_the_row(
-    runs: MadeRuns, kind: str, pattern: str
+    runs: MadeRuns, kind: str, pattern: str, values: str
 ) -> None:
     runs.change(pattern, **{f"{kind}_delta__new": 1})
-    text = f"the runs of ltr were made from 2 versions of its {kind}"
+    text = f"the runs of ltr were made from 2 versions of its {kind}: new {values}"
     assert incomparability_of(runs.judge()) == Exclusion("several versions", text)
+
+
+def test_an_arm_of_two_versions_bars_its_row_beside_its_floor_and_rows_of_its_own(
+    runs: MadeRuns,
+) -> None:
+    tasks = ("mrpc",)
+    for row, seed in product(("ltr_bilstm", "random"), (1, 2, 3)):
+        runs.finetune(row, "mrpc", (seed, 1), 60.0)
+    alike = [("ltr", "random"), ("random", "ltr"), ("ltr", "ltr_bilstm"), ("mlm", "random")]
+    for first, second in alike:
+        assert why_barred(runs.table(), first, second, tasks) == NOTHING
+    for seed, rate in ((1, 0.15), (2, 0.15), (3, 0.2)):
+        runs.change(f"pretrain/ltr/seed-{seed}", arm_delta={"objective.token.predict_prob": rate})
+    text = (
+        "the runs of ltr were made from 2 versions of its arm:"
+        " objective.token.predict_prob 0.15 against 0.2"
+    )
+    for first, second in alike[:-1]:
+        barred = why_barred(runs.table(), first, second, tasks)
+        assert barred == Exclusion("several versions", text)
+    assert why_barred(runs.table(), "mlm", "random", tasks) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("recorded", "has", "said", "listed", "barred"),
+    [
+        (
+            {"steps_factor": 0.5},
+            0.5,
+            {"steps_factor": 0.25},
+            "steps_factor 0.5 then, 0.25 now",
+            True,
+        ),
+        ({}, 0.5, {"steps_factor": 0.25}, "steps_factor 0.5 then, 0.25 now", True),
+        ({"steps_factor": 0.5}, 0.5, {}, "steps_factor 0.5 then, (nothing) now", False),
+        ({"steps_factor": 0.5}, 0.5, {"steps_factor": "${scale.x}"}, "${scale.x} now", False),
+        # written in another way, a reference that comes to the same, and a word of the command line
+        ({"steps_factor": 1}, 1.0, {"+steps_factor": "1.0"}, "", False),
+        ({"steps_factor": "${scale.x}"}, 0.5, {"steps_factor": 0.5}, "", False),
+        ({}, 0.5, {"steps_factor": 0.5}, "", False),
+        ({"steps_factor": 0.5}, 0.25, {"steps_factor": 0.5}, "", False),
+        ({"/model": "mini"}, 0.5, {"model": "mini"}, "", False),
+        ({"/model": "mini"}, 0.5, {"model": "tiny"}, "/model mini then, tiny now", True),
+        # what a choice brings along is no line
+        ({"/model": "mini", "model.hidden_size": 64}, 0.5, {"model": "mini"}, "", False),
+    ],
+)
+def test_an_arm_that_was_edited_after_its_runs(
+    runs: MadeRuns,
+    recorded: dict[str, Any],
+    has: float,
+    said: dict[str, Any],
+    listed: str,
+    barred: bool,
+) -> None:
+    runs.change(
+        "pretrain/*/*",
+        arm_delta={"arm": "ltr"} | recorded,
+        config__steps_factor=has,
+        choices={"model": "mini"},
+    )
+    arms = {"ltr": said}
+    lines = [line for line in runs.unequal(arms=arms) if "not of its lines" in line]
+    assert len(lines) == bool(listed)
+    for line in lines:
+        assert line.startswith("3 pre-training run(s) of ltr are not of its lines in paper.yaml")
+        assert listed in line
+    reason = incomparability_of(runs.judge(arms=arms))
+    text = f"runs of ltr are not of its lines in paper.yaml: {listed}"
+    assert reason == (Exclusion("edited lines", text) if barred else NOTHING)
+
+
+def test_a_row_that_was_edited_after_its_runs(runs: MadeRuns) -> None:
+    assert runs.unequal() == []
+    runs.edit("ltr", {"head": "bilstm"})
+    (line,) = runs.unequal()
+    assert line == (
+        "6 fine-tuning run(s) of ltr are not of its lines in paper.yaml (head linear then, bilstm"
+        " now): remove them and run again, or put the lines back"
+    )
+    assert incomparability_of(runs.judge()).code == "edited lines"
 
 
 def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.composing import Given
 from tests.runs.claimed import INPUTS, claim, configuration, train
 from tests.runs.records import edit, read_json, record_of
-from tests.screens import refuses
+from tests.screens import refuses, shows
 
 from clozelab.launch.jobs import job_status
 from clozelab.runs.find import find
@@ -71,6 +71,19 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert (
         tmp_path / "elsewhere/second/tiny/pretrain/mlm/seed-1/encoder/config.json"
     ).read_text() == "encoder"
+
+
+def test_a_tracker_knows_a_shared_run_by_the_experiment_that_trained_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    source = train(configuration(tmp_path, "first", arm="no_nsp"), tracker_id="abc")
+    other = configuration(tmp_path, "second")
+    share_equal_run(other, INPUTS)
+    shared = record_of(Path(other.run_dir))
+    assert shared.facts == {"tokens": 1000}
+    assert record_of(source).facts == {"tokens": 1000, "tracker_id": "abc"}
+    shows(caplog.text, "a tracker has its curves in the group first/no_nsp")
 
 
 @pytest.mark.parametrize(

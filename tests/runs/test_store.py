@@ -17,6 +17,7 @@ from tests.composing import Given, given
 from tests.runs.records import edit, record_of
 from tests.screens import refuses, shows
 
+from clozelab.runs import store
 from clozelab.runs.early_log import EarlyLog, early_log_kept
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.inputs import encoder_fingerprint
@@ -169,6 +170,25 @@ def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> N
         reason = f"holds a run (complete) of another configuration: {difference}"
         with refuses(reason, RunConflictError):
             claim(tmp_path, config(**changes), corpus=corpus)
+
+
+def test_a_floor_is_told_how_it_keeps_the_runs_of_its_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"row": "random", "initialisation": "random"}
+    monkeypatch.setattr(store, "provenance_of", lambda _: {"row_delta": row})
+    finish(tmp_path, config(encoder_arm="a"))
+    reason = (
+        "encoder_arm: there 'a', now 'z' Give this run another folder (run_dir=..., row=... for one"
+        " fine-tuning, experiment=... for a whole experiment), or remove the folder to run it"
+        " again. A row without an arm takes the shape of the first row's arm: say `set:"
+        " {encoder_arm: a}` of it in paper.yaml to keep its runs."
+    )
+    with refuses(reason, RunConflictError):
+        claim(tmp_path, config(encoder_arm="z"))
+    row["initialisation"] = "pretrained"
+    with pytest.raises(RunConflictError, match=r"to run it again\.$"):
+        claim(tmp_path, config(encoder_arm="z"))
 
 
 def test_neutral_keys_change_nothing(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ class Pair:
     row_factors: frozenset[str]
     # why an arm or a row has no run that may be compared, though it has some; empty where none is
     outdated: str = ""
+    # which runs are of other lines than paper.yaml has now; empty where none are
+    edited: str = ""
 
     @property
     def sides(self) -> tuple[RowEvidence, RowEvidence]:
@@ -158,10 +160,16 @@ def amounts_match(pair: Pair) -> Exclusion | None:
 
 
 def arms_are_of_one_version(pair: Pair) -> Exclusion | None:
-    if not pair.has_two_arms:
-        return None
-    versions = (_several_versions(str(side.arm), "arm", side.pretraining) for side in pair.sides)
-    return next(filter(None, versions), None)
+    """Each arm is: that of a row beside its floor, and one that two rows have in common, too."""
+    for side in pair.sides:
+        reason = _several_versions(str(side.arm), "arm", side.pretraining) if side.arm else None
+        if reason is not None:
+            return reason
+    return None
+
+
+def runs_are_of_present_lines(pair: Pair) -> Exclusion | None:
+    return Exclusion("edited lines", pair.edited) if pair.edited else None
 
 
 def arms_are_pretrained_alike(pair: Pair) -> Exclusion | None:
@@ -232,6 +240,7 @@ RULES: tuple[Rule, ...] = (
     arms_are_pretrained,
     amounts_match,
     arms_are_of_one_version,
+    runs_are_of_present_lines,
     arms_are_pretrained_alike,
     rows_are_finetuned_alike,
     code_is_the_same,
@@ -274,11 +283,18 @@ def _mean_amount(runs: Runs, amount: str) -> float | None:
 
 def _several_versions(name: str, kind: str, runs: Runs) -> Exclusion | None:
     """Runs of one arm or row that were made from several versions of its own lines."""
-    count = len({tuple(sorted(run.delta.items())) for run in runs})
-    if count < 2:
+    versions = {tuple(sorted(run.delta.items())): run.delta for run in runs}
+    if len(versions) < 2:
         return None
+    differences = {}
+    for key in sorted(set().union(*versions.values())):
+        values = dict.fromkeys(lines.get(key, NO_VALUE) for lines in versions.values())
+        if len(values) > 1:
+            differences[key] = " against ".join(values)
     return Exclusion(
-        "several versions", f"the runs of {name} were made from {count} versions of its {kind}"
+        "several versions",
+        f"the runs of {name} were made from {len(versions)} versions of its {kind}:"
+        f" {_named(differences)}",
     )
 
 

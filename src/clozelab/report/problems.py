@@ -11,7 +11,7 @@ from claims.analysis.grouping import group_by
 from claims.analysis.schema import Row
 from claims.analysis.scores import Cell, DataColumn
 from claims.report.estimates import percent
-from claims.text.phrases import SHOWN, join_list
+from claims.text.phrases import SHOWN, join_list, truncate_list
 from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import encoder_of, own_factors, seeds_of
 from clozelab.results.table import ResultTable, scored_run
@@ -154,7 +154,19 @@ def inconsistencies(table: ResultTable) -> list[str]:
     fixed = {row.name for row in experiment.rows if row.fixed_encoder}
     for row, group in group_by(scored, lambda run: run.name).items():
         lines += _encoders_of_row(row, group, may_share=row in fixed)
-    return [*lines, *_began_too_early(runs.pretrain, scored)]
+    return [*lines, *_edited_lines(table), *_began_too_early(runs.pretrain, scored)]
+
+
+def _edited_lines(table: ResultTable) -> Iterator[str]:
+    """A line for each arm and row whose runs are not of what paper.yaml says of it now."""
+    runs = [run for run in table.runs.runs if run.folder in table.edited]
+    groups = group_by(runs, lambda run: (run.stage, run.name, table.edited[run.folder]))
+    for (stage, name, edited), group in groups.items():
+        yield (
+            f"{len(group)} {STAGE_NAMES[stage]} run(s) of {name} are not of its lines in"
+            f" paper.yaml ({truncate_list(list(map(str, edited)), '; ')}): remove them and run"
+            " again, or put the lines back"
+        )
 
 
 def _began_too_early(pretrain: Iterable[Record], scored: Iterable[Record]) -> Iterator[str]:

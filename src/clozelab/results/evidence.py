@@ -13,17 +13,19 @@ from contextlib import suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from claims.analysis.comparability import RunEvidence, is_within
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Seeds
-from clozelab.results.experiment import STEP_KEYS, read_yaml, with_input_corpus
+from clozelab.results.experiment import STEP_KEYS, Experiment, read_yaml, with_input_corpus
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import flatten
+from clozelab.text.plain import PlainDict, PlainMapping, flatten
+from clozelab.text.redaction import redacted
 
 # what runs are called by
 NAMES = ("experiment", "arm", "row", "encoder_arm", "pretrain_seed", "seed", "encoder_fraction")
@@ -34,6 +36,8 @@ MAY_DIFFER = (
 )
 REFERENCE = re.compile(r"\$\{([A-Za-z_.][\w.]*)\}")
 NO_LINE = "(nothing)"
+# what a delta has of an arm's or a row's name and encoder, without a line that says so
+OF_EVERY_DELTA = ("arm", "row", "encoder_arm", "initialisation")
 # what `differ_in` says where rows may be of different results versions
 VERSION_KEY = "results_version"
 
@@ -125,9 +129,12 @@ def values_over_sessions(field: str, run: Record) -> dict[str, str]:
 
 def delta_of(run: Record) -> dict[str, str]:
     """What the lines of a run's arm or row say."""
-    delta = run.arm_delta if run.stage == "pretrain" else run.row_delta
-    delta = delta_as_before_units(delta, run.config)
+    delta = delta_as_before_units(_recorded_lines(run), run.config)
     return {key: str(value) for key, value in delta.items()}
+
+
+def _recorded_lines(run: Record) -> PlainDict:
+    return run.arm_delta if run.stage == "pretrain" else run.row_delta
 
 
 def _amounts(run: Record) -> dict[str, float]:
@@ -140,6 +147,91 @@ def _amounts(run: Record) -> dict[str, float]:
     if "training_seconds" in amounts:
         amounts["training_seconds"] *= run.facts.get("world_size", 1)
     return amounts
+
+
+# -- lines of paper.yaml that were edited after a run ----------------------------------------------
+
+
+class EditedLine(NamedTuple):
+    """A setting, or "/group", of an arm or a row: what a run has, and what paper.yaml says now."""
+
+    key: str
+    then: str
+    now: str
+
+    @property
+    def is_another_run(self) -> bool:
+        """Whether a run of the line as it is now surely has other results.
+
+        A folder may have moved, a reference may come to the same, and so may the default.
+        """
+        if self.now == NO_LINE or "${" in self.now:
+            return False
+        is_derived_from = any(self.key in names for names in derived_settings().values())
+        return meaning_of(self.key) not in (NEUTRAL, LAYOUT) or is_derived_from
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.then} then, {self.now} now"
+
+
+def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
+    """What the lines of a run's arm or row say otherwise now than the run recorded, and has.
+
+    There are none for an evaluation, since what it measures may have a file of its own, and for a
+    run that recorded nothing.
+    """
+    present = _present_lines(run, experiment)
+    if present is None or not _recorded_lines(run):
+        return ()
+    recorded = flatten(delta_as_before_units(_recorded_lines(run), run.config))
+    lines = _spelt_as_recorded(present, run)
+    unlike = {}
+    for key, value in lines.items():
+        if _as_text(recorded.get(key, NO_LINE)) != _as_text(value):
+            unlike[key] = str(value)
+    # What a choice brings along is recorded, too, and only its file could tell it from a line.
+    if not any(key.startswith("/") or "@" in key for key in lines):
+        for key in recorded.keys() - lines.keys():
+            if key not in OF_EVERY_DELTA:
+                unlike[key] = NO_LINE
+    if not unlike:
+        return ()
+    has = flatten(dict(run.config)) | {f"/{group}": name for group, name in run.choices.items()}
+    edited = []
+    for key, now in sorted(unlike.items()):
+        then = str(recorded.get(key, has.get(key, NO_LINE)))
+        if "@" not in key and _as_text(has.get(key, NO_LINE)) != _as_text(now):
+            edited.append(EditedLine(key, then, now))
+    return tuple(edited)
+
+
+def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:
+    if run.stage == "pretrain":
+        return experiment.arms.get(run.name)
+    for row in experiment.rows:
+        if run.stage == "finetune" and row.name == run.name:
+            return row.delta
+    return None
+
+
+def _spelt_as_recorded(lines: PlainMapping, run: Record) -> PlainDict:
+    """Lines of paper.yaml by the keys that a record has: "/group" of a choice, and no `+`."""
+    spelt: PlainDict = {}
+    for key, value in redacted(dict(lines)).items():
+        name = key.lstrip("+")
+        if "/" in name or (isinstance(value, str) and name in run.choices):
+            spelt[f"/{name}"] = value
+        else:
+            spelt |= flatten(value, name)
+    return delta_as_before_units(spelt, flatten(dict(run.config)) | spelt)
+
+
+def _as_text(value: object) -> str:
+    """A value as text, a number as a float's: YAML and a schema write one in several ways."""
+    text = str(value)
+    with suppress(ValueError):
+        text = str(float(text))
+    return text
 
 
 # -- two rows --------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from claims.analysis.scores import (
 )
 from claims.analysis.statistics import Seeds
 from claims.text.did_you_mean import hint, nearest
+from claims.text.phrases import truncate_list
 from clozelab.metrics.metric import PREFIX
 from clozelab.results.columns import (
     class_of,
@@ -42,6 +43,8 @@ from clozelab.results.columns import (
     task_columns,
 )
 from clozelab.results.evidence import (
+    EditedLine,
+    edited_lines,
     encoder_of,
     evidence_of,
     find_outdated,
@@ -164,6 +167,16 @@ class ResultTable(ScoreTable):
     def _evidence(self) -> dict[int, RunEvidence]:
         return {}
 
+    @cached_property
+    def edited(self) -> dict[Path, tuple[EditedLine, ...]]:
+        """Folder of a complete run -> what paper.yaml says otherwise than the run has it."""
+        edited = {}
+        for run in chain(*self._complete.values()):
+            lines = edited_lines(run, self.spec)
+            if lines:
+                edited[run.folder] = lines
+        return edited
+
     def prediction_targets(self, row: str) -> set[str]:
         return {run.predicts for run in self.complete("pretrain", self.row(row).arm)}
 
@@ -238,6 +251,7 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
         arm_factors=factors("pretrain", arms),
         row_factors=row_factors,
         outdated=outdated,
+        edited=_edited(table, rows, arms, tasks),
     )
 
 
@@ -277,6 +291,21 @@ def _outdated(
                 f"all {len(group)} run(s) of {group[0].name} are {min(reasons)}, and no comparison"
                 " mixes them"
             )
+    return ""
+
+
+def _edited(
+    table: ResultTable, rows: Iterable[str], arms: Iterable[str], tasks: Collection[str]
+) -> str:
+    """Which runs of an arm or a row are surely other ones than its lines in paper.yaml ask for."""
+    runs = list(chain(*(table.complete("pretrain", arm) for arm in arms)))
+    for row, task in product(rows, tasks):
+        runs += table.runs_on(row, task)
+    for run in runs:
+        lines = [line for line in table.edited.get(run.folder, ()) if line.is_another_run]
+        if lines:
+            named = truncate_list(list(map(str, lines)), "; ")
+            return f"runs of {run.name} are not of its lines in paper.yaml: {named}"
     return ""
 
 

@@ -180,7 +180,7 @@ class Run:
                 f"{folder} holds a run ({old.status}) of another"
                 f" configuration:\n{changes(old, fresh)}\nGive this run another folder"
                 " (run_dir=..., row=... for one fine-tuning, experiment=... for a whole"
-                " experiment), or remove the folder to run it again."
+                f" experiment), or remove the folder to run it again.{_arm_of_floor(old, fresh)}"
             )
         warn_of_other_code([old])
 
@@ -428,6 +428,18 @@ def _was_killed(record: Record) -> bool:
     return is_of_killed_process(record, holder(record.folder / LOCK_FILE))
 
 
+def _arm_of_floor(old: Record, fresh: Record) -> str:
+    """How a floor keeps its runs where another arm is the first one now; empty elsewhere."""
+    is_floor = fresh.row_delta.get("initialisation") == "random"
+    arm = old.config.get("encoder_arm")
+    if not is_floor or arm == fresh.config.get("encoder_arm"):
+        return ""
+    return (
+        " A row without an arm takes the shape of the first row's arm: say"
+        f" `set: {{encoder_arm: {arm}}}` of it in paper.yaml to keep its runs."
+    )
+
+
 def warn_of_other_code(records: Iterable[Record | None]) -> None:
     """Warn once of runs that other code has made: they are taken as they are."""
     sentences = [sentence for sentence in map(other_code, records) if sentence]
@@ -484,8 +496,12 @@ def _link(folder: Path, equal_run: Record, config: Composed, inputs: Mapping[str
     record = new_record(folder, equal_run.stage, config, inputs, equal_run.scores, equal_run.metric)
     for field in OF_THE_TRAINING:
         setattr(record, field, getattr(equal_run, field))
-    # Trackers have the other run under its id, with that run's experiment.
+    # A tracker's run of this id belongs to the other experiment: sent again from here, it would
+    # move into this one.
     record.facts = {key: equal_run.facts[key] for key in equal_run.facts if key not in OF_TRACKERS}
+    if ID_FACT in equal_run.facts:
+        group = f"{equal_run.experiment}/{equal_run.name}"
+        logger.info("%s: a tracker has its curves in the group %s", folder, group)
     record.shared = Shared(
         run=os.path.relpath(source, target_folder),
         fingerprint=equal_run.fingerprint,
