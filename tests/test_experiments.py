@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tests.composing import given, known_to_hydra, without_hydra
 from tests.covers import few
+from tests.records import made_up
 from tests.screens import refuses
 
 from claims.analysis.comparability import is_within
@@ -35,7 +36,7 @@ from clozelab.launch import sweep
 from clozelab.launch.experiments import KINDS, ExperimentSource, sweeps_in
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
-from clozelab.results.evidence import MAY_DIFFER, treatment_factors
+from clozelab.results.evidence import MAY_DIFFER, edited_lines, treatment_factors
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.runs.identity import as_before_units
 from clozelab.runs.provenance import provenance_of, read_delta
@@ -451,6 +452,22 @@ def test_every_arm_and_row_composes_at_every_scale(name: str, every: bool) -> No
         scales = scales[-1:]
     for scale, stage in product(scales, stages_of(folder)):
         assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
+
+
+@pytest.mark.parametrize("name", ["modernbert_parts", "public_encoder", "table7_feature_based_ner"])
+def test_what_arms_and_rows_record_is_what_their_lines_say(name: str) -> None:
+    """No run of an experiment that nobody edited is told that its lines are others now."""
+    folder = EXPERIMENTS_DIR / name
+    for stage in set(stages_of(folder)) - {"evaluate"}:
+        origin = Composed.from_node(master(folder, stage)).origin
+        assert origin is not None
+        for delta in deltas(folder, stage):
+            lines = read_delta(origin, DELTAS[stage], delta)
+            config = {"arm": delta, "row": delta}
+            deltas_of_run = {"arm_delta": lines, "row_delta": lines}
+            run = made_up(stage, config=config, choices=origin.choices, **deltas_of_run)
+            assert run.name == delta
+            assert edited_lines(run, load_experiment(folder)) == ()
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -377,6 +377,8 @@ def test_a_whole_answer(workplace: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert "missing" not in report.partition("## The table")[2].partition("##")[0]
     # Its head is of another seed each time, and it is one encoder all the same.
     assert "says fixed_encoder" not in report
+    # Its arms and rows are those of the filled file.
+    assert "not of its lines" not in report
     capfd.readouterr()
     assert main(["report", "worth_it"]) == 0
     assert "worth it? No answer yet." in " ".join(capfd.readouterr().out.split())
