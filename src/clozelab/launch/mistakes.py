@@ -156,6 +156,8 @@ def _first_line(text: str) -> str:
 
 def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path | None) -> str:
     """A group has no such choice."""
+    if group in ("hydra/launcher", "hydra/sweeper"):  # Hydra's own is none of conf/targets.yaml
+        choices = [choice for choice in choices if choice != "basic"]
     cutoff = 0.6
     if len(name) < 6:  # one wrong letter is a large part of a short name
         cutoff = 0.5
