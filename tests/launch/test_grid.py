@@ -44,6 +44,12 @@ def test_its_settings_are_typed(wrong: str, tmp_path: Path) -> None:
         sweep.compose("wrong", folder=tmp_path, sweep=True)
 
 
+def test_its_values_may_stand_on_the_command_line() -> None:
+    """Hydra's own sweeper has null there, which takes no key."""
+    opened = sweep.Sweep("pretrain", ["+hydra.sweeper.params.seed='1,2'"])
+    assert opened.jobs == [("seed=1",), ("seed=2",)]
+
+
 def test_a_sweep_is_one_batch() -> None:
     with pytest.raises(Exception, match="max_batch_size: a sweep is one batch here") as caught:
         sweeper("hydra.sweeper.max_batch_size=2")

@@ -106,3 +106,8 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     with pytest.raises(OmegaConfBaseException) as caught:
         composed.get("run_dir")
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"
+
+
+def test_a_launcher_that_is_refused_is_not_offered() -> None:
+    error = mistake("pretrain", ["hydra/launcher=basc"])
+    shows(explain(error, "pretrain"), "there is no hydra/launcher 'basc' (there are processes, ray")

@@ -156,8 +156,8 @@ def _first_line(text: str) -> str:
 
 def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path | None) -> str:
     """A group has no such choice."""
-    if group.startswith("hydra/"):
-        # conf/targets.yaml refuses Hydra's own launcher and sweeper
+    if group in ("hydra/launcher", "hydra/sweeper"):
+        # conf/targets.yaml refuses Hydra's own.
         choices = [choice for choice in choices if choice != "basic"]
     cutoff = 0.6
     if len(name) < 6:  # one wrong letter is a large part of a short name
