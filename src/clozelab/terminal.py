@@ -74,8 +74,6 @@ def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
     args = ParsedArgs(argv=list(argv))
     remaining = iter(argv)  # an option takes the next argument for its value
     for argument in remaining:
-        if grammar.takes_overrides and argument in ("-m", "--multirun"):
-            continue
         if argument.startswith("-"):
             _add_option(args, argument, remaining, verb, grammar)
             continue
@@ -103,6 +101,8 @@ def _add_option(
     args: ParsedArgs, argument: str, remaining: Iterator[str], verb: str, grammar: Grammar
 ) -> None:
     """Add `--flag`, `--option=VALUE`, or `--option` with its value; ValueError for others."""
+    if grammar.takes_overrides and argument in ("-m", "--multirun"):
+        return
     # An argument with one dash is no option: it has no name here.
     name, equals, value = "", "", ""
     if argument.startswith("--"):

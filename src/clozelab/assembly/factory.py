@@ -35,9 +35,9 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.locate import ADAPTER
 from clozelab.models.peft_folders import FILES, read_about, require_files
 from clozelab.runs.inputs import require_encoder
-from clozelab.runs.record import STEP_FILE, Record
+from clozelab.runs.record import STEP_FILE, TRACKERS_FACT, Record
 from clozelab.runs.store import Run
-from clozelab.runs.tracked import TRACKERS_FACT, tracked_job
+from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.text.plain import PlainDict, PlainMapping, read_json
 from clozelab.training.background import BackgroundLogger

@@ -31,16 +31,7 @@ def run_application(
 
     `track` shows a sweep as a whole to its jobs' tracker.
     """
-    if any(argument.startswith("--ex") for argument in arguments):  # --experimental-rerun
-        raise ValueError(
-            "a pickled job is not run again, because reading it may run any code; give its command"
-            " line"
-        )
-    if any(argument.startswith(("--config-p", "-cp")) for argument in arguments):
-        raise ValueError(
-            "--config-path would be in the place of clozelab's own configuration; --config-dir"
-            " FOLDER adds one of yours"
-        )
+    _refuse_options(arguments)
     hydra_compat.register()
     plugins.register()
     experiments.register()
@@ -80,6 +71,21 @@ def run_application(
             run()
     finally:
         sys.argv = argv
+
+
+def _refuse_options(arguments: Sequence[str]) -> None:
+    """ValueError for what Hydra's parser takes, and we do not."""
+    for argument in arguments:
+        if argument.startswith("--ex"):  # --experimental-rerun
+            raise ValueError(
+                "a pickled job is not run again, because reading it may run any code; give its"
+                " command line"
+            )
+        if argument.startswith(("--config-p", "-cp")):
+            raise ValueError(
+                "--config-path would be in the place of clozelab's own configuration; --config-dir"
+                " FOLDER adds one of yours"
+            )
 
 
 def with_time(argument: str, now: time.struct_time) -> str:

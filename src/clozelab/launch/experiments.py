@@ -99,10 +99,7 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         # What a row's encoder is measured for is filed under the row, too.
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
-            if not isinstance(name, str):  # as YAML reads 0.15 or null
-                raise ValueError(
-                    f"{experiment}: the {name_key} {name} is no text: put it in quotes"
-                )
+            _require_text(name, f"{experiment}: the {name_key}")
             configs[f"{group}/{name}"] = {name_key: name} | delta
     for stage, group in GROUPS.items():
         names = list(deltas[group])
@@ -113,6 +110,12 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         if names and all(columns[stage].values()):
             configs[SWEEPS[stage]] = _sweep(stage, experiment, names, paper, columns[stage])
     return configs
+
+
+def _require_text(name: object, subject: str) -> None:
+    """ValueError for a name that YAML reads as something else, such as 0.15 or null."""
+    if not isinstance(name, str):
+        raise ValueError(f"{subject} {name} is no text: put it in quotes")
 
 
 def _read_paper(experiment: Path) -> Paper | None:

@@ -463,18 +463,18 @@ def sync_command(folders: Sequence[Path], root: Path) -> str | None:
     around them may be somebody else's. None where there is no such run.
     """
     below_root = []
-    places = []
+    searched_folders = []
     for folder in folders:
         if not any(folder.glob("wandb/offline-run-*")):
             continue
         if folder.resolve().is_relative_to(root.resolve()):
             below_root.append(str(folder.resolve()))
         else:
-            places.append(str(folder.resolve()))
+            searched_folders.append(str(folder.resolve()))
     if below_root:
-        places.append(os.path.commonpath(below_root))
-    if not places:
+        searched_folders.append(os.path.commonpath(below_root))
+    if not searched_folders:
         return None
-    named = shlex.join(places)
+    named = shlex.join(searched_folders)
     # A resumed run has a folder for each start, whose name has the time: they are sent in order.
     return f"find {named} -name 'offline-run-*' -prune -print0 | sort -z | xargs -0 wandb sync"

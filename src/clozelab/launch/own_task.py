@@ -262,17 +262,17 @@ def warn_of_doubtful_target(composed: Composed) -> None:
     origin = composed.origin
     if origin is None:
         return
-    for choice, place in PLACES.items():
-        key = f"{place}.data.numeric_labels"
+    for choice, node in PLACES.items():
+        key = f"{node}.data.numeric_labels"
         num_given = sum(key_of(override) == key for override in origin.overrides)
         # Once: it is what `with_own_task` has spelt out. The user's own comes behind it.
         if origin.choices.get(choice) != OWN_TASK or num_given != 1:
             continue
-        train_file = str(composed.get(f"{place}.data.train_file"))
+        train_file = str(composed.get(f"{node}.data.train_file"))
         path = resolve_path(train_file, composed.values["data_dir"])
         if not path.is_file():
             continue  # an error will say so
-        label_column = str(composed.get(f"{place}.data.label_column"))
+        label_column = str(composed.get(f"{node}.data.label_column"))
         message = describe_doubtful_target(
             path, label_column, key, numeric_labels=bool(composed.get(key))
         )

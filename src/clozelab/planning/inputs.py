@@ -307,7 +307,7 @@ def _described_task(path: Path) -> GivenTask:
     return task
 
 
-def _with_links(task: GivenTask, setting: str, value: Json, folder: Path) -> Json:
+def _with_links(task: GivenTask, setting: str, value: object, folder: Path) -> object:
     """A setting that names one file or several, with links in the place of those in a folder."""
     if isinstance(value, dict):
         linked = {}

@@ -111,14 +111,13 @@ def make_steps(
     if not names:
         raise ValueError(f"{folder.name}: nothing is left to run without its fine-tuning")
 
-    steps = _with_overrides(folder, names, arguments, running)
-    return [step for step in steps if step.verb in running or not step.is_sweep]
+    return _with_overrides(folder, names, arguments, running)
 
 
 def _with_overrides(
     folder: Path, names: Mapping[str, str], arguments: Sequence[str], running: Collection[str]
 ) -> list[Step]:
-    """The sweeps of these names, and before them the corpus, each with the overrides for it."""
+    """The corpus, and the sweeps of these names that run, each with the overrides for it."""
     stages = {verb: Step(verb, name, folder, ()) for verb, name in names.items()}
     if "pretrain" in stages:
         stages = {"prepare": Step("prepare", "prepare", None, ())} | stages
@@ -134,7 +133,7 @@ def _with_overrides(
         prepare, pretrain, *_ = steps
         chosen = _corpus_of_sweep(pretrain.sweep.master, prepare.overrides)
         steps[0] = replace(prepare, overrides=(*chosen, *prepare.overrides))
-    return steps
+    return [step for step in steps if step.verb in running or not step.is_sweep]
 
 
 def _borrowed_arms(folder: Path, words: Iterable[str]) -> list[str]:

@@ -184,16 +184,7 @@ def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     if present is None or not _recorded_lines(run):
         return ()
     recorded = flatten(delta_as_before_units(_recorded_lines(run), run.config))
-    lines = _spelt_as_recorded(present, run)
-    unlike = {}
-    for key, value in lines.items():
-        if _as_text(recorded.get(key, NO_LINE)) != _as_text(value):
-            unlike[key] = str(value)
-    # What a choice brings along is recorded, too, and only its file could tell it from a line.
-    if not any(key.startswith("/") or "@" in key for key in lines):
-        for key in recorded.keys() - lines.keys():
-            if key not in OF_EVERY_DELTA:
-                unlike[key] = NO_LINE
+    unlike = _unlike_lines(recorded, _spelt_as_recorded(present, run))
     if not unlike:
         return ()
     has = flatten(dict(run.config)) | {f"/{group}": name for group, name in run.choices.items()}
@@ -203,6 +194,21 @@ def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
         if "@" not in key and _as_text(has.get(key, NO_LINE)) != _as_text(now):
             edited.append(EditedLine(key, then, now))
     return tuple(edited)
+
+
+def _unlike_lines(recorded: PlainMapping, present: PlainMapping) -> dict[str, str]:
+    """Key -> what the present lines say, where the recorded ones say something else."""
+    unlike = {}
+    for key, value in present.items():
+        if _as_text(recorded.get(key, NO_LINE)) != _as_text(value):
+            unlike[key] = str(value)
+    # What a choice brings along is recorded, too, and only its file could tell it from a line.
+    if any(key.startswith("/") or "@" in key for key in present):
+        return unlike
+    for key in recorded.keys() - present.keys():
+        if key not in OF_EVERY_DELTA:
+            unlike[key] = NO_LINE
+    return unlike
 
 
 def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:

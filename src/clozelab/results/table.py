@@ -241,18 +241,19 @@ def compare_rows(table: ResultTable, first: str, second: str, tasks: Sequence[st
     def factors(stage: str, names: Iterable[str]) -> frozenset[str]:
         return treatment_factors(*(table.complete(stage, name) for name in names))
 
+    first_row = _row_evidence(table, first, tasks)
+    second_row = _row_evidence(table, second, tasks)
     row_factors = factors("finetune", rows) | factors("evaluate", rows)
-    outdated = _outdated(table, rows, arms, tasks)
-    return Pair(
-        first=_row_evidence(table, first, tasks),
-        second=_row_evidence(table, second, tasks),
+    pair = Pair(
+        first=first_row,
+        second=second_row,
         matched=table.experiment.matched,
         free_keys=table.experiment.free_keys,
         arm_factors=factors("pretrain", arms),
         row_factors=row_factors,
-        outdated=outdated,
-        edited=_edited(table, rows, arms, tasks),
     )
+    outdated = _outdated(table, rows, arms, tasks)
+    return replace(pair, outdated=outdated, edited=_edited(table, rows, arms, tasks))
 
 
 def _row_evidence(table: ResultTable, row: str, tasks: Sequence[str]) -> RowEvidence:

@@ -40,6 +40,8 @@ from clozelab.training.measuring import read_rows
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
 LOCK_FILE = ".lock"
+ID_FACT = "tracker_id"
+TRACKERS_FACT = "trackers"  # labels of those that the last start had
 STEP_FILE = ".step"  # of a run that trains: where it is between two lines of metrics.csv
 # names of what is being written, below a run's folder
 TEMPORARY = (STEP_FILE, ".*.tmp", ".encoder.*", ".model.*", ".step-*")

@@ -37,9 +37,11 @@ from clozelab.runs.provenance import provenance_of
 from clozelab.runs.record import (
     BUSY_STATUS,
     CONFIG_FILE,
+    ID_FACT,
     LOCK_FILE,
     LOG_FILE,
     TEMPORARY,
+    TRACKERS_FACT,
     Process,
     Record,
     Score,
@@ -50,7 +52,6 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.runs.reuse import find_equal_run, other_code, shared_run_exists
-from clozelab.runs.tracked import ID_FACT, TRACKERS_FACT
 from clozelab.schema import LAYOUT, is_as_before, meaning_of, seconds_of
 from clozelab.text.plain import JsonObject, PlainMapping, flatten
 from clozelab.text.redaction import scrubbed

@@ -8,18 +8,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clozelab.runs.record import ID_FACT, JobName, Record
 from clozelab.text.plain import PlainDict, PlainMapping, flatten
 from clozelab.text.redaction import DIGEST, redact_argv
 from clozelab.training.jobs import TrackedJob
 
 if TYPE_CHECKING:
-    from clozelab.runs.record import JobName, Record
     from clozelab.runs.store import Run
     from clozelab.schema import StageConfig
-
-
-ID_FACT = "tracker_id"
-TRACKERS_FACT = "trackers"  # labels of those that the last start had
 
 
 def tracked_job(cfg: StageConfig, run: Run, *, arm: str) -> TrackedJob:
