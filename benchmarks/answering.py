@@ -4,8 +4,8 @@
 (its classifier has fresh weights), from text to answer. clozelab has its defaults. The peers are:
 
 - the pipeline of transformers, 32 texts at once, as its documentation shows it
-- the same model in batches of 32 that are sorted by length, in the precision that suits the machine
-- onnxruntime on the same model, in the same batches
+- the same model in batches of 32 that are sorted by length, in bf16 where the machine is fast at it
+- onnxruntime on the same model in fp32, in the same batches
 - `encode` of sentence-transformers, which sorts by itself, in that precision
 
 All read one folder, and the largest distance of their answers from clozelab's is printed.
@@ -47,7 +47,7 @@ from interleaved import (
 from pretraining import is_bf16_faster
 
 Answer = Callable[[list[str]], Any]
-"""Texts -> an array of float32: a row of logits' probabilities, or a vector, each."""
+"""Texts -> float32 [N, K]: the probabilities of each text's classes, or its vector."""
 
 TITLES = {
     "classify": "Classifying sentences beside each peer's fastest way",
@@ -178,6 +178,7 @@ def pipeline_answer(folder: Path) -> Answer:
     def classify(texts: list[str]) -> Any:
         rows = []
         for scores in ready(texts, truncation=True, max_length=LONGEST, top_k=None):
+            # the pipeline has the most probable class first
             ordered = sorted(scores, key=lambda score: score["label"])
             rows.append([score["score"] for score in ordered])
         return np.array(rows, dtype=np.float32)

@@ -4,8 +4,7 @@
 true lengths, with BERT's released vocabulary) and times optimizer steps of clozelab, which computes
 no padding, and of transformers' run_glue and run_qa as documented: every row padded to 128 (384)
 tokens, fp32, AdamW. Both sides count *real* tokens a second, special tokens included and padding
-left out.
-Sides take turns (interleaved.py). What a finished model answers is benchmarks/answering.py.
+left out. Sides take turns (interleaved.py). A finished model's speed: benchmarks/answering.py.
 
 Writes docs/results/finetuning-DATE-COMMIT.md; `--smoke` only shows that everything runs (its
 numbers mean nothing, and nothing is written unless --output says where).

@@ -621,9 +621,9 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
-    # whether `seed` draws those, as many of each class (few-shot); else all runs share one draw
+    # whether a seed draws those, as many of each class (few-shot); else all runs share one draw
     sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
-    # which of the run's two seeds that is; it also chooses the fold
+    # which of the run's two seeds draws them, and chooses the fold
     sampling_seed: Annotated[
         str,
         one_of("seed", "pretrain_seed"),

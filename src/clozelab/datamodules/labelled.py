@@ -74,7 +74,7 @@ class TaskInputs:
     label_names: Sequence[str] | None = None
     corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
     predicts_next: bool = False  # EncoderConfig's
-    seed: int = 0  # of the run: says which of `validation_folds` is its own
+    seed: int = 0  # says which of `validation_folds` is this run's (`sampling_seed`)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LabelledData:
 
     Files are named below data_dir; `how_to_get` is said where one is missing. Without a validation
     file `validation_fraction` of the training file is held out, drawn by `validation_seed`; or one
-    of `validation_folds`, the one of the run's seed.
+    of `validation_folds`, the one of `seed`.
     `max_seq_length` is cut to what the encoder takes, evaluation batches are cut to
     `evaluation_tokens`. After `setup` the target knows its classes.
 
