@@ -22,13 +22,30 @@ from tests.composing import given
 
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
-from clozelab.report.tracked import points_over_seeds, track_report, track_sweep
+from clozelab.report.tracked import (
+    numbers_where_all_are,
+    points_over_seeds,
+    track_report,
+    track_sweep,
+)
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.runs.store import Run
 from clozelab.runs.tracked import tags_of, tracked_job
 from clozelab.training.measuring import read_rows
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (["1", "0.15", None], [1.0, 0.15, None]),
+        (["mlm", "1"], ["mlm", "1"]),
+        ([2.5, None], [2.5, None]),
+    ],
+)
+def test_a_column_of_numbers_is_sent_as_numbers(column: list[Any], shown: list[Any]) -> None:
+    assert numbers_where_all_are(column) == shown
 
 
 def test_tags() -> None:

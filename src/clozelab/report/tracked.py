@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Estimate, Seeds, estimate
@@ -54,12 +54,23 @@ def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMap
     version = hashlib.sha256(repr([stage, names]).encode()).hexdigest()[:8]
     experiment = str(job.get("experiment"))
     tracker = _open(WANDB, job, "sweep", folder, name, experiment, "sweep", version)
-    columns = list(dict.fromkeys(chain.from_iterable(rows)))
-    values: list[list[object]] = []
-    for row in rows:
-        values.append([redacted(row.get(key), key) for key in columns])
-    tracker.call("log_table", "jobs", columns, values)
+    columns = {}
+    for key in dict.fromkeys(chain.from_iterable(rows)):
+        columns[key] = numbers_where_all_are([redacted(row.get(key), key) for row in rows])
+    values = [list(row) for row in zip(*columns.values(), strict=True)]
+    tracker.call("log_table", "jobs", list(columns), values)
     tracker.close()
+
+
+def numbers_where_all_are(column: Sequence[object]) -> list[Any]:
+    """A column's values, as numbers where each is spelt as one or missing: W&B draws these."""
+    numbers: list[Any] = []
+    for value in column:
+        try:
+            numbers.append(None if value is None else float(str(value)))
+        except ValueError:
+            return list(column)
+    return numbers
 
 
 def track_report(job: Composed, report: Report, *, experiment: str, scale: str) -> None:
