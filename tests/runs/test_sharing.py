@@ -233,6 +233,18 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happe
         share_equal_run(other, INPUTS)
 
 
+def test_a_shared_run_that_was_trained_with_other_settings_is_named(tmp_path: Path) -> None:
+    """Its links lead to the new curve and the new encoder; a report drew them without a word."""
+    source = train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    share_equal_run(other, INPUTS)
+    assert find(tmp_path / "second").lost == []  # the control
+    shutil.rmtree(source)
+    train(configuration(tmp_path, "first", objective={"rate": 0.3}))
+    (line,) = find(tmp_path / "second").lost
+    assert line.startswith(f"{other.run_dir}: the run that it shares")
+
+
 def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Path) -> None:
     first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
     train(first, weights="same")

@@ -91,14 +91,35 @@ class Runs:
 
     @property
     def lost(self) -> list[str]:
-        """Every complete pre-training without its curve."""
+        """Every complete pre-training without its curve, or with that of another run."""
         lines = []
         for run in self.pretrain:
-            if run.is_complete and not (run.folder / "metrics.csv").is_file():
+            if not run.is_complete:
+                continue
+            if not (run.folder / "metrics.csv").is_file():
                 lines.append(
                     f"{run.folder}: its metrics.csv is gone, so it is in no plot; its scores count"
                 )
+            elif run.shared is not None and _has_other_settings(run):
+                lines.append(
+                    f"{run.folder}: the run that it shares, {run.shared.run}, was trained anew with"
+                    " other settings; its curve and its encoder are of that one: remove the folder"
+                )
         return lines
+
+
+def _has_other_settings(run: Record) -> bool:
+    """Whether another run lies today where a shared one's links lead.
+
+    Its weights are not read: the job itself, which does so, would refuse it.
+    """
+    assert run.shared is not None
+    source = Path(os.path.normpath(run.folder.resolve() / run.shared.run))
+    try:
+        present = read_record(source)
+    except ValueError:
+        return False
+    return present is not None and present.fingerprint != run.shared.fingerprint
 
 
 def cell_of(run: Record) -> tuple[Hashable, ...]:
