@@ -23,7 +23,8 @@ def summary_of(told: list[Any]) -> dict[str, str]:
     summary: dict[str, str] = {}
     for one in told:
         summary |= {item.key: item.value_json for item in one.summary.update}
-    return summary
+    # W&B's own: how long it has run, and the like.
+    return {key: value for key, value in summary.items() if key and not key.startswith("_")}
 
 
 def test_a_stopped_and_resumed_run_is_one_wandb_run(
