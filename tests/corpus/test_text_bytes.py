@@ -8,6 +8,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -62,9 +63,14 @@ def write_feather(path: Path, texts: Sequence[str]) -> None:
     feather.write_feather(table(texts), path, compression="lz4", chunksize=100)
 
 
-def write_stream(path: Path, texts: Sequence[str]) -> None:
+def write_uneven_feather(path: Path, texts: Sequence[str]) -> None:
+    feather.write_feather(table(texts), path, chunksize=len(texts) - 10)
+
+
+def write_stream(path: Path, texts: Sequence[str], compression: str | None = None) -> None:
     rows = table(texts)
-    with ipc.new_stream(str(path), rows.schema) as stream:
+    options = ipc.IpcWriteOptions(compression=compression)
+    with ipc.new_stream(str(path), rows.schema, options=options) as stream:
         stream.write_table(rows, max_chunksize=100)
 
 
@@ -78,7 +84,9 @@ LAYOUTS: dict[str, Write] = {
     "a.csv": write_csv,
     "a.parquet": write_parquet,
     "a.feather": write_feather,
+    "uneven.feather": write_uneven_feather,
     "a.arrow": write_stream,
+    "packed.arrow": partial(write_stream, compression="zstd"),
 }
 
 
