@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -106,6 +107,20 @@ def test_a_text_is_as_long_in_whatever_it_is_packed(
     in_part = text_bytes(source_of(tmp_path / name), "")
     assert in_part == pytest.approx(expected, rel=0.08)
     assert text_bytes(source_of(tmp_path / name), "") == in_part
+
+
+def test_the_number_is_the_same_with_every_python(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gzip module reads 8 KB at a time in Python 3.11, and 128 KB from 3.12 on."""
+    monkeypatch.setattr(sizes, "SAMPLED_BYTES", len(plain(texts)) // 4)
+    numbers = set()
+    for buffer_bytes in (2**13, 2**17):
+        monkeypatch.setattr(io, "DEFAULT_BUFFER_SIZE", buffer_bytes)
+        path = tmp_path / f"{buffer_bytes}.txt.gz"
+        path.write_bytes(gzip.compress(plain(texts), mtime=0))
+        numbers.add(text_bytes(source_of(path), ""))
+    assert len(numbers) == 1
 
 
 def test_files_of_several_kinds_are_counted_each_by_its_own_sample(
