@@ -18,7 +18,7 @@ import zstandard
 from pyarrow import feather, ipc, parquet
 
 from clozelab.corpus import sizes
-from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.files import CorpusSource, Shard
 from clozelab.corpus.sizes import text_bytes
 
 MARKUP = "<p class='x'>" * 300  # that stands beside each text
@@ -137,6 +137,36 @@ def test_files_of_several_kinds_are_counted_each_by_its_own_sample(
     expected = len(plain(texts))
     assert text_bytes(source_of(tmp_path), "") == pytest.approx(expected, rel=0.1)
     assert text_bytes(source_of(Path("*.*")), str(tmp_path)) == text_bytes(source_of(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("part.{:03d}.gz", {}), ("part.{:03d}", {"format": "jsonl"})],
+)
+def test_files_with_numbers_at_their_ends_are_of_one_kind(
+    name: str,
+    settings: dict[str, str],
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = []
+    of_one = sizes._extrapolated
+
+    def noted(shard: Shard, most_bytes: int) -> float:
+        opened.append(shard.name)
+        return of_one(shard, most_bytes)
+
+    monkeypatch.setattr(sizes, "_extrapolated", noted)
+    for number in range(30):
+        part = texts[number * 50 : (number + 1) * 50]
+        content = objects(part)
+        if name.endswith(".gz"):
+            content = gzip.compress(plain(part))
+        (tmp_path / name.format(number)).write_bytes(content)
+    num_bytes = text_bytes(source_of(tmp_path / "*", **settings), "")
+    assert num_bytes == pytest.approx(len(plain(texts)), rel=0.1)
+    assert len(opened) == sizes.SAMPLED_FILES
 
 
 def test_the_column_that_is_read_counts(tmp_path: Path) -> None:
