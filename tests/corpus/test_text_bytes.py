@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,10 @@ def plain(texts: Sequence[str]) -> bytes:
 def objects(texts: Sequence[str]) -> bytes:
     lines = [json.dumps({"html": MARKUP + text, "text": text}) for text in texts]
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def array(texts: Sequence[str]) -> bytes:
+    return json.dumps([{"html": MARKUP + text, "text": text} for text in texts]).encode()
 
 
 def write_csv(path: Path, texts: Sequence[str]) -> None:
@@ -82,6 +87,8 @@ LAYOUTS: dict[str, Write] = {
     "a.txt.bz2": lambda path, texts: path.write_bytes(bz2.compress(plain(texts))),
     "a.jsonl": lambda path, texts: path.write_bytes(objects(texts)),
     "a.jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress(objects(texts))),
+    "a.json": lambda path, texts: path.write_bytes(array(texts)),
+    "a.json.gz": lambda path, texts: path.write_bytes(gzip.compress(array(texts))),
     "a.csv": write_csv,
     "a.parquet": write_parquet,
     "a.feather": write_feather,
@@ -137,6 +144,20 @@ def test_files_of_several_kinds_are_counted_each_by_its_own_sample(
     expected = len(plain(texts))
     assert text_bytes(source_of(tmp_path), "") == pytest.approx(expected, rel=0.1)
     assert text_bytes(source_of(Path("*.*")), str(tmp_path)) == text_bytes(source_of(tmp_path), "")
+
+
+def test_a_list_of_objects_is_not_held_in_memory(tmp_path: Path) -> None:
+    """Its beginning is enough, and of a long first object as much as is needed."""
+    long_text = "word " * 2**20
+    (tmp_path / "a.json").write_bytes(array([long_text] * 12))
+    num_bytes = 12 * len(plain([long_text]))
+    tracemalloc.start()
+    assert text_bytes(source_of(tmp_path / "a.json"), "") == pytest.approx(num_bytes, rel=0.01)
+    _, most_memory = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_memory < num_bytes
+    shard = source_of(tmp_path / "a.json").shard(0, "a.json", tmp_path / "a.json")
+    assert sizes._extrapolated(shard, 1000) == pytest.approx(num_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize(

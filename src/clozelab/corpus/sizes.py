@@ -13,9 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from clozelab.corpus.files import TEXT_KINDS, CorpusCounts, CorpusSource, Shard
+from clozelab.corpus.files import (
+    TEXT_KINDS,
+    CorpusCounts,
+    CorpusSource,
+    JsonLinesFile,
+    Shard,
+    text_of,
+)
 from clozelab.corpus.paths import matching_files, path_list
-from clozelab.readers.lines import COMPRESSIONS, file_suffix
+from clozelab.readers.lines import COMPRESSIONS, beginning_of, file_suffix
+from clozelab.readers.objects import begun_list, is_list
 from clozelab.readers.tables import table_format
 
 T = TypeVar("T")
@@ -100,6 +108,8 @@ def _sampled_bytes(
 
 def _extrapolated(shard: Shard, most_bytes: int) -> float:
     """Bytes of a file's texts: of its beginning, multiplied, where it is longer."""
+    if isinstance(shard, JsonLinesFile) and is_list(shard.path):
+        return _of_list(shard, most_bytes)
     num_read = 0
 
     def advance(number: int) -> None:
@@ -108,16 +118,43 @@ def _extrapolated(shard: Shard, most_bytes: int) -> float:
 
     num_bytes = 0
     num_read_before = 0
-    # a line ends with one, and behind a document is a blank line
-    end_bytes = 1 if shard.has_lines else 2
     for text in shard.texts(CorpusCounts(), advance):
         # Bytes that are read at once hold many texts: it ends where all of theirs were counted.
         # A packed file has more bytes of text than on disk, a table with other columns fewer.
         if num_read > num_read_before and max(num_read_before, num_bytes) >= most_bytes:
             return num_bytes * shard.num_bytes / max(1, num_read_before)
-        num_bytes += len(text.encode("utf-8", "surrogatepass")) + end_bytes
+        num_bytes += _plain_bytes(text, shard)
         num_read_before = num_read
     return num_bytes
+
+
+def _of_list(shard: JsonLinesFile, most_bytes: int) -> float:
+    """The same of a list of objects, which its reader would hold in memory as a whole."""
+    num_read = 0
+
+    def advance(number: int) -> None:
+        nonlocal num_read
+        num_read += number
+
+    beginning = beginning_of(shard.path, advance, most_bytes).decode("utf-8", "ignore")
+    num_bytes = 0
+    num_characters = 0
+    for end, record in begun_list(beginning):
+        text = text_of(record, shard.text_field, CorpusCounts())
+        if isinstance(text, str):
+            num_bytes += _plain_bytes(text, shard)
+        num_characters = end
+    if num_read == shard.num_bytes:
+        return num_bytes
+    if not num_characters:  # the first object is longer
+        return _of_list(shard, 4 * most_bytes)
+    return num_bytes * (shard.num_bytes / num_read) * (len(beginning) / num_characters)
+
+
+def _plain_bytes(text: str, shard: Shard) -> int:
+    """Of a line with its end, or of a document and the blank line behind it."""
+    end_bytes = 1 if shard.has_lines else 2
+    return len(text.encode("utf-8", "surrogatepass")) + end_bytes
 
 
 def in_even_steps(files: Sequence[T], most: int) -> list[T]:

@@ -201,12 +201,19 @@ def refuse_carriage_returns(place: FilePath | str, beginning: bytes) -> None:
         )
 
 
-def beginning_of(path: FilePath) -> bytes:
-    """The first bytes of a text, some 100 KB or more where it has as many, without a BOM.
+def beginning_of(path: FilePath, advance: Advance = ignore, least_bytes: int = 1) -> bytes:
+    """The first bytes of a text, without a BOM: a chunk (some 100 KB) or more up to `least_bytes`.
 
     ValueError for a binary or damaged file.
     """
-    return next(_chunks_of(path, ignore), b"").removeprefix(codecs.BOM_UTF8)
+    chunks = []
+    num_bytes = 0
+    for chunk in _chunks_of(path, advance):
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes >= least_bytes:
+            break
+    return b"".join(chunks).removeprefix(codecs.BOM_UTF8)
 
 
 def _chunks_of(path: FilePath, advance: Advance) -> Iterator[bytes]:
