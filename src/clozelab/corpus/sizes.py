@@ -130,13 +130,8 @@ def _extrapolated(shard: Shard, most_bytes: int) -> float:
 
 def _of_list(shard: JsonLinesFile, most_bytes: int) -> float:
     """The same of a list of objects, which its reader would hold in memory as a whole."""
-    num_read = 0
-
-    def advance(number: int) -> None:
-        nonlocal num_read
-        num_read += number
-
-    beginning = beginning_of(shard.path, advance, most_bytes).decode("utf-8", "ignore")
+    read = list[int]()
+    beginning = beginning_of(shard.path, read.append, most_bytes).decode("utf-8", "ignore")
     num_bytes = 0
     num_characters = 0
     for end, record in begun_list(beginning):
@@ -144,7 +139,8 @@ def _of_list(shard: JsonLinesFile, most_bytes: int) -> float:
         if isinstance(text, str):
             num_bytes += _plain_bytes(text, shard)
         num_characters = end
-    if num_read == shard.num_bytes:
+    num_read = sum(read)
+    if num_read >= shard.num_bytes:
         return num_bytes
     if not num_characters:  # the first object is longer
         return _of_list(shard, 4 * most_bytes)
