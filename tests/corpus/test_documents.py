@@ -287,10 +287,11 @@ def test_every_stream_of_a_packed_file_is_read_or_an_error(tmp_path: Path, suffi
             read(tmp_path, path.name)
 
 
-def test_zeros_between_streams_of_xz_are_no_damage(tmp_path: Path) -> None:
-    first, second = (lzma.compress(jsonl({"text": f"Row {number}."})) for number in range(2))
-    (tmp_path / "rows.jsonl.xz").write_bytes(first + b"\0" * 8 + second + b"\0" * 4)
-    assert read(tmp_path, "rows.jsonl.xz")[0] == [["Row 0."], ["Row 1."]]
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_zeros_behind_a_stream_are_no_damage(tmp_path: Path, suffix: str) -> None:
+    first, second = (PACKERS[suffix](jsonl({"text": f"Row {number}."})) for number in range(2))
+    (tmp_path / f"rows.jsonl{suffix}").write_bytes(first + b"\0" * 8 + second + b"\0" * 4)
+    assert read(tmp_path, f"rows.jsonl{suffix}")[0] == [["Row 0."], ["Row 1."]]
 
 
 # What is refused

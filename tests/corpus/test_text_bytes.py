@@ -5,9 +5,12 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -16,7 +19,7 @@ import zstandard
 from pyarrow import feather, ipc, parquet
 
 from clozelab.corpus import sizes
-from clozelab.corpus.files import CorpusSource
+from clozelab.corpus.files import CorpusSource, Shard
 from clozelab.corpus.sizes import text_bytes
 
 MARKUP = "<p class='x'>" * 300  # that stands beside each text
@@ -43,6 +46,10 @@ def objects(texts: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
+def array(texts: Sequence[str]) -> bytes:
+    return json.dumps([{"html": MARKUP + text, "text": text} for text in texts]).encode()
+
+
 def write_csv(path: Path, texts: Sequence[str]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -62,9 +69,14 @@ def write_feather(path: Path, texts: Sequence[str]) -> None:
     feather.write_feather(table(texts), path, compression="lz4", chunksize=100)
 
 
-def write_stream(path: Path, texts: Sequence[str]) -> None:
+def write_uneven_feather(path: Path, texts: Sequence[str]) -> None:
+    feather.write_feather(table(texts), path, chunksize=len(texts) - 10)
+
+
+def write_stream(path: Path, texts: Sequence[str], compression: str | None = None) -> None:
     rows = table(texts)
-    with ipc.new_stream(str(path), rows.schema) as stream:
+    options = ipc.IpcWriteOptions(compression=compression)
+    with ipc.new_stream(str(path), rows.schema, options=options) as stream:
         stream.write_table(rows, max_chunksize=100)
 
 
@@ -75,10 +87,14 @@ LAYOUTS: dict[str, Write] = {
     "a.txt.bz2": lambda path, texts: path.write_bytes(bz2.compress(plain(texts))),
     "a.jsonl": lambda path, texts: path.write_bytes(objects(texts)),
     "a.jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress(objects(texts))),
+    "a.json": lambda path, texts: path.write_bytes(array(texts)),
+    "a.json.gz": lambda path, texts: path.write_bytes(gzip.compress(array(texts))),
     "a.csv": write_csv,
     "a.parquet": write_parquet,
     "a.feather": write_feather,
+    "uneven.feather": write_uneven_feather,
     "a.arrow": write_stream,
+    "packed.arrow": partial(write_stream, compression="zstd"),
 }
 
 
@@ -100,6 +116,20 @@ def test_a_text_is_as_long_in_whatever_it_is_packed(
     assert text_bytes(source_of(tmp_path / name), "") == in_part
 
 
+def test_the_number_is_the_same_with_every_python(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gzip module reads 8 KB at a time in Python 3.11, and 128 KB from 3.12 on."""
+    monkeypatch.setattr(sizes, "SAMPLED_BYTES", len(plain(texts)) // 4)
+    numbers = set()
+    for buffer_bytes in (2**13, 2**17):
+        monkeypatch.setattr(io, "DEFAULT_BUFFER_SIZE", buffer_bytes)
+        path = tmp_path / f"{buffer_bytes}.txt.gz"
+        path.write_bytes(gzip.compress(plain(texts), mtime=0))
+        numbers.add(text_bytes(source_of(path), ""))
+    assert len(numbers) == 1
+
+
 def test_files_of_several_kinds_are_counted_each_by_its_own_sample(
     texts: list[str], tmp_path: Path
 ) -> None:
@@ -114,6 +144,50 @@ def test_files_of_several_kinds_are_counted_each_by_its_own_sample(
     expected = len(plain(texts))
     assert text_bytes(source_of(tmp_path), "") == pytest.approx(expected, rel=0.1)
     assert text_bytes(source_of(Path("*.*")), str(tmp_path)) == text_bytes(source_of(tmp_path), "")
+
+
+def test_a_list_of_objects_is_not_held_in_memory(tmp_path: Path) -> None:
+    """Its beginning is enough, and of a long first object as much as is needed."""
+    long_text = "word " * 2**20
+    (tmp_path / "a.json").write_bytes(array([long_text] * 12))
+    num_bytes = 12 * len(plain([long_text]))
+    tracemalloc.start()
+    assert text_bytes(source_of(tmp_path / "a.json"), "") == pytest.approx(num_bytes, rel=0.01)
+    _, most_memory = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_memory < num_bytes
+    shard = source_of(tmp_path / "a.json").shard(0, "a.json", tmp_path / "a.json")
+    assert sizes._extrapolated(shard, 1000) == pytest.approx(num_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("part.{:03d}.gz", {}), ("part.{:03d}", {"format": "jsonl"})],
+)
+def test_files_with_numbers_at_their_ends_are_of_one_kind(
+    name: str,
+    settings: dict[str, str],
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = []
+    of_one = sizes._extrapolated
+
+    def noted(shard: Shard, most_bytes: int) -> float:
+        opened.append(shard.name)
+        return of_one(shard, most_bytes)
+
+    monkeypatch.setattr(sizes, "_extrapolated", noted)
+    for number in range(30):
+        part = texts[number * 50 : (number + 1) * 50]
+        content = objects(part)
+        if name.endswith(".gz"):
+            content = gzip.compress(plain(part))
+        (tmp_path / name.format(number)).write_bytes(content)
+    num_bytes = text_bytes(source_of(tmp_path / "*", **settings), "")
+    assert num_bytes == pytest.approx(len(plain(texts)), rel=0.1)
+    assert len(opened) == sizes.SAMPLED_FILES
 
 
 def test_the_column_that_is_read_counts(tmp_path: Path) -> None:

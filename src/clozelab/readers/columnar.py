@@ -35,7 +35,7 @@ def open_columnar(path: FilePath, file_format: str) -> Table:
             f"{path}: a packed {file_format} file cannot be streamed; unpack it (it is compressed"
             " inside)"
         )
-    with _opened(path, file_format) as file:
+    with _opened(path, file_format) as (file, _):
         schema = file.schema_arrow if file_format == "parquet" else file.schema
 
     def rows(columns: list[str] | None, advance: Advance, _: Counter[str] | None) -> Rows:
@@ -87,8 +87,10 @@ def _class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _opened(path: FilePath, file_format: str) -> Iterator[ParquetFile | ArrowReader]:
-    """A reader of the file; ValueError where it is damaged, also while it is read."""
+def _opened(
+    path: FilePath, file_format: str
+) -> Iterator[tuple[ParquetFile | ArrowReader, pyarrow.NativeFile]]:
+    """A reader of the file, and what it reads; ValueError where it is damaged, also meanwhile."""
     import pyarrow  # takes a third of a second: only who reads such a file pays
     from pyarrow import parquet
 
@@ -98,10 +100,10 @@ def _opened(path: FilePath, file_format: str) -> Iterator[ParquetFile | ArrowRea
                 # By pages: otherwise a row group of many megabytes is read as a whole.
                 options = {"buffer_size": BUFFER_BYTES, "pre_buffer": False}
                 with parquet.ParquetFile(source, **options) as file:
-                    yield file
+                    yield file, source
             else:
                 with _arrow_reader(source) as reader:
-                    yield reader
+                    yield reader, source
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(_unreadable(path, file_format, error)) from error
 
@@ -130,13 +132,13 @@ def _batches(
     That goes by rows: the order of the bytes on disk is the format's own affair.
     """
     size = file_size(path)
-    with _opened(path, file_format) as file:
+    with _opened(path, file_format) as (file, source):
         if file_format == "parquet":
             num_rows = max(1, file.metadata.num_rows)
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
                 yield batch, size * len(batch) / num_rows
             return
-        for batch, num_bytes in _arrow_batches(file, size):
+        for batch, num_bytes in _arrow_batches(file, source, size):
             chosen = batch if columns is None else batch.select(columns)
             for start in range(0, len(batch), BATCH_ROWS):
                 part = chosen.slice(start, BATCH_ROWS)
@@ -158,17 +160,28 @@ def _arrow_reader(source: pyarrow.NativeFile) -> ArrowReader:
     return ipc.open_stream(source)
 
 
-def _arrow_batches(reader: ArrowReader, size: int) -> Iterator[tuple[RecordBatch, float]]:
+def _arrow_batches(
+    reader: ArrowReader, source: pyarrow.NativeFile, size: int
+) -> Iterator[tuple[RecordBatch, float]]:
     """The batches of a file of this size, and about how many bytes of it each is.
 
-    A stream does not say how many there are: there it is what they take in memory.
+    A stream does not say how many rows it has. It is read from front to back, so its position
+    tells.
     """
     if hasattr(reader, "num_record_batches"):
+        from pyarrow import dataset
+
+        # The reader itself counts rows from pyarrow 26 on.
+        num_rows = max(1, dataset.IpcFileFormat().make_fragment(source).count_rows())
         for number in range(reader.num_record_batches):
-            yield reader.get_batch(number), size / reader.num_record_batches
+            batch = reader.get_batch(number)
+            yield batch, size * len(batch) / num_rows
     else:
+        start = source.tell()
         for batch in reader:
-            yield batch, batch.nbytes
+            end = source.tell()
+            yield batch, end - start
+            start = end
 
 
 def is_text_type(column_type: pyarrow.DataType) -> bool:

@@ -5,9 +5,10 @@ A line of blanks is no row.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from clozelab.readers.lines import (
@@ -88,6 +89,17 @@ def first_keys(name: object, rows: Rows) -> list[str]:
     if first is None:
         raise ValueError(f"{name} has no examples")
     raise ValueError(f"{name}:{first}: no JSON object, nor is any line below it: {ADVICE}")
+
+
+def begun_list(beginning: str) -> Iterator[tuple[int, PlainDict]]:
+    """The objects of a list that is cut off, as far as they are whole, and where each ends."""
+    decoder = json.JSONDecoder(strict=False)  # a stray NUL is forgiven
+    start = beginning.find("{")
+    with suppress(ValueError, RecursionError):
+        while start >= 0:
+            record, end = decoder.raw_decode(beginning, start)
+            yield end, record
+            start = beginning.find("{", end)
 
 
 def _open_list(path: FilePath) -> Table:
