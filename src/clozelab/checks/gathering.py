@@ -24,6 +24,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import (
     USER_ERRORS,
     Corpora,
+    doubtful_targets,
     jobs_by_settings,
     open_arm,
     open_task,
@@ -60,6 +61,9 @@ def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
         name = f"{experiment}, {name}"
     try:
         gathering = Gathering(name, [step], experiment)
+        if plan_folder is None:  # a sweep has said it by itself
+            for message in doubtful_targets(step.sweep):
+                gathering.noticed.append(Finding("task", WARNING, message))
         subject = gathering.subject()
         if plan_folder is not None and gathering.costing is not None:
             write_plan(plan_folder, [sizes(gathering.costing, step.verb)], step.verb)

@@ -347,11 +347,11 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
     tasks = []
     for node in settings_of_words(str(path.absolute()), "", settings):
-        key = "a task's YAML with data.numeric_labels"
+        setting = "a task's YAML with data.numeric_labels"
         message = describe_doubtful_target(
             path,
             node["data"]["label_column"],
-            key,
+            setting,
             numeric_labels=node["data"]["numeric_labels"],
         )
         if message is not None:
