@@ -633,6 +633,22 @@ def test_wrong_label_files(
     assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
 
 
+@pytest.mark.parametrize(
+    ("names", "are_caught"), [(["1", "10", "2"], False), (["1", "2", "10"], False), ("213", True)]
+)
+def test_numbered_classes_are_in_an_order(
+    one_arm: Subject, tokenizer: Any, names: Sequence[str], *, are_caught: bool
+) -> None:
+    task = make_task(tokenizer)
+    new_names = dict(zip(task.preview.label_names, names, strict=True))
+    for split in ("train", "validation"):
+        labels = [new_names[label] for label in getattr(task.preview, split).labels]
+        task = relabelled(task, split, labels)
+    task = replace(task, preview=replace(task.preview, label_names=list(names)))
+    expected = {"labels"} if are_caught else set()
+    assert caught(replace(one_arm, tasks=[task])) == expected
+
+
 def test_what_reading_the_files_warned_of(one_arm: Subject, tokenizer: Any) -> None:
     task = make_task(tokenizer)
     warned = replace(task, preview=replace(task.preview, warnings=["x.csv: 2 odd labels"]))

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from clozelab.checks.gathering import gather_sweep
 from clozelab.launch import sweep
-from clozelab.launch.own_task import task_settings, warn_of_doubtful_target
+from clozelab.launch.own_task import task_settings, warn_of_doubtful_targets
+from clozelab.planning.steps import Step
+from clozelab.planning.sweeps import doubtful_targets
 
 YAML = """
 defaults: [format/labelled@_here_, _self_]
@@ -178,9 +181,60 @@ def test_what_may_be_meant_otherwise_is_warned_of(
         overrides.append("measure=probe")
     composed = sweep.compose(stage, [f"{choice}=reviews.csv", *overrides])
     caplog.clear()
-    warn_of_doubtful_target(composed)
+    warn_of_doubtful_targets([composed, composed])
     messages = [] if expected is None else [expected.format(place)]
     assert caplog.messages == messages
+
+
+def test_a_sweep_says_once_what_may_be_meant_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "text,label,other", *[f"a text,{label},{label}" for label in IDS * 2])
+    words = ["task=reviews.csv", "encoder=nowhere", "row=x", "seed=1,2"]
+    opened = sweep.Sweep("finetune", [*words, "text_column=text", "label_column=label,other"])
+    messages = doubtful_targets(opened)
+    assert [message.partition(" are ")[0] for message in messages] == [
+        f"reviews.csv: the {len(IDS)} different whole numbers of label",
+        f"reviews.csv: the {len(IDS)} different whole numbers of other",
+    ]
+    caplog.clear()
+    warn_of_doubtful_targets(map(opened.composer.compose, opened.jobs))
+    assert caplog.messages == messages
+    one_column = (*words[:-1], "text_column=text", "label_column=label")
+    step = Step("finetune", "finetune", None, one_column)
+    assert messages[0] in {finding.what for finding in gather_sweep(step).noticed}
+    assert not gather_sweep(step, tmp_path).noticed, "the sweep that asks has said it"
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "numeric_labels"),
+    [
+        (["LABEL_0"], [], True),
+        (["0", "1", "2"], [], False),
+        (["0", "1", "2"], ["measure.task.data.numeric_labels=true"], True),
+        ([], [], True),
+    ],
+)
+def test_a_model_says_whether_it_is_scored_on_classes_or_numbers(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    names: list[str],
+    words: list[str],
+    *,
+    numeric_labels: bool,
+) -> None:
+    """A test file may lack some classes of the training file."""
+    with_a_gap = [*IDS[:30], *IDS[31:]]
+    write(tmp_path, "text,label", *[f"a text,{label}" for label in with_a_gap])
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    config = json.dumps({"id2label": dict(enumerate(names))})
+    (tmp_path / "run" / "model" / "config.json").write_text(config)
+    words = ["measure=labelled", "task@measure.task=reviews.csv", "encoder=run", *words]
+    composed = sweep.compose("evaluate", words)
+    assert composed.get("measure.task.data.numeric_labels") == numeric_labels
+    caplog.clear()
+    warn_of_doubtful_targets([composed])
+    assert bool(caplog.messages) == (not names)
 
 
 def test_names_are_of_the_file_and_never_a_benchmarks(tmp_path: Path) -> None:

@@ -274,6 +274,49 @@ def test_every_file_that_a_task_names_comes_along_and_counts() -> None:
         fill("plan", words)
 
 
+def test_an_earlier_versions_checksum_of_a_task_refuses_nothing() -> None:
+    words = ["mine", *GIVEN, "inputs.task=intent/intent.yaml"]
+    (filled, _) = fill("plan", words)
+    paper = Path(filled, "paper.yaml")
+    node = yaml.safe_load(paper.read_text())
+    del node["given"]["intent/files"]
+    node["given"]["intent"] = "of other things"
+    paper.write_text(yaml.safe_dump(node, sort_keys=False))
+    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    assert fill("reproduce", words)[0] == filled
+    Path("intent/rows.csv").write_text("text,label\nanother,b\n")
+    with pytest.raises(ValueError, match="has runs of another intent"):
+        fill("reproduce", words)
+
+
+def test_a_file_that_is_named_by_data_dir_counts() -> None:
+    Path("data").mkdir()
+    Path("data/far.csv").write_text("text,label\na,b\n")
+    Path("far.yaml").write_text("name: far\ndata: {train_file: '${data_dir}/far.csv'}\n")
+    fill("plan", ["mine", *GIVEN, "inputs.task=far.yaml"])
+    fill("reproduce", ["mine"])
+    Path("data/far.csv").write_text("text,label\nanother,b\n")
+    with pytest.raises(ValueError, match=r"a file of the task far has changed.*or is not in data"):
+        fill("reproduce", ["mine"])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"train_file": "x" * 300}, r"the task odd, train_file: .*File name too long"),
+        ({"test_files": {1: "a.csv", "b": "c.csv"}}, "put the numbers into quotes"),
+    ],
+)
+def test_a_task_that_cannot_be_kept_is_refused_in_a_sentence(
+    data: dict[str, object], message: str
+) -> None:
+    Path("odd.yaml").write_text(yaml.safe_dump({"name": "odd", "data": data}))
+    with pytest.raises(ValueError, match=message):
+        fill("plan", ["mine", *GIVEN, "inputs.task=odd.yaml"])
+
+
 def test_files_of_one_name_stay_apart() -> None:
     """Training was validated on its own file where both were called data.csv."""
     for role in ("train", "dev"):

@@ -13,6 +13,7 @@ import torch
 from tests.screens import shows
 
 from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.heads import has_word_head
 from clozelab.checks import gathering
 from clozelab.checks.gathering import gather_sweep
 from clozelab.checks.subject import ERROR, WARNING, Subject
@@ -20,7 +21,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.launch.sweep import Sweep, compose
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
-from clozelab.models.registry import family_for
+from clozelab.models.registry import family_for, family_of
 from clozelab.modules.model import write_model
 from clozelab.planning import reproduction
 from clozelab.planning.shapes import Request, Speed
@@ -319,6 +320,16 @@ def test_a_prompt_that_an_encoder_cannot_answer_is_refused(
     assert len(refusals) == (reason is not None)
     if reason is not None:
         shows(refusals[0][1], reason)
+
+
+def test_a_head_of_words_is_known_by_its_familys_names(tmp_path: Path, tiny_config: Any) -> None:
+    family = family_of("ultrabert")
+    encoder = Encoder(tiny_config(model_type="ultrabert", **family.parts))
+    letters = WordPieceTokenizer([*SPECIAL_TOKENS, "x", "y"], lowercase=True)
+    write_model(tmp_path / "whole", encoder, {"lm": family.head("lm", encoder)}, letters)
+    write_model(tmp_path / "bare", encoder, {}, letters)
+    assert has_word_head(tmp_path / "whole")
+    assert not has_word_head(tmp_path / "bare")
 
 
 def test_each_file_of_a_sweep_over_a_tasks_own_keys_is_looked_at(

@@ -77,6 +77,16 @@ def load_heads(
             )
 
 
+def has_word_head(folder: Path) -> bool:
+    """Whether a folder has the head that predicts words, by its family's names of tensors."""
+    config = folders.read_config(folder)
+    family = family_for(config)
+    stored = folders.read_tensors(folder)
+    with torch.device("meta"):
+        head = family.head("lm", Encoder(config), stored=stored)
+    return folders.has_head(family, "lm", head, stored)
+
+
 def no_word_head(folder: Path, name: str) -> ValueError:
     """The refusal of a folder without the head of words that a measure or a task needs."""
     return ValueError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clozelab.addresses import build, build_parts, check_targets
 from clozelab.assembly import evaluation, factory, finetuning, pretraining
-from clozelab.assembly.heads import no_word_head
+from clozelab.assembly.heads import has_word_head, no_word_head
 from clozelab.assembly.together import model_folders
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
@@ -16,7 +16,6 @@ from clozelab.datamodules.heldout import file_sources
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
 from clozelab.launch.sweep import Sweep
-from clozelab.models.locate import may_have_head
 from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.planning.arms import Arm
 from clozelab.planning.cost import Costing, DiskUsage, TaskFiles, assemble, sizes, with_speeds
@@ -25,6 +24,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import (
     USER_ERRORS,
     Corpora,
+    doubtful_targets,
     jobs_by_settings,
     open_arm,
     open_task,
@@ -61,6 +61,9 @@ def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
         name = f"{experiment}, {name}"
     try:
         gathering = Gathering(name, [step], experiment)
+        if plan_folder is None:  # a sweep has said it by itself
+            for message in doubtful_targets(step.sweep):
+                gathering.noticed.append(Finding("task", WARNING, message))
         subject = gathering.subject()
         if plan_folder is not None and gathering.costing is not None:
             write_plan(plan_folder, [sizes(gathering.costing, step.verb)], step.verb)
@@ -337,7 +340,7 @@ def _require_prompted(place: TaskPlace, cfg: FinetuneConfig | EvaluateConfig, na
     data = open_task(place, tokenizer, max_positions(folder))
     data.target.fitted(tokenizer)
     data.unit.check_tokenizer(tokenizer)
-    if cfg.initialisation == "pretrained" and not may_have_head(folder):
+    if cfg.initialisation == "pretrained" and not has_word_head(folder):
         raise no_word_head(folder, name)
 
 

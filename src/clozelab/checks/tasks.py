@@ -124,8 +124,10 @@ def _missing_labels(
 def _label_order(task: Task, names: Sequence[str]) -> list[Case]:
     """The order of the configured labels, and whether the metric fits them."""
     are_numbers = all(name.isdecimal() for name in names)
+    # Names that are read off a file are in the order of text: 1, 10, 2.
+    is_in_order = are_numbers and list(names) in (sorted(names), sorted(names, key=int))
     numeric = Case(
-        are_numbers and list(names) != sorted(names, key=int),
+        are_numbers and not is_in_order,
         ERROR,
         f"the label map is out of order: {names}",
         "list numeric labels in rising order",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from clozelab.config import MOST_EPOCHS, Composed
 from clozelab.corpus.paths import resolve_path
@@ -24,12 +25,13 @@ from clozelab.datamodules.columns import FIRST_NAMES, choose_columns
 from clozelab.files.public import PUBLIC_ENCODERS
 from clozelab.launch.overrides import OWN_TASK
 from clozelab.metrics.glue import is_number
+from clozelab.models.locate import config_path, find_model
 from clozelab.readers.lines import file_suffix
 from clozelab.readers.records import Table, check_columns
 from clozelab.readers.tables import open_table, table_format
 from clozelab.text.did_you_mean import key_of, values_of
 from clozelab.text.paths import CONF_DIR
-from clozelab.text.plain import JsonObject, hydra_literal, hydra_text
+from clozelab.text.plain import JsonObject, PlainMapping, hydra_literal, hydra_text, read_json
 
 log = logging.getLogger(__name__)
 COLUMN_WORDS = ("text_column", "label_column")
@@ -38,7 +40,7 @@ PLACES = {"task": "task", "task@measure.task": "measure.task"}
 LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
 ID_NAMES = ("id", "idx", "index")
 MOST_CLASSES = 20
-"""So many different whole numbers are classes; more of them are looked at (`describes_numbers`)."""
+"""So many different whole numbers are classes; of more `are_numbers_to_predict` decides."""
 ENOUGH_ROWS = 3600
 """To go through: 100 steps of 32, where a tenth of the rows is held out for validation.
 
@@ -63,7 +65,7 @@ def task_settings(
         text_columns: one column, or the two of a pair; none: the one that can only be meant.
         label_column: None: the same of the label.
         numeric_labels: whether the label is a number to be predicted, not a class; None: as
-            `describes_numbers` finds.
+            `are_numbers_to_predict` finds.
         is_one_of_several: a file has more such columns, so the names say which one it is.
 
     Raises:
@@ -77,7 +79,7 @@ def task_settings(
     counts = _count_labels(path, label, path.stat().st_mtime_ns)
     num_rows = sum(counts.values())
     if numeric_labels is None:
-        numeric_labels = describes_numbers(counts)
+        numeric_labels = are_numbers_to_predict(counts)
     metrics = ["accuracy", "macro_f1"]
     if numeric_labels:
         metrics = ["spearman", "pearson"]
@@ -114,18 +116,19 @@ def _count_labels(
     return Counter(str(row.record.get(column)) for row in open_table(path).placed_rows())
 
 
-def describes_numbers(counts: Mapping[str, int]) -> bool:
+def are_numbers_to_predict(counts: Mapping[str, int]) -> bool:
     """Whether labels are numbers to be predicted, not classes, where nobody says which.
-
-    Numbers are, if some have a fraction. Whole ones are classes if there are MOST_CLASSES at most,
-    or if they are ids: from 0 or 1 on without a gap, each in several rows.
 
     Args:
         counts: label -> its number of rows.
     """
     if not all(map(is_number, counts)):
         return False
-    return not _are_whole(counts) or (len(counts) > MOST_CLASSES and not _are_ids(counts))
+    # 0.5 is a measured value, and no name of a class.
+    if not _are_whole(counts):
+        return True
+    # Stars and small sets of ids are classes; ids of many classes follow upon each other.
+    return len(counts) > MOST_CLASSES and not _are_ids(counts)
 
 
 def _are_whole(labels: Iterable[str]) -> bool:
@@ -133,7 +136,10 @@ def _are_whole(labels: Iterable[str]) -> bool:
 
 
 def _are_ids(counts: Mapping[str, int]) -> bool:
-    """Whether whole numbers run from 0 or 1 on without a gap, each in several rows."""
+    """Whether whole numbers run from 0 or 1 on without a gap, each in several rows.
+
+    A class has several examples; of measured values, such as prices, many stand in one row alone.
+    """
     numbers = sorted(int(float(label)) for label in counts)
     first = numbers[0]
     has_no_gap = numbers == list(range(first, first + len(numbers)))
@@ -141,29 +147,30 @@ def _are_ids(counts: Mapping[str, int]) -> bool:
 
 
 def describe_doubtful_target(
-    path: Path, column: str, key: str, *, numeric_labels: bool
+    path: Path, column: str, setting: str, *, numeric_labels: bool
 ) -> str | None:
-    """What many whole numbers are read as, by which rule, and the `key` that reads them otherwise.
+    """What many whole numbers are read as, by which rule, and what reads them otherwise.
 
     None where the labels leave no doubt, and where the user's choice is another one.
 
     Args:
         path: the table.
         column: of its labels.
-        key: of the other choice, for the message.
+        setting: where a user says which, for the message.
         numeric_labels: whether they are numbers to be predicted, not classes.
     """
     counts = _count_labels(path, column, path.stat().st_mtime_ns)
     are_numbers = all(map(is_number, counts))
     if len(counts) <= MOST_CLASSES or not are_numbers or not _are_whole(counts):
         return None
-    if numeric_labels != describes_numbers(counts):
+    if numeric_labels != are_numbers_to_predict(counts):
         return None
     numbers = f"{path.name}: the {len(counts)} different whole numbers of {column}"
     rule = "run from 0 or 1 without a gap, each in several rows"
     if numeric_labels:
-        return f"{numbers} are to be predicted, since they do not {rule}; {key}=false makes classes"
-    return f"{numbers} are classes, since they {rule}; {key}=true predicts numbers"
+        is_not_so = f"since they do not {rule}"
+        return f"{numbers} are to be predicted, {is_not_so}; {setting}=false makes classes"
+    return f"{numbers} are classes, since they {rule}; {setting}=true predicts numbers"
 
 
 def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
@@ -244,40 +251,74 @@ def with_own_task(
         file = given.get(choice, "").strip("'\"")
         if not _is_table(choice, file):
             continue
-        numeric = given.get(f"{key}.data.numeric_labels", "").lower()
+        said = given.get(f"{key}.data.numeric_labels", "").lower()
+        numeric_labels = {"true": True, "false": False}.get(said)
+        if numeric_labels is None:
+            numeric_labels = _predicts_numbers(given)
         spelt = [word for word in spelt if key_of(word) not in (choice, *COLUMN_WORDS)]
         spelt.append(f"{choice}={OWN_TASK}")
         if is_plain and "scale" not in given:
             spelt.append("scale=own")
-        settings = settings_of_words(
-            file, data_dir_of(spelt), given, {"true": True, "false": False}.get(numeric)
-        )
+        settings = settings_of_words(file, data_dir_of(spelt), given, numeric_labels)
         # What the user says of a key comes behind, and counts.
         spelt = [*_sweep_overrides(settings, key), *spelt]
     return spelt
 
 
-def warn_of_doubtful_target(composed: Composed) -> None:
-    """Warn where classes or numbers were chosen for a labelled file, and may be meant otherwise."""
-    origin = composed.origin
-    if origin is None:
-        return
-    for choice, node in PLACES.items():
-        key = f"{node}.data.numeric_labels"
-        num_given = sum(key_of(override) == key for override in origin.overrides)
-        # Once: it is what `with_own_task` has spelt out. The user's own comes behind it.
-        if origin.choices.get(choice) != OWN_TASK or num_given != 1:
+def _predicts_numbers(given: Mapping[str, str]) -> bool | None:
+    """Whether the fine-tuned model that a file is to score predicts numbers; None without one.
+
+    Its training file decided. A smaller test file may lack some of the classes.
+    """
+    if given.get("measure") != "labelled" or "encoder" not in given:
+        return None
+    try:
+        config = read_json(config_path(find_model(given["encoder"])))
+    except (ValueError, OSError):
+        return None  # who loads it says what is wrong
+    names = config.get("id2label") if isinstance(config, dict) else None
+    if not isinstance(names, dict) or not names:
+        return None
+    return len(names) == 1
+
+
+def doubtful_target(overrides: Sequence[str], settings: PlainMapping) -> str | None:
+    """What to say where a labelled file's classes or numbers may be meant otherwise; else None.
+
+    Args:
+        overrides: of a job, as `with_own_task` has spelt them out.
+        settings: the job's configuration.
+    """
+    for choice, place in PLACES.items():
+        key = f"{place}.data.numeric_labels"
+        num_given = sum(key_of(override) == key for override in overrides)
+        # `with_own_task` gives the key once. A second one is the user's, who leaves no doubt.
+        if f"{choice}={OWN_TASK}" not in overrides or num_given != 1:
             continue
-        train_file = str(composed.get(f"{node}.data.train_file"))
-        path = resolve_path(train_file, composed.values["data_dir"])
-        if not path.is_file():
-            continue  # an error will say so
-        label_column = str(composed.get(f"{node}.data.label_column"))
-        message = describe_doubtful_target(
-            path, label_column, key, numeric_labels=bool(composed.get(key))
-        )
-        if message is not None:
-            log.warning(message)
+        # Nor does the model that is scored.
+        if _predicts_numbers(values_of(overrides)) is not None:
+            continue
+        task: Any = settings
+        for name in place.split("."):
+            task = task[name]
+        data = task["data"]
+        path = resolve_path(data["train_file"], str(settings["data_dir"]))
+        if path.is_file():  # else an error will say so
+            column = str(data["label_column"])
+            return describe_doubtful_target(
+                path, column, key, numeric_labels=data["numeric_labels"]
+            )
+    return None
+
+
+def warn_of_doubtful_targets(composed: Iterable[Composed]) -> None:
+    """Warn of the `doubtful_target` of jobs, once of each."""
+    messages = []
+    for job in composed:
+        if job.origin is not None:
+            messages.append(doubtful_target(job.origin.overrides, job.values))
+    for message in filter(None, dict.fromkeys(messages)):
+        log.warning(message)
 
 
 def _sweep_overrides(settings: Sequence[JsonObject], place: str) -> list[str]:

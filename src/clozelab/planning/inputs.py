@@ -267,7 +267,13 @@ def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> N
                 raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
             checksums = _checksums_of_task(task, path_of("data_dir", settings))
             given.tasks.append(task)
-            given.checksums[task.name] = digest([task.node, checksums])
+            try:
+                given.checksums[task.name] = digest([task.node, checksums])
+            except TypeError:  # from sorting keys
+                raise ValueError(
+                    f"{PREFIX}{key}={word}: numbers and words are keys of one mapping: put the"
+                    " numbers into quotes"
+                ) from None
             if checksums:
                 given.checksums[f"{task.name}{OF_FILES}"] = digest(checksums)
             for name, path in task.files.items():
@@ -320,7 +326,11 @@ def _with_links(task: GivenTask, setting: str, value: object, folder: Path) -> o
     if not isinstance(value, str) or not value:
         return value
     file = folder / Path(value).expanduser()
-    if not file.exists():
+    try:
+        is_there = file.exists()
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(f"the task {task.name}, {setting}: {error}") from None
+    if not is_there:
         return value
     # Folders tell files of one name apart, such as train/data.csv and dev/data.csv.
     link = file.name
@@ -337,7 +347,7 @@ def _checksums_of_task(task: GivenTask, data_dir: str) -> dict[str, str]:
     for setting, value in flatten(data).items():
         is_linked = str(value).startswith(f"{FILES}/")
         if setting.partition(".")[0].endswith(FILE_SETTINGS) and value and not is_linked:
-            file = resolve_path(str(value), data_dir)
+            file = resolve_path(str(value).replace("${data_dir}", data_dir), data_dir)
             if file.exists():
                 checksums[setting] = file_sha256(file)
     return checksums
@@ -347,11 +357,11 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
     tasks = []
     for node in settings_of_words(str(path.absolute()), "", settings):
-        key = "a task's YAML with data.numeric_labels"
+        setting = "a task's YAML with data.numeric_labels"
         message = describe_doubtful_target(
             path,
             node["data"]["label_column"],
-            key,
+            setting,
             numeric_labels=node["data"]["numeric_labels"],
         )
         if message is not None:
@@ -371,6 +381,11 @@ def _refuse_others(filled: Path, given: Given) -> None:
         return
     before = _given_before(filled)
     for key, checksum in given.checksums.items():
+        of_files = f"{key}{OF_FILES}"
+        # An earlier version left out some files of a task, so its checksums are of other things.
+        # Where the files are others, too, each of its runs says so.
+        if of_files in given.checksums and of_files not in before:
+            continue
         if before.get(key, checksum) != checksum:
             raise ValueError(
                 f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
@@ -403,20 +418,26 @@ def _refuse_changed_tasks(verb: str, filled: Path, data_dir: str) -> None:
     if verb not in READING_VERBS:
         return
     for key, checksum in _given_before(filled).items():
-        name = key.removesuffix(OF_FILES)
-        if name == key:
+        if not key.endswith(OF_FILES):  # an input, or a task as a whole
             continue
+        name = key.removesuffix(OF_FILES)
         task = _task_as_filled(filled, name)
+        # A finished experiment needs no files; who reads a link without its file says so.
         are_there = all(file.exists() for file in task.files.values())
         if are_there and digest(_checksums_of_task(task, data_dir)) != checksum:
             raise ValueError(
-                f"a file of the task {name} has changed since it was given, or is gone; say all"
-                f" inputs again, or experiment={filled.name}_2 too where it has runs already"
+                f"a file of the task {name} has changed since it was given, or is not in {data_dir}"
+                " (data_dir=) any more; say all inputs again, or"
+                f" experiment={filled.name}_2 too where it has runs already"
             )
 
 
 def _task_as_filled(filled: Path, name: str) -> GivenTask:
-    """A task as it was given, by its YAML and its links in a filled experiment."""
+    """A task as it was given, by its YAML and its links in a filled experiment.
+
+    Its node says FILES again, as when it was given: so `_checksums_of_task` tells links from other
+    files, and calls each as before.
+    """
     links = filled.parent / TASK_LINKS
     node = read_yaml(filled / "task" / f"{name}.yaml")
     task = GivenTask(name, name, _replace(node, {_place_of_links(filled): FILES}))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
 
 def print_plan(plan: Plan) -> None:
     """Print a plan below its sums: tables, what a budget buys, warnings."""
+    from clozelab.planning.sweeps import doubtful_targets
+
     costing = plan.costing
     for table in stage_tables(costing):
         print_table(*table)
@@ -48,6 +50,8 @@ def print_plan(plan: Plan) -> None:
     if plan.experiment.claims:
         _print_detectable(plan)
     print_warnings(warnings(costing, shares))
+    for sweep in plan.sweeps.values():
+        print_warnings(doubtful_targets(sweep))
 
 
 def print_warnings(lines: Sequence[str]) -> None:

@@ -148,7 +148,7 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
 
 
 def _stand_in_the_way(step: Step) -> bool:
-    """Whether encoders of other settings lie where a pre-training's own should; says which.
+    """Whether encoders of another run lie where a pre-training's own should; says which.
 
     What comes next would take them for its own.
     """
@@ -156,9 +156,9 @@ def _stand_in_the_way(step: Step) -> bool:
     if not folders:
         return False
     say(
-        "Nothing is fine-tuned or evaluated: encoders of other settings lie in"
-        f" {truncate_list(folders)}. Remove these folders, or give the arm that has changed another"
-        " name.",
+        "Nothing is fine-tuned or evaluated: encoders of other settings, or of an older results"
+        f" version, lie in {truncate_list(folders)}. Remove these folders, or give the arm that has"
+        " changed another name.",
         "bold red",
         wraps=True,
     )

@@ -23,6 +23,7 @@ from clozelab.corpus.sources import make_source
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.labelled import LabelledData, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
+from clozelab.launch.own_task import doubtful_target
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
@@ -62,6 +63,14 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     for words, jobs in groups.items():
         jobs_of[tuple(word for word in words if word not in common)] = jobs
     return jobs_of
+
+
+def doubtful_targets(sweep: Sweep) -> list[str]:
+    """What to say of labelled files whose classes or numbers may be meant otherwise, once each."""
+    messages = []
+    for jobs in jobs_by_settings(sweep).values():
+        messages.append(doubtful_target(jobs[0], sweep.settings(jobs[0])))
+    return list(filter(None, dict.fromkeys(messages)))
 
 
 @dataclass(kw_only=True)
