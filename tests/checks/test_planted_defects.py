@@ -640,7 +640,8 @@ def test_numbered_classes_are_in_an_order(
     one_arm: Subject, tokenizer: Any, names: Sequence[str], *, are_caught: bool
 ) -> None:
     task = make_task(tokenizer)
-    new_names = dict(zip(task.preview.label_names, names, strict=True))
+    given = task.preview.label_names or ()
+    new_names = dict(zip(given, names, strict=True))
     for split in ("train", "validation"):
         labels = [new_names[label] for label in getattr(task.preview, split).labels]
         task = relabelled(task, split, labels)
