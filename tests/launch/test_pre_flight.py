@@ -140,6 +140,7 @@ def test_which_ends_of_a_sweep_end_the_reproduction(
     killed.
     """
     monkeypatch.setattr(reproduction, "run_verb", lambda words, **_: status)
+    monkeypatch.setattr(reproduction, "_stand_in_the_way", lambda step: False)
     steps = [
         Step("pretrain", "sweep_pretrain", None, ()),
         Step("finetune", "sweep_finetune", None, ()),
