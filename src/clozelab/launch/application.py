@@ -71,6 +71,7 @@ def run_application(
             run()
     finally:
         sys.argv = argv
+        experiments.take_experiment_file([])  # what is composed next is of no such file
 
 
 def _refuse_options(arguments: Sequence[str]) -> None:
