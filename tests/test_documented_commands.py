@@ -60,6 +60,7 @@ MISSING = (
     r"until=decided needs a stopping rule",
     r"nothing is missing of the runs",
     r"monday\.zip",
+    r"in=data/pairs\.csv: there is no such file",
     r"expected: plain text",  # the books that scale=laptop and larger read
     r"how to get them: ",  # a recipe's corpus
     r"RUN is no complete fine-tuning",
