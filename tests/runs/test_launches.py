@@ -141,13 +141,19 @@ def test_a_sweep_over_scales_notes_each_ones_jobs_there(
     assert not (tmp_path / LAUNCH_FILE).exists()
 
 
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """The jobs of a sweep, which none of them runs."""
+    launched: list[Job] = []
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: launched.extend(pool.jobs))
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    return launched
+
+
 def test_jobs_hear_what_is_said_of_hydras_own_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it was said: a value of the environment is for the job to look up."""
-    jobs: list[Job] = []
-    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
-    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
     monkeypatch.setenv("MINE", "s3cret")
     words = ["+hydra.job.env_set.WANDB_ENTITY='${oc.env:MINE}'", "hydra.job.name=mine"]
     words += ["hydra.verbose=mine", "hydra/job_logging=stdout", f"hydra.sweep.dir={tmp_path}/mine"]
@@ -162,12 +168,9 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
 
 
 def test_a_sweep_has_one_time_and_the_command_that_was_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, jobs: list[Job]
 ) -> None:
     """Each job's process would have a time of its own, and another folder than was planned."""
-    jobs: list[Job] = []
-    monkeypatch.setattr(ProcessPool, "run", lambda pool: jobs.extend(pool.jobs))
-    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
     file = tmp_path / "rates.yaml"
     file.write_text("arms: {a: {objective: mlm}, b: {objective: ltr}}\n")
     words = ["pretrain", "-m", "--config-dir", str(file), "--config-name", "sweep_pretrain"]
@@ -175,7 +178,7 @@ def test_a_sweep_has_one_time_and_the_command_that_was_said(
     assert clozelab([*words, "experiment=at-${now:%Y}"]) == 0
     year = time.strftime("%Y")
     assert {Path(job.folder).parents[3].name for job in jobs} == {f"at-{year}"}
-    assert [f"experiment=at-{year}" in job.argv for job in jobs] == [True, True]
+    assert [f"experiment=at-{year}" in job.overrides for job in jobs] == [True, True]
     launch = read_launches(tmp_path / f"runs/at-{year}/demo")["pretrain"]
     assert launch.words == [*words, f"experiment=at-{year}"]
 
