@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import (
+    ReadSlots,
     apply_dropout_bits,
     draw_dropout_bits,
     dropout,
@@ -225,6 +226,7 @@ class AttentionInputs(NamedTuple):
     rotation: Rotation | None = None  # what the position scheme does to query and key
     score_bias: ScoreBias | None = None  # of the position scheme, or of a layer
     stream: Layout | None = None  # of a batch that has global tokens
+    read: ReadSlots | None = None  # where the layer goes on behind attention; None: everywhere
 
     def with_fixed_bias(self, dtype: torch.dtype) -> AttentionInputs:
         """In equal rows, a bias that positions alone decide becomes part of theirs.
@@ -382,7 +384,7 @@ def attention(
     Padding slots of a rectangle get finite values that mean nothing; on the CPU a ragged stream may
     go on after its last sequence, and get zeros.
     """
-    layout, mask, rotation, score_bias, _ = inputs
+    layout, mask, rotation, score_bias, *_ = inputs
     prob = dropout_prob if training else 0.0
     if rotation is not None:
         q = rotation(q)

@@ -30,12 +30,14 @@ from clozelab.models.attention import (
 )
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.models.layers import Dropout, Linear, activation, initialise_
+from clozelab.models.layers import Dropout, Linear, ReadSlots, activation, initialise_
 from clozelab.models.layout import Layout
 from clozelab.models.trained import freeze
 from clozelab.models.windows import weighted_values
 
 SENTENCE_POOLINGS = ("mean", "cls")
+# Share of the slots from which on the last layer goes on for all: to choose has a cost, too.
+READS_ALL_FROM = 0.8
 # Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with,
 # without padding) x (last micro-batch, others).
 MAX_SHAPES = 64
@@ -98,9 +100,9 @@ class ResidualOutput(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.adapter = Bottleneck(config, adapter_size) if adapter_size else nn.Identity()
 
-    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """[T, input size], [T, H] -> [T, H]."""
-        return self.LayerNorm(self.adapter(self.dropout(self.dense(x))) + residual)
+    def forward(self, x: Tensor, residual: Tensor, read: ReadSlots | None = None) -> Tensor:
+        """[T, input size], [T, H] -> [T, H]; with R rows where `read` says which slots they are."""
+        return self.LayerNorm(self.adapter(self.dropout(self.dense(x), read)) + residual)
 
 
 class SelfAttention(nn.Module):
@@ -126,7 +128,10 @@ class SelfAttention(nn.Module):
         inputs: AttentionInputs,
         queries: Tensor | None = None,
     ) -> Tensor:
-        """[T, H] twice -> [T, H]; `queries` [T, H] ask instead of `hidden`."""
+        """[T, H] twice -> [T, H], or [R, H] of the slots that are read.
+
+        `queries` [T, H] ask instead of `hidden`.
+        """
         if queries is None:
             qkv = self.qkv(hidden)
         else:
@@ -140,7 +145,11 @@ class SelfAttention(nn.Module):
         if inputs.stream is not None and self.qkv_global is not None:
             states = self.qkv_global(hidden).view(qkv.shape)
             attended = self._attend_globally(states, attended, inputs.stream)
-        return self.output(attended.flatten(1), residual)
+        attended = attended.flatten(1)
+        if inputs.read is not None:
+            attended = attended.index_select(0, inputs.read.slots)
+            residual = residual.index_select(0, inputs.read.slots)
+        return self.output(attended, residual, inputs.read)
 
     def _attend_globally(self, qkv: Tensor, attended: Tensor, layout: Layout) -> Tensor:
         """`attended` [T, N, D], where global tokens see all of their sequences instead."""
@@ -189,6 +198,7 @@ class Block(nn.Module):
     """What the encoder asks of a layer."""
 
     reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
+    reads_some_slots: ClassVar[bool] = True  # whether AttentionInputs.read may name some alone
     embedding_norm: bool = True  # behind the embeddings
 
     @classmethod
@@ -219,11 +229,14 @@ class PostNorm(Block):
     def forward(
         self, hidden: Tensor, inputs: AttentionInputs, queries: Tensor | None = None
     ) -> Tensor:
-        """[T, H] -> [T, H]; `queries` [T, H] ask and are gone on from, instead of `hidden`."""
+        """[T, H] -> [T, H], or [R, H] of the slots that are read.
+
+        `queries` [T, H] ask and are gone on from, instead of `hidden`.
+        """
         # DeBERTa's decoder asks with positions, of states that have none.
         residual = hidden if queries is None else queries
         attended = self.attention(hidden, residual, inputs, queries)
-        return self.output(self.intermediate(attended), attended)
+        return self.output(self.intermediate(attended), attended, inputs.read)
 
 
 class PreNorm(Block):
@@ -263,9 +276,10 @@ class PreNorm(Block):
         return layer_norm(config)
 
     def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
-        """[T, H] -> [T, H]."""
+        """[T, H] -> [T, H], or [R, H] of the slots that are read."""
         attended = self.attention(self.attention_norm(hidden), hidden, inputs)
-        return self.output(self.intermediate(self.feed_forward_norm(attended)), attended)
+        inner = self.intermediate(self.feed_forward_norm(attended))
+        return self.output(inner, attended, inputs.read)
 
 
 class EncoderOutput(NamedTuple):
@@ -389,6 +403,7 @@ class Encoder(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         self.run_stack: Any = run_layers  # or, compiled, the same
+        self.is_compiled = False
         # A folder's may be.
         self.has_trained_pooler = False
         pattern = config.attention.build(config)
@@ -427,16 +442,24 @@ class Encoder(nn.Module):
         position_ids: Tensor,
         layout: Layout,
         output_hidden_states: bool = False,
+        read_slots: Tensor | None = None,
     ) -> EncoderOutput:
         """int64 [T] each -> [T, H]; padding slots hold values that mean nothing.
 
-        With two directions -> [T, 2 H].
+        With two directions -> [T, 2 H]. `read_slots` int64 [R]: only these states are wanted;
+        the others are NaN where the last layer did not go on for them.
         """
         if self.choose_global is not None and layout.global_slots is None:
             slots = self.choose_global(input_ids, layout)
             layout = replace(layout, global_slots=slots, _cache={})
         stream = (input_ids, token_type_ids, position_ids)
-        output = self._read_one_way(stream, layout, self, output_hidden_states)
+        if output_hidden_states or not self.can_read_some_slots:
+            read_slots = None
+        elif read_slots is not None:
+            read_slots = read_slots.unique()
+        output = self._read_one_way(
+            stream, layout, self, output_hidden_states, read_slots=read_slots
+        )
         if self.backward_stack is None:
             return output
         reversal = layout.reversal
@@ -460,6 +483,7 @@ class Encoder(nn.Module):
         stack: Encoder | RightToLeftStack,
         output_hidden_states: bool,
         reversal: Tensor | None = None,
+        read_slots: Tensor | None = None,
     ) -> EncoderOutput:
         """[T, H] of the layers of one stack; their first input is in the order of `reversal`."""
         scheme: Any = self.embeddings.position_embeddings
@@ -482,8 +506,16 @@ class Encoder(nn.Module):
             hidden = hidden.masked_fill(layout.key_padding().reshape(-1, 1), 0.0)
         inputs = self._inputs_of_stack(position_ids, hidden, layout)
         of_layers = [inputs[mask] for mask in self.masks]
+        read = _some_slots(read_slots, num_slots, len(hidden))
+        of_layers[-1] = of_layers[-1]._replace(read=read)
         hidden, kept = self.run_stack(self, stack, hidden, of_layers, output_hidden_states)
-        hidden = stack.final_norm(hidden)[:num_slots]
+        hidden = stack.final_norm(hidden)
+        if read is None or read_slots is None:
+            hidden = hidden[:num_slots]
+        else:
+            # Who reads another slot by mistake gets NaN, which no loss hides.
+            others = hidden.new_full((num_slots, hidden.shape[1]), torch.nan)
+            hidden = others.index_copy(0, read_slots, hidden[: len(read_slots)])
         hidden_states = [states[:num_slots] for states in kept]
         return EncoderOutput(hidden, (*hidden_states, hidden) if output_hidden_states else ())
 
@@ -499,8 +531,23 @@ class Encoder(nn.Module):
                 inputs[mask] = inputs[mask]._replace(stream=layout)
         return inputs
 
+    @property
+    def can_read_some_slots(self) -> bool:
+        """Whether the last layer may go on for the slots alone that are read.
+
+        On a GPU, and compiled, each number of slots would be a new shape.
+        """
+        last: Any = self.layers()[-1]
+        has_few_shapes = self.is_compiled or last.attention.qkv.weight.device.type != "cpu"
+        if self.backward_stack is not None or has_few_shapes:
+            return False
+        return last.reads_some_slots and not last.reads_neighbours
+
     def read(
-        self, batch: Mapping[str, object], output_hidden_states: bool = False
+        self,
+        batch: Mapping[str, object],
+        output_hidden_states: bool = False,
+        read_slots: Tensor | None = None,
     ) -> EncoderOutput:
         """The forward on a batch, whose keys are called as its arguments."""
         return self(
@@ -509,6 +556,7 @@ class Encoder(nn.Module):
             batch["position_ids"],
             batch["layout"],
             output_hidden_states,
+            read_slots,
         )
 
     def share_projections(self, *, only_equal: bool = False) -> None:
@@ -595,11 +643,19 @@ class Encoder(nn.Module):
         """
         if self.backward_stack is not None:
             return last_of_directions(sequence_output, layout)
-        if self.config.pools_last_token:
-            rows = layout.last_rows
-        else:
-            rows = layout.first_rows
-        return sequence_output.index_select(0, rows)
+        return sequence_output.index_select(0, self.token_slots(layout))
+
+    def token_slots(self, layout: Layout) -> Tensor:
+        """int64 [B]: where `token_states` stand in the stream of an encoder of one direction."""
+        return layout.last_rows if self.config.pools_last_token else layout.first_rows
+
+    def pooled_slots(self, layout: Layout) -> Tensor | None:
+        """int64 [B]: the slots that `pooled_states` reads; None: all of them."""
+        return None if isinstance(self.pooler, MeanPooler) else self.token_slots(layout)
+
+    def sentence_slots(self, layout: Layout, pooling: str) -> Tensor | None:
+        """int64 [B]: the slots that `sentence_states` reads; None: all of them."""
+        return self.token_slots(layout) if pooling == "cls" else None
 
     def sentence_states(self, hidden: Tensor, layout: Layout, pooling: str) -> Tensor:
         """[T, H] -> fp32 [B, H]: each sequence's mean over all its tokens.
@@ -635,6 +691,18 @@ class Encoder(nn.Module):
         if getattr(head, "reads_token_states", False):
             return states
         return self.pooler(states)
+
+
+def _some_slots(slots: Tensor | None, num_slots: int, num_rows: int) -> ReadSlots | None:
+    """Where the last layer goes on; None: everywhere, since nearly all slots are read.
+
+    Their number is rounded up as that of a stream is, by slot 0 once more: its states there are
+    cut off again. `num_rows`: of the stream, which may go on after its last sequence.
+    """
+    if slots is None or len(slots) >= READS_ALL_FROM * num_slots:
+        return None
+    padding = round_up_to_bucket(len(slots)) - len(slots)
+    return ReadSlots(F.pad(slots, (0, padding)), num_rows)
 
 
 def last_of_directions(states: Tensor, layout: Layout) -> Tensor:
@@ -675,6 +743,7 @@ def compile_encoder(
     """
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
+    encoder.is_compiled = True
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_SHAPES)
     # Host-side grouping of ragged batches: nothing in it to compile, and no two batches are alike.

@@ -15,9 +15,10 @@ fast generator is seeded by a draw from torch's, so torch's state decides everyt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,17 +96,32 @@ class DeltaEmbedding(Embedding):
         self.weight.copy_(table - self._source[0].weight)
 
 
-def draw_dropout_bits(x: Tensor, num_dropped_levels: int) -> Tensor | None:
+class ReadSlots(NamedTuple):
+    """Some slots of a stream, where a layer's states are wanted."""
+
+    slots: Tensor  # int64 [R]
+    num_slots: int  # T, of the whole stream
+
+
+def draw_dropout_bits(
+    x: Tensor, num_dropped_levels: int, read: ReadSlots | None = None
+) -> Tensor | None:
     """Integers as wide as those of `x`: all bits set where an element stays, none where it goes.
 
-    Of 2^16 equally likely levels, `num_dropped_levels` are dropped; None where none is.
+    Of 2^16 equally likely levels, `num_dropped_levels` are dropped; None where none is. Where `x`
+    [R, ...] has some slots of a stream, all slots are drawn: what these get does not depend on
+    which others are wanted.
     """
     if not num_dropped_levels:
         return None
-    count = x.numel()
+    num_rows = len(x) if read is None else read.num_slots
+    shape = (num_rows, *x.shape[1:])
+    count = math.prod(shape)
     generator = np.random.SFC64(int(torch.randint(1 << 62, ())))
     words = generator.random_raw((count + 3) // 4)  # of 64 bits: four levels each
-    levels = torch.from_numpy(words.view(np.int16)[:count]).view(x.shape)
+    levels = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+    if read is not None:
+        levels = levels.index_select(0, read.slots)
     # True is 1, and its negative has all bits set.
     mask = levels.ge_(num_dropped_levels - _LEVELS // 2).neg_()
     return mask.to(_INTEGERS[x.dtype.itemsize])
@@ -126,16 +142,18 @@ def quantise_drop_prob(prob: float) -> int:
 
 class _CpuDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, num_dropped_levels: int) -> Tensor:
-        mask = draw_dropout_bits(x, num_dropped_levels)
+    def forward(
+        ctx: Any, x: Tensor, num_dropped_levels: int, read: ReadSlots | None = None
+    ) -> Tensor:
+        mask = draw_dropout_bits(x, num_dropped_levels, read)
         ctx.levels = num_dropped_levels
         ctx.save_for_backward(mask)
         return apply_dropout_bits(x, mask, num_dropped_levels)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (mask,) = ctx.saved_tensors
-        return apply_dropout_bits(grads[0], mask, ctx.levels), None
+        return apply_dropout_bits(grads[0], mask, ctx.levels), None, None
 
 
 def has_fast_dropout(x: Tensor, num_dropped_levels: int) -> bool:
@@ -151,17 +169,17 @@ def has_fast_dropout(x: Tensor, num_dropped_levels: int) -> bool:
     )
 
 
-def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
+def dropout(x: Tensor, prob: float, training: bool, read: ReadSlots | None = None) -> Tensor:
     """Zeroes elements of `x` (any shape) with probability `prob` and rescales the others.
 
-    Identity if not training.
+    Identity if not training. `read`: see `draw_dropout_bits`.
     """
     if not training or prob == 0.0:
         return x
     num_dropped_levels = quantise_drop_prob(prob)
     if not has_fast_dropout(x, num_dropped_levels):
         return F.dropout(x, prob, True)
-    return _CpuDropout.apply(x, num_dropped_levels)
+    return _CpuDropout.apply(x, num_dropped_levels, read)
 
 
 class Dropout(nn.Module):
@@ -171,8 +189,8 @@ class Dropout(nn.Module):
         super().__init__()
         self.prob = prob
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.prob, self.training)
+    def forward(self, x: Tensor, read: ReadSlots | None = None) -> Tensor:
+        return dropout(x, self.prob, self.training, read)
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:

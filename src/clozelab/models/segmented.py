@@ -155,6 +155,7 @@ class SegmentedPostNorm(Block):
     """BERT's layer with XLNet's attention, and dropout between its two last matrices, too."""
 
     embedding_norm = False
+    reads_some_slots = False  # the dropout behind its last layer draws for all
 
     def __init__(self, config: EncoderConfig, layer_index: int) -> None:  # noqa: ARG002
         super().__init__()

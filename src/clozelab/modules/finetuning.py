@@ -243,11 +243,14 @@ class FineTuning(TrainingModule):
             return None  # of a further split
         return self.target.majority_score(name, self.validation)
 
-    def encode(self, batch: Batch) -> Tensor:
-        """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
-        states = self.encoder.read(batch).sequence_output
+    def encode(self, batch: Batch, read_slots: Tensor | None = None) -> Tensor:
+        """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size].
+
+        `read_slots`: the states that are wanted, see `Encoder.forward`; a BiLSTM reads all.
+        """
         if self.bilstm is None:
-            return states
+            return self.encoder.read(batch, read_slots=read_slots).sequence_output
+        states = self.encoder.read(batch).sequence_output
         return self.bilstm(states, batch["layout"])
 
     def heads(self) -> dict[str, nn.Module]:

@@ -126,7 +126,8 @@ class TokenScoring(Measurement):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         head: Any = self.heads["lm"]
-        output = self.encoder.read(batch, head.reads_hidden_states)
+        slots = batch["prediction_positions"]
+        output = self.encoder.read(batch, head.reads_hidden_states, slots)
         hidden = head.states(self.encoder, output, batch)
         answers = log_probs(head, hidden, batch["prediction_labels"], self.temperature)
         self._collected.append((batch["prediction_index"].cpu(), answers.cpu()))

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,7 +145,12 @@ class Predictor(ModelRunner):
                 chunks.append(torch.stack(probabilities.topk(min(top_k, vocab_size)), dim=2))
             return batch["prediction_index"], torch.cat(chunks)
 
-        outputs = self.run(questions, top_tokens, hidden_states=head.reads_hidden_states)
+        outputs = self.run(
+            questions,
+            top_tokens,
+            hidden_states=head.reads_hidden_states,
+            read_slots=itemgetter("prediction_positions"),
+        )
         values = in_order(outputs, len(questions.positions))
         # [P, k, 2] -> the tokens of each mask
         masks = []
@@ -291,10 +297,15 @@ class Predictor(ModelRunner):
             vectors = self.encoder.sentence_states(hidden, batch["layout"], pooling)
             return batch["example_index"], vectors
 
+        def pooled_slots(batch: Batch) -> Tensor | None:
+            return self.encoder.sentence_slots(batch["layout"], pooling)
+
         # The states of all layers take memory, and nothing else reads them.
         needs_layers = pooling == "last4" or layer is not None
         with self.without_global_tokens():
-            outputs = self.run(encoded.sequences, pool, hidden_states=needs_layers)
+            outputs = self.run(
+                encoded.sequences, pool, hidden_states=needs_layers, read_slots=pooled_slots
+            )
         # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)

@@ -65,7 +65,8 @@ class Retrieval(Measurement):
         return ReiterableLoader(partial(self.data.batches, self.prompts))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        hidden = self.encoder.read(batch).sequence_output
+        slots = self.encoder.sentence_slots(batch["layout"], self.pooling)
+        hidden = self.encoder.read(batch, read_slots=slots).sequence_output
         states = self.encoder.sentence_states(hidden, batch["layout"], self.pooling)
         self._part.append((batch["example_index"], states[:, : self.size].float()))
         names = batch["ids"]

@@ -94,11 +94,13 @@ class ModelRunner:
         *,
         hidden_states: bool = False,
         reads_bilstm: bool = False,
+        read_slots: Callable[[Batch], Tensor | None] | None = None,
         max_tokens: int = BATCH_TOKENS,
     ) -> list[BatchValues]:
         """Calls `read` with every batch's states [T, H], and returns its values on the host.
 
-        `hidden_states`: those of all layers are in the batch.
+        `hidden_states`: those of all layers are in the batch. `read_slots`: of a batch, the slots
+        whose states `read` reads; None: all of them.
         """
         is_bf16 = self.precision.startswith("bf16")
         bilstm = None
@@ -113,7 +115,10 @@ class ModelRunner:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),
                 self._fp32_library(),
             ):
-                states, batch["hidden_states"] = self.encoder.read(batch, hidden_states)
+                slots = None
+                if read_slots is not None and bilstm is None:
+                    slots = read_slots(batch)
+                states, batch["hidden_states"] = self.encoder.read(batch, hidden_states, slots)
                 if bilstm is not None:
                     states = bilstm(states, batch["layout"])
                 numbers, values = read(states, batch)
@@ -146,7 +151,11 @@ class ModelRunner:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
             return batch["example_index"], apply_head_fp32(head, states)
 
-        values = in_order(self.run(sequences, logits, reads_bilstm=True), len(sequences))
+        def pooled_slots(batch: Batch) -> Tensor | None:
+            return self.encoder.pooled_slots(batch["layout"])
+
+        outputs = self.run(sequences, logits, reads_bilstm=True, read_slots=pooled_slots)
+        values = in_order(outputs, len(sequences))
         pooling = self.model.provenance.get("window_pooling", "mean")
         return pool_windows(values, encoded.window_offsets, pooling)
 

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,12 @@ def score_sequences(
         values = log_probs(head, states, batch["prediction_labels"])
         return batch["prediction_index"], values[:, 0]
 
-    outputs = runner.run(questions, label_log_probs, hidden_states=bool(head.reads_hidden_states))
+    outputs = runner.run(
+        questions,
+        label_log_probs,
+        hidden_states=bool(head.reads_hidden_states),
+        read_slots=itemgetter("prediction_positions"),
+    )
     values = in_order(outputs, len(questions.ids)).astype(np.float64)
     # [tokens of all texts] -> an array for each text
     ends = np.cumsum(num_tokens)[:-1]

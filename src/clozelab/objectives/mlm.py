@@ -24,6 +24,7 @@ class MaskedLanguageModel(TokenObjective, Masking):
     weight: float = field(kw_only=True)
     name = "mlm"
     is_causal = False
+    reads_predictions_alone = True
 
     @property
     def own_share(self) -> float:

@@ -77,9 +77,28 @@ class EncoderWithHeads(nn.Module):
         self.encoder.embeddings.position_embeddings.is_causal = is_causal
         self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
 
-    def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
-        """The encoder on `input_ids` [T], with everything else as the batch says."""
-        return self.encoder.read(batch | {"input_ids": input_ids}, self.keeps_hidden_states)
+    def states(
+        self, input_ids: Tensor, batch: TorchBatch, read_slots: Tensor | None = None
+    ) -> EncoderOutput:
+        """The encoder on `input_ids` [T], with everything else as the batch says.
+
+        `read_slots`: see `Encoder.forward`.
+        """
+        own = batch | {"input_ids": input_ids}
+        return self.encoder.read(own, self.keeps_hidden_states, read_slots)
+
+    def predicting_slots(self, batch: TorchBatch) -> Tensor | None:
+        """int64 [R]: the slots that the `lm` head reads, and those that a head on pairs pools.
+
+        None: all of them.
+        """
+        slots = [batch["prediction_positions"]]
+        if len(self.heads) > 1:
+            pooled = self.encoder.pooled_slots(batch["layout"])
+            if pooled is None:
+                return None
+            slots.append(pooled)
+        return torch.cat(slots)
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
@@ -226,6 +245,8 @@ class TokenObjective(_Weighted):
     num_directions = 1  # of the encoder that it trains
     # Models that get folders of these names beside the encoder's.
     trains_beside: tuple[str, ...] = ()
+    # Whether `terms` and a loss on pairs read no other state than those that predict or are pooled.
+    reads_predictions_alone = False
     # Whether a row is the text's slots and others behind them, which positions alone tell apart.
     moves_slots = False
 
@@ -317,7 +338,8 @@ class TokenObjective(_Weighted):
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
         model = models["encoder"]
-        output = model.states(batch["input_ids"], batch)
+        slots = model.predicting_slots(batch) if self.reads_predictions_alone else None
+        output = model.states(batch["input_ids"], batch, slots)
         hidden = model.predicted_states(output, batch)
         return output, [self.prediction_term(model, hidden, batch)]
 

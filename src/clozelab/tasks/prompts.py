@@ -191,9 +191,9 @@ class PromptUnit(TextUnit):
     def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B, ...]: what the head predicts each mask from."""
         head: Any = model.output_head
-        output = model.encoder.read(batch, head.reads_hidden_states)
         # Some encoders predict a token from the state before it.
         positions = batch["prediction_positions"] - model.encoder.config.prediction_shift
+        output = model.encoder.read(batch, head.reads_hidden_states, positions)
         states: Tensor = head.states(
             model.encoder, output, batch | {"prediction_positions": positions}
         )

@@ -48,7 +48,7 @@ from clozelab.tasks.sequences import (
 )
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target, json_lines
-from clozelab.tasks.texts import TextSplit, VectorUnit
+from clozelab.tasks.texts import TextSplit, VectorUnit, vector_states
 from clozelab.tasks.unit import BatchContext, TaskModel
 from clozelab.text.plain import PlainDict
 
@@ -221,8 +221,7 @@ class RetrievalUnit(VectorUnit):
         num_examples = len(batch["example_index"])
 
         def vectors(part: Batch) -> Tensor:
-            hidden = model.encode(part)
-            return model.encoder.sentence_states(hidden, part["layout"], self.pooling)
+            return vector_states(model, part, self.pooling)
 
         # Only vectors are kept. The backward pass encodes a part again, with the same dropout.
         states = []
@@ -249,7 +248,8 @@ def encode_texts(
         for index in token_budget_batches(sequences.lengths, max_tokens):
             batch = make_batch(sequences, index, {})
             batch = {name: value.to(device) for name, value in batch.items()}
-            hidden = encoder.read(batch).sequence_output
+            slots = encoder.sentence_slots(batch["layout"], pooling)
+            hidden = encoder.read(batch, read_slots=slots).sequence_output
             states = encoder.sentence_states(hidden, batch["layout"], pooling)
             outputs.append((batch["example_index"].cpu(), states.cpu()))
     vectors = torch.from_numpy(in_order(outputs, len(sequences)))

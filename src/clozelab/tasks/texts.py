@@ -363,15 +363,21 @@ class VectorUnit(TextUnit):
 
     def states(self, model: TaskModel, batch: Batch) -> Tensor:
         """[B, G, H]: the vectors of the G texts of each example."""
-        hidden = model.encode(batch)
-        vectors = model.encoder.sentence_states(hidden, batch["layout"], self.pooling)
+        vectors = vector_states(model, batch, self.pooling)
         # The texts of an example are neighbours in the batch.
         return vectors.view(len(batch["example_index"]), -1, vectors.shape[1])
 
 
+def vector_states(model: TaskModel, batch: Batch, pooling: str) -> Tensor:
+    """The vector of each sequence of a batch [B, H]."""
+    layout = batch["layout"]
+    hidden = model.encode(batch, model.encoder.sentence_slots(layout, pooling))
+    return model.encoder.sentence_states(hidden, layout, pooling)
+
+
 def pooled_states(model: TaskModel, batch: Batch) -> Tensor:
     """What a task's head reads of each sequence of a batch [B, H]."""
-    hidden = model.encode(batch)
+    hidden = model.encode(batch, model.encoder.pooled_slots(batch["layout"]))
     has_bilstm = model.bilstm is not None
     return sequence_states(model.encoder, model.output_head, hidden, batch["layout"], has_bilstm)
 

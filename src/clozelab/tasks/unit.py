@@ -148,8 +148,11 @@ class TaskModel(Protocol):
     @property
     def output_head(self) -> nn.Module: ...
 
-    def encode(self, batch: Batch) -> Tensor:
-        """[T, H]: the encoder's states, or what the BiLSTM makes of them."""
+    def encode(self, batch: Batch, read_slots: Tensor | None = None) -> Tensor:
+        """[T, H]: the encoder's states, or what the BiLSTM makes of them.
+
+        `read_slots`: those of the encoder's that are wanted; None: all.
+        """
 
 
 class Unit(ABC, Generic[E]):
