@@ -8,10 +8,10 @@ shortest possible loop (fp32, bf16), also with torch.compile around the model (f
 bf16-compiled; they compile before their first turn). Without `--peers` they are those that may be
 the strongest on this machine, by what its matrix products reach in bf16 and in fp32. Below each
 size stands which of them was the strongest: the ratio to quote. `ceiling` is no peer: the tokens/s
-that the same floating-point operations (models/cost.py) would come to as large matrix products and
-nothing else, in the precision that clozelab takes; clozelab's ratio to it is its share of the
-machine. Times are wall clock around whole
-steps: forward, backward, clip, update.
+that clozelab's floating-point operations (models/cost.py, without what the last layer leaves out
+at slots that nobody reads) would come to as large matrix products and nothing else, in the
+precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall
+clock around whole steps: forward, backward, clip, update.
 """
 
 # ruff: noqa: ARG002  (transformers fixes the signatures of its hooks)
@@ -162,6 +162,12 @@ def transformers_step(
     return step
 
 
+def flops_behind_attention(layer: Any) -> float:
+    """Of a training step, for a token: three products with each of the three matrices there."""
+    matrices = (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense)
+    return 6.0 * sum(matrix.weight.numel() for matrix in matrices)
+
+
 def serve_ceiling(size: str) -> None:
     """Answers with the tokens/s that large matrix products alone would come to."""
     import torch
@@ -170,8 +176,12 @@ def serve_ceiling(size: str) -> None:
     from clozelab.training.runtime import matmul_ceiling
 
     precision = "bf16-mixed" if clozelab_precision() else "32-true"
+    encoder = clozelab_encoder(size)
     predicted = float(make_rows(1)["predicted"].mean())
-    flops = training_flops_per_token(clozelab_encoder(size).config, SEQ_LENGTH, predicted)
+    flops = training_flops_per_token(encoder.config, SEQ_LENGTH, predicted)
+    # Of a row the predicted tokens and [CLS] are read.
+    unread = 1.0 - predicted - 1.0 / SEQ_LENGTH
+    flops -= unread * flops_behind_attention(encoder.layer[-1])
     serve(lambda seconds: matmul_ceiling(precision, torch.device("cpu"), seconds) / flops)
 
 

@@ -14,11 +14,11 @@ import torch
 from tests.composing import composed
 from torch import Tensor
 
-from clozelab.text.paths import CONF_DIR
 from clozelab.models import encoder as encoder_module
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.layers import Linear
+from clozelab.text.paths import CONF_DIR
 
 LENGTHS = [7, 12, 3, 12]
 READ = [20, 0, 3, 14, 20]  # in any order, and one twice

@@ -151,9 +151,9 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     at_once = []
     read = module.encoder.read
 
-    def count(part: Batch, *more: Any) -> Any:
+    def count(part: Batch, *more: Any, **options: Any) -> Any:
         at_once.append(part["layout"].batch_size)
-        return read(part, *more)
+        return read(part, *more, **options)
 
     monkeypatch.setattr(module.encoder, "read", count)
     loss, cached = gradients(module, batch)

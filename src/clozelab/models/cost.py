@@ -6,8 +6,9 @@ without a line here. What attention multiplies beside the matrices, masks (`num_
 positions (`score_flops`) say.
 
 Matrix products only, forward once and backward twice. A causal mask is not discounted, though half
-of its scores are thrown away. Heads on one state a sequence (next sentence, classification) are
-below a thousandth, and left out.
+of its scores are thrown away; nor are slots that the last layer leaves out on a CPU, since nobody
+reads their states. So a count is the same on all machines. Heads on one state a sequence (next
+sentence, classification) are below a thousandth, and left out.
 
 Unusual: torch.utils.flop_counter gives the same figures (tests/models/test_cost.py), but runs a
 forward, on the meta device by torch's kernels in Python, whose import takes seconds.

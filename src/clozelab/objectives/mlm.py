@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from clozelab.corpus.packing import Masking, PackedInstances
-from clozelab.objectives.objective import Arrays, TokenObjective
+from clozelab.objectives.objective import Arrays, TokenObjective, TorchBatch
 
 
 @dataclass(eq=False)
@@ -24,7 +25,6 @@ class MaskedLanguageModel(TokenObjective, Masking):
     weight: float = field(kw_only=True)
     name = "mlm"
     is_causal = False
-    reads_predictions_alone = True
 
     @property
     def own_share(self) -> float:
@@ -32,6 +32,10 @@ class MaskedLanguageModel(TokenObjective, Masking):
 
     def files(self) -> dict[str, Path]:
         return {} if self.units is None else {"units": Path(self.units)}
+
+    def read_slots(self, batch: TorchBatch) -> Tensor | None:
+        positions: Tensor = batch["prediction_positions"]
+        return positions
 
     def predicted_share(self, seq_length: int) -> float:
         length = np.array([seq_length])

@@ -82,23 +82,13 @@ class EncoderWithHeads(nn.Module):
     ) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says.
 
-        `read_slots`: see `Encoder.forward`.
+        `read_slots`: see `Encoder.forward`; those that a head on pairs pools are added.
         """
+        if read_slots is not None and len(self.heads) > 1:
+            pooled = self.encoder.pooled_slots(batch["layout"])
+            read_slots = None if pooled is None else torch.cat([read_slots, pooled])
         own = batch | {"input_ids": input_ids}
         return self.encoder.read(own, self.keeps_hidden_states, read_slots)
-
-    def predicting_slots(self, batch: TorchBatch) -> Tensor | None:
-        """int64 [R]: the slots that the `lm` head reads, and those that a head on pairs pools.
-
-        None: all of them.
-        """
-        slots = [batch["prediction_positions"]]
-        if len(self.heads) > 1:
-            pooled = self.encoder.pooled_slots(batch["layout"])
-            if pooled is None:
-                return None
-            slots.append(pooled)
-        return torch.cat(slots)
 
     def predicted_states(self, output: EncoderOutput, batch: TorchBatch) -> Tensor:
         """[P, H]: what the `lm` head predicts from, by what it wants to see of the forward."""
@@ -245,8 +235,6 @@ class TokenObjective(_Weighted):
     num_directions = 1  # of the encoder that it trains
     # Models that get folders of these names beside the encoder's.
     trains_beside: tuple[str, ...] = ()
-    # Whether `terms` and a loss on pairs read no other state than those that predict or are pooled.
-    reads_predictions_alone = False
     # Whether a row is the text's slots and others behind them, which positions alone tell apart.
     moves_slots = False
 
@@ -335,11 +323,17 @@ class TokenObjective(_Weighted):
         """Positions of a batch with a vocabulary projection."""
         return self.counts(batch)[self.name]
 
+    def read_slots(self, batch: TorchBatch) -> Tensor | None:  # noqa: ARG002
+        """int64 [R], some perhaps twice: the only slots whose last states `terms` reads.
+
+        None: all of them. A state that is not listed may be NaN.
+        """
+        return None
+
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
         model = models["encoder"]
-        slots = model.predicting_slots(batch) if self.reads_predictions_alone else None
-        output = model.states(batch["input_ids"], batch, slots)
+        output = model.states(batch["input_ids"], batch, self.read_slots(batch))
         hidden = model.predicted_states(output, batch)
         return output, [self.prediction_term(model, hidden, batch)]
 

@@ -40,7 +40,7 @@ class ObjectiveOfParts(TokenObjective):
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         model = models["encoder"]
-        output = model.states(batch["input_ids"], batch, model.predicting_slots(batch))
+        output = model.states(batch["input_ids"], batch, batch["prediction_positions"])
         # One forward for all parts. Each has its own mean, so a part of few predictions weighs what
         # its weight says.
         terms = []

@@ -156,8 +156,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def generate(self, models: Models, batch: TorchBatch) -> Tensor:
         """The generator's states at the predicted positions, [P, H]."""
         generator = models["generator"]
-        slots = generator.predicting_slots(batch)
-        output = generator.states(batch["input_ids"], batch, slots)
+        positions = batch["prediction_positions"]
+        output = generator.states(batch["input_ids"], batch, positions)
         return generator.predicted_states(output, batch)
 
     def replace(

@@ -53,6 +53,10 @@ class SpanBoundary(MaskedLanguageModel):
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         return super().counts(batch) | {"sbo": len(batch["span_places"])}
 
+    def read_slots(self, batch: TorchBatch) -> Tensor | None:
+        names = ("prediction_positions", "left_boundaries", "right_boundaries")
+        return torch.cat([batch[name] for name in names])
+
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         output, terms = super().terms(models, batch)
         head: Any = models["encoder"].heads["sbo"]
