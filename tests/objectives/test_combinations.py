@@ -19,6 +19,7 @@ from torch import Tensor
 
 from clozelab.assembly.pretraining_module import _load_heads
 from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.models import encoder as encoder_module
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -236,6 +237,54 @@ def test_padded_predictions_count_nowhere(
     assert results[0][:2] == results[1][:2]
     for plain, padded in zip(results[0][2], results[1][2], strict=True):
         torch.testing.assert_close(padded, plain, atol=1e-4, rtol=1e-5)
+
+
+READS_ALL = {"ltr", "emd", "distillation"}
+"""A loss on every token, and a head or a teacher that reads all states."""
+
+
+@pytest.mark.parametrize("name", [*TOKENS, "distillation", "nsp"])
+def test_losses_are_those_of_a_whole_reading(
+    shards: Any,
+    ids: Any,
+    make_member: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """The last layer goes on for the slots that an objective says it reads, or for all."""
+    save(tmp_path, make_member("bert"), MLM)
+    objective = objective_of({"distillation": distillation_of(tmp_path)}.get(name, MLM))
+    if name in TOKENS:
+        objective = objective_of(TOKENS[name])
+    if name == "nsp":
+        pair = NextSentencePrediction(weight=1.0)
+        objective = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=pair)
+    instances = objective.input.bind(shards, ids, 32)
+    batch = to_torch(objective.arrays(instances, 1, 0, np.arange(8), np.arange(8)))
+    readings = []
+    some_slots = encoder_module._some_slots
+
+    def note(*arguments: Any) -> Any:
+        readings.append(some_slots(*arguments))
+        return readings[-1]
+
+    monkeypatch.setattr(encoder_module, "_some_slots", note)
+    results = []
+    for is_whole in (False, True):
+        if is_whole:
+            monkeypatch.setattr(Encoder, "can_read_some_slots", False)
+        models = build_models(make_member("bert", objective.token), [objective])
+        torch.manual_seed(5)
+        terms = objective.terms(models, batch)
+        sum(term.loss_sum for term in terms).backward()
+        weights = list(torch.nn.ModuleDict(models).parameters())
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        results.append([*(term.loss_sum.detach() for term in terms), *gradients])
+        assert any(readings) != (is_whole or name in READS_ALL)
+        readings.clear()
+    for some, whole in zip(*results, strict=True):
+        torch.testing.assert_close(some, whole, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
