@@ -14,11 +14,11 @@ from tests.screens import shows
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
-from clozelab.launch.processes import Job
+from clozelab.launch.processes import Job, JobState
 from clozelab.planning import reproduction
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
-from clozelab.runs.progress import LAUNCH_FILE, read_launches, write_launch
+from clozelab.runs.progress import LAUNCH_FILE, note_refused, read_launches, write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import reproduce
@@ -225,6 +225,51 @@ def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any)
     assert status_verb([f"runs_dir={root.parents[1]}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "no runs in" in shown and sentence in shown
+
+
+def test_a_refused_job_is_not_done_though_a_run_of_its_name_is_complete(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until its folder holds another run: the note is of the one that was in the way."""
+    path = root / "pretrain/mlm/seed-1/run.json"
+    edit(path, fingerprint="older")
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    assert standing(root).is_done
+    note_refused(root, "pretrain", ["older"])
+    pretrain, finetune = standing(root).sweeps
+    assert (pretrain.counts["complete"], pretrain.counts["refused"]) == (5, 1)
+    assert (pretrain.not_begun, pretrain.is_done, finetune.is_done) == (0, False, True)
+    status_verb([f"runs_dir={root.parents[1]}"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all done" not in out and f"to go on: clozelab {' '.join(WORDS)}" in out
+    assert "complete refused not begun" in out
+    place = f"{EXPERIMENT}/demo/pretrain/mlm/seed-1"
+    shows(out, f"1 job refused: runs of other settings or files lie in {place}.")
+    edit(path, fingerprint="as asked")
+    assert standing(root).is_done
+    edit(path, fingerprint="older")
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    assert standing(root).is_done
+
+
+def test_a_sweep_notes_which_jobs_were_refused(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that failed in a folder of another run; one that failed by itself is none."""
+
+    def fail(pool: ProcessPool) -> None:
+        for job in pool.jobs:
+            job.state = JobState.FAILED
+
+    monkeypatch.setattr(ProcessPool, "run", fail)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    root = tmp_path / "runs/adhoc/demo"
+    writers.pretrain(root, "a", 2)
+    edit(root / "pretrain/a/seed-2/run.json", fingerprint="older")
+    words = ["pretrain", "-m", "scale=demo", f"runs_dir={tmp_path}/runs", "arm=a", "seed=1,2"]
+    with pytest.raises(SystemExit):
+        clozelab(words)
+    assert read_launches(root)["pretrain"].refused == ["older"]
 
 
 def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated, root_of
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
-from clozelab.runs.progress import write_launch
+from clozelab.runs.progress import note_refused, write_launch
 from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
 from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import print_table, say
@@ -144,6 +144,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         except Interrupted as stopped:
             exit_status = stopped.code
         records = read_records(jobs)
+        _note_refused(self.verb, jobs, planned, composed)
         _print_summary(jobs, console)
         self._exit_if_stopped(jobs, exit_status, console)
 
@@ -416,6 +417,21 @@ def read_records(jobs: Iterable[Job]) -> dict[str, Record]:
         job.state = JobState.FAILED
         job.message = f"ended with exit status 0, but its run folder says {status}"
     return records
+
+
+def _note_refused(
+    verb: str, jobs: Sequence[Job], planned: Sequence[PlannedJob], composed: Sequence[Composed]
+) -> None:
+    """Note for `clozelab status` in whose folders runs lie that are none of the jobs."""
+    refused: dict[Path, list[str]] = {}
+    for job, plan, config in zip(jobs, planned, composed, strict=True):
+        if job.state != JobState.FAILED or plan.status not in ("conflict", "check"):
+            continue
+        record = read_record(Path(job.folder))
+        if record is not None:
+            refused.setdefault(root_of(config)[0], []).append(record.fingerprint)
+    for root, fingerprints in refused.items():
+        note_refused(root, verb, fingerprints)
 
 
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:
