@@ -21,6 +21,7 @@ from claims.analysis.statistics import Seeds
 from clozelab.results.experiment import STEP_KEYS, Experiment, read_yaml, with_input_corpus
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.provenance import delta_of_choices
 from clozelab.runs.record import Record
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
@@ -184,7 +185,8 @@ def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     if present is None or not _recorded_lines(run):
         return ()
     recorded = flatten(delta_as_before_units(_recorded_lines(run), run.config))
-    unlike = _unlike_lines(recorded, _spelt_as_recorded(present, run))
+    lines = _spelt_as_recorded(present, run)
+    unlike = _unlike_lines(recorded, lines, _brought_along(lines, run, experiment))
     if not unlike:
         return ()
     has = flatten(dict(run.config)) | {f"/{group}": name for group, name in run.choices.items()}
@@ -196,19 +198,42 @@ def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     return tuple(edited)
 
 
-def _unlike_lines(recorded: PlainMapping, present: PlainMapping) -> dict[str, str]:
-    """Key -> what the present lines say, where the recorded ones say something else."""
+def _unlike_lines(
+    recorded: PlainMapping, present: PlainMapping, brought_along: PlainMapping | None
+) -> dict[str, str]:
+    """Key -> what the present lines say, where the recorded ones say something else.
+
+    Args:
+        recorded: lines and, of each choice, what its file says.
+        present: lines alone.
+        brought_along: what the files of their choices say; None where that is not known.
+    """
     unlike = {}
     for key, value in present.items():
         if _as_text(recorded.get(key, NO_LINE)) != _as_text(value):
             unlike[key] = str(value)
-    # What a choice brings along is recorded, too, and only its file could tell it from a line.
-    if any(key.startswith("/") or "@" in key for key in present):
+    if brought_along is None:
         return unlike
-    for key in recorded.keys() - present.keys():
-        if key not in OF_EVERY_DELTA:
+    for key in recorded.keys() - present.keys() - set(OF_EVERY_DELTA):
+        # A reference beside a choice is mostly the file's, which may have another by now.
+        if brought_along and "${" in str(recorded[key]):
+            continue
+        if _as_text(recorded[key]) != _as_text(brought_along.get(key, NO_LINE)):
             unlike[key] = NO_LINE
     return unlike
+
+
+def _brought_along(lines: PlainMapping, run: Record, experiment: Experiment) -> PlainDict | None:
+    """What the files of the lines' choices say as of today: a record has it among its lines."""
+    choices = {key: choice for key, choice in lines.items() if key.startswith("/")}
+    if not choices:
+        return {}
+    # An experiment's files come before those of conf/.
+    folders = [folder for folder in (experiment.folder, CONF_DIR) if folder.is_dir()]
+    said = delta_of_choices(folders, choices)
+    if said is None:
+        return None
+    return flatten(delta_as_before_units(said, run.config))
 
 
 def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:
