@@ -589,6 +589,36 @@ def test_a_row_that_was_edited_after_its_runs(runs: MadeRuns) -> None:
     assert incomparability_of(runs.judge()).code == "edited lines"
 
 
+def edited_of(runs: MadeRuns, stage: str, **changes: Any) -> list[str]:
+    """What a report says of edited lines of one stage's runs."""
+    lines = runs.unequal(**changes)
+    return [line for line in lines if "not of its lines" in line and f" {stage} run" in line]
+
+
+def test_an_evaluation_of_lines_that_were_edited_after_it(runs: MadeRuns) -> None:
+    """It takes of a row's lines those that say which encoder it measures."""
+    lines = {"pooling": "mean", "head": "linear"}
+    measured = {"row": "ltr", "pooling": "mean"}
+    for seed in (1, 2):
+        runs.writers.evaluation(
+            runs.root, "ltr", "pseudo_perplexity", seed, {"validation/accuracy": 0.5}
+        )
+    runs.change("evaluate/*/*/*/*", row_delta=measured, config__pooling="mean")
+    runs.edit("ltr", lines)
+    assert edited_of(runs, "evaluation") == []
+    runs.edit("ltr", lines | {"head": "bilstm"})
+    assert edited_of(runs, "evaluation") == []
+    runs.edit("ltr", lines | {"pooling": "cls"})
+    (line,) = edited_of(runs, "evaluation")
+    assert line.startswith("2 evaluation run(s) of ltr are not of its lines in paper.yaml")
+    assert "(pooling mean then, cls now)" in line
+    # what is measured may be a file, which is not looked at
+    folder = runs.root / "experiment"
+    (folder / "measured").mkdir(parents=True)
+    (folder / "measured/ltr.yaml").write_text("row: ltr\n")
+    assert edited_of(runs, "evaluation", folder=folder) == []
+
+
 def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:
     """A row may keep its arm's name when its encoder is given: the arm's other rows then began from
     another one.

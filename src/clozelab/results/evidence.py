@@ -18,6 +18,7 @@ from typing import NamedTuple
 from claims.analysis.comparability import RunEvidence, is_within
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Seeds
+from clozelab.launch.experiments import MEASURED, OF_ENCODER
 from clozelab.results.experiment import STEP_KEYS, Experiment, read_yaml, with_input_corpus
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
@@ -178,8 +179,8 @@ class EditedLine(NamedTuple):
 def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     """What the lines of a run's arm or row say otherwise now than the run recorded, and has.
 
-    There are none for an evaluation, since what it measures may have a file of its own, and for a
-    run that recorded nothing.
+    There are none for a run that recorded nothing, and for an evaluation whose encoder has a file
+    of its own.
     """
     present = _present_lines(run, experiment)
     if present is None or not _recorded_lines(run):
@@ -239,10 +240,14 @@ def _brought_along(lines: PlainMapping, run: Record, experiment: Experiment) -> 
 def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:
     if run.stage == "pretrain":
         return experiment.arms.get(run.name)
-    for row in experiment.rows:
-        if run.stage == "finetune" and row.name == run.name:
-            return row.delta
-    return None
+    deltas = {row.name: row.delta for row in experiment.rows}
+    lines = deltas.get(run.name)
+    if run.stage == "finetune" or lines is None:
+        return lines
+    if (experiment.folder / MEASURED / f"{run.name}.yaml").is_file():
+        return None
+    # what an evaluation takes of a row's lines
+    return {key: lines[key] for key in OF_ENCODER if key in lines}
 
 
 def _spelt_as_recorded(lines: PlainMapping, run: Record) -> PlainDict:
