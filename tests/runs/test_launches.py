@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from itertools import product
@@ -16,6 +17,7 @@ from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import Job, JobState
 from clozelab.planning import reproduction
+from clozelab.report import tracked
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
 from clozelab.runs.progress import LAUNCH_FILE, note_refused, read_launches, write_launch
@@ -165,6 +167,18 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
     said = [*words, "hydra.mode=RUN"]
     assert first == [*name, *place, "seed=1", *said]
     assert second == [*name, *place, "seed=2", *said]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_sweeps_own_table_hears_of_the_jobs_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WANDB_MODE=offline for the jobs let the table go online."""
+    heard: list[str | None] = []
+    monkeypatch.setattr(tracked, "track_sweep", lambda *_: heard.append(os.environ.get("MINE")))
+    words = ["scale=demo", f"runs_dir={tmp_path}/runs", "seed=1,2", "+hydra.job.env_set.MINE=said"]
+    assert clozelab(["pretrain", "-m", *words]) == 0
+    assert heard == ["said"] and "MINE" not in os.environ
 
 
 def test_a_sweep_has_one_time_and_the_command_that_was_said(

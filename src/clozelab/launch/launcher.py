@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import ClassVar
 
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, env_override
 from hydra.plugins.launcher import Launcher
 from rich.console import Console
 
@@ -256,7 +256,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             choices = {key: choice for key, _, choice in pairs}
             value = scores.get(job.name)
             rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
-        track(config, self.verb, self.sweep_dir, rows)
+        # The table is one of the jobs' tracker, which may hear of it by the environment alone.
+        with env_override(self.master.hydra_value("job.env_set")):
+            track(config, self.verb, self.sweep_dir, rows)
 
     def _print_scores(self, records: Sequence[Record], console: Console) -> None:
         """Print the table of scores and the next command."""
