@@ -127,6 +127,23 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert launches["pretrain"].started_in == str(Path.cwd())
 
 
+def test_a_killed_evaluation_of_a_sweep_goes_on_with_the_sweep(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: None)
+    words = ["evaluate", "-m", "scale=demo", f"runs_dir={tmp_path}/runs", "experiment=mine"]
+    words += ["measure=held_out_text", "row=a,b", "encoder_arm=mlm", "pretrain_seed=1"]
+    assert clozelab(words) == 0
+    root = tmp_path / "runs/mine/demo"
+    jobs = [JobName(row, "held_out_text", "1/1") for row in "ab"]
+    assert read_launches(root)["evaluate"].jobs == jobs
+    writers.evaluation(root, "a", "held_out_text", 1, {"validation/loss": 2.0}, experiment="mine")
+    edit(next(root.rglob("run.json")), status="interrupted")
+    assert standing(root).commands == [f"clozelab {' '.join(words)}"]
+    (evaluate,) = standing(root).sweeps
+    assert (evaluate.planned, evaluate.not_begun) == (2, 1)
+
+
 def test_a_sweep_over_scales_notes_each_ones_jobs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

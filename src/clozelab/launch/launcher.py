@@ -36,7 +36,7 @@ from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_fil
 from clozelab.launch.sweep import refuse_repeated, root_of
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
 from clozelab.runs.progress import note_refused, write_launch
-from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
+from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, Record, read_record
 from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
@@ -226,7 +226,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if not planned:
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
-        if self.verb in TRAININGS and not _is_part_of_reproduction():
+        if self.verb in STAGE_NAMES and not _is_part_of_reproduction():
             words = getattr(self.task, "clozelab_words", [self.verb, *sys.argv[1:]])
             for root, jobs in group_by(composed, lambda job: root_of(job)[0]).items():
                 write_launch(root, words, {self.verb: names_of(jobs)})
