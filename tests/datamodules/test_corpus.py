@@ -345,6 +345,33 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     shows(caplog.text, "train split at seq_length 16: source books has a single")
 
 
+def test_text_that_makes_no_pair_is_told_and_not_counted(
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of mails or posts many have a single sentence: no A and B, whatever the objective asks."""
+    sizes = np.tile([1, 1, 1, 2], 200)
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6000)]),
+        sentence_offsets=np.arange(1001) * 6,
+        document_offsets=np.append(0, np.cumsum(sizes)),
+        document_source=np.zeros(800, dtype=np.uint8),
+    )
+    pairs = make(Objective(input=SegmentPairs(0.0, "corpus"), token=MLM, pair=None))
+    pairs.instances("train", 16)
+    shows(
+        caplog.text,
+        "600 documents of a single sentence, with 60% of the tokens, make no pair and are left",
+        "objective/input=full_sentences reads them",
+    )
+    assert sum(pairs.sizes().values()) == 200 * 12
+    caplog.clear()
+    windows = make(Objective(input=FullSentences(), token=MLM, pair=None))
+    windows.instances("train", 16)
+    assert "left out" not in caplog.text
+    assert sum(windows.sizes().values()) == 6000
+
+
 # What is refused
 
 
@@ -436,7 +463,7 @@ def test_words_are_counted_as_they_are_read(
     assert by_step[-1] == pytest.approx(words, rel=1e-3)
     assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
     with caplog.at_level(logging.INFO):
-        log_passes(data, corpus)
+        log_passes(data)
     assert passes(tokens, corpus.train.num_tokens)[0] in caplog.text
 
 

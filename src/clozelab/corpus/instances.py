@@ -194,6 +194,11 @@ class InputFormat(ABC):
     def instances(self) -> type[Instances]:
         """The class of its instances."""
 
+    @property
+    def fewest_sentences(self) -> int:
+        """Of a document that is read; one of fewer is left out."""
+        return 1
+
     def bind(
         self,
         shards: TokenShards,
@@ -319,15 +324,16 @@ class BoundPairs(Instances):
     def _find(self) -> None:
         layout = self._layout
         self._budget = self.seq_length - 2 - self.ids.pair_separators
-        # A document of a single sentence has no place to split.
-        fewest = 1 if layout.lone_sentences == "random" else 2
         sizes = np.diff(self._documents)
-        self.num_skipped_documents = int((sizes < fewest).sum())
+        is_skipped = sizes < layout.fewest_sentences
+        self.num_skipped_documents = int(is_skipped.sum())
+        tokens = np.diff(self._sentences[self._documents])
+        self.skipped_fraction = float(tokens[is_skipped].sum() / max(1, tokens.sum()))
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
             self._groups = self._sources
-        documents = np.flatnonzero(sizes >= fewest)
+        documents = np.flatnonzero(~is_skipped)
         if self._weights is not None:
             documents = documents[self._weights[self._sources[documents]] > 0]
         single_document_groups = self._find_single_document_groups(documents)
@@ -769,6 +775,11 @@ class SegmentPairs(InputFormat):
                 f"put_back_unused, lone_sentences, copies are {released_only}; cuts=ours has"
                 f" {plain}, none has 0."
             )
+
+    @property
+    def fewest_sentences(self) -> int:
+        """Two, since a document of a single sentence has no place to split, unless B is random."""
+        return 1 if self.lone_sentences == "random" else 2
 
     @property
     def instances(self) -> type[BoundPairs]:
