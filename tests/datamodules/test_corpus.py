@@ -28,6 +28,7 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.objectives.sop import SentenceOrderPrediction, SentencePairs
 
 Make = Callable[..., CorpusDataModule]
 
@@ -361,7 +362,7 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     pairs.instances("train", 16)
     shows(
         caplog.text,
-        "600 documents of a single sentence, with 60% of the tokens, make no pair and are left",
+        "600 documents of a single sentence, with 60.0% of the tokens, make no pair and are left",
         "objective/input=full_sentences reads them",
     )
     assert sum(pairs.sizes().values()) == 200 * 12
@@ -370,6 +371,21 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     windows.instances("train", 16)
     assert "left out" not in caplog.text
     assert sum(windows.sizes().values()) == 6000
+    # Two sentences of 6 fit into 16 slots with three marks, and not into 14.
+    pair = SentenceOrderPrediction(weight=1.0)
+    ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
+    corpus.train = replace(corpus.train, document_offsets=np.arange(0, 1001, 4))
+    corpus.train = replace(corpus.train, document_source=np.zeros(250, dtype=np.uint8))
+    ordered.instances("train", 16)
+    assert "left out" not in caplog.text
+    halves = np.cumsum(np.append(0, np.tile([9, 9, 4, 4], 250)))
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6500)]),
+        sentence_offsets=halves,
+    )
+    make(Objective(input=SentencePairs(), token=MLM, pair=pair)).instances("train", 16)
+    shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
 
 
 # What is refused

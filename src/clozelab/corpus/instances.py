@@ -159,6 +159,12 @@ class Instances(ABC):
             means[number] = (~self.pack(0, 0, sample).special).sum() / count
         return means
 
+    @property
+    def left_out_fraction(self) -> float:
+        """Share of the tokens that no instance has, by `mean_tokens`."""
+        counts = np.bincount(self.sources(), minlength=len(self._source_names))
+        return 1.0 - float(counts @ self.mean_tokens) / max(1, len(self._tokens))
+
     def _document_of(self, sentence: I64) -> I64:
         """Number of the document that each sentence is in."""
         return np.searchsorted(self._documents, sentence, side="right") - 1
@@ -328,7 +334,7 @@ class BoundPairs(Instances):
         is_skipped = sizes < layout.fewest_sentences
         self.num_skipped_documents = int(is_skipped.sum())
         tokens = np.diff(self._sentences[self._documents])
-        self.skipped_fraction = float(tokens[is_skipped].sum() / max(1, tokens.sum()))
+        self._skipped_fraction = float(tokens[is_skipped].sum() / max(1, tokens.sum()))
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
@@ -347,6 +353,11 @@ class BoundPairs(Instances):
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def left_out_fraction(self) -> float:
+        """That of documents without a place to split; other text is read in some epoch."""
+        return self._skipped_fraction
 
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._starts)]

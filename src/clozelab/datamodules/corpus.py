@@ -34,7 +34,9 @@ VALIDATION_SEED = 20181011
 # looked at once before training for what would spoil next-sentence prediction
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
-MAX_LEFT_OUT_FRACTION = 0.05  # of the tokens
+# of the tokens: text that is left out is told, and warned of
+MIN_LEFT_OUT_FRACTION = 1e-6
+MAX_LEFT_OUT_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
 SAMPLED_FOR_TOKENS = 512  # how often a text is read, to within two per cent
 # found in one go, for several steps: few cost nearly as much
@@ -216,24 +218,28 @@ class ValidationStream(IterableDataset[TorchBatch]):
 
 def _tell_left_out(instances: Instances, objective: Objective, where: str) -> None:
     """Say how much text makes no pair of segments; much of it is a warning."""
-    if not isinstance(instances, BoundPairs) or not instances.num_skipped_documents:
-        return
+    share = instances.left_out_fraction
+    text = "sentences of which no two fit"
+    remedy = "a larger seq_length of the phase reads more"
+    if isinstance(instances, BoundPairs):
+        text = f"{instances.num_skipped_documents} documents of a single sentence"
+        remedy = "objective/input=full_sentences reads them"
+        if objective.pair is not None:
+            remedy += ", with an objective that asks for no pairs (objective=mlm)"
     level = logging.INFO
     advice = ""
-    if instances.skipped_fraction > MAX_LEFT_OUT_FRACTION:
+    if share > MAX_LEFT_OUT_FRACTION:
         level = logging.WARNING
-        advice = ": objective/input=full_sentences reads them"
-        if objective.pair is not None:
-            advice += ", with an objective that asks for no pairs (objective=mlm)"
-    log.log(
-        level,
-        "%s: %d documents of a single sentence, with %.0f%% of the tokens, make no pair and are"
-        " left out%s",
-        where,
-        instances.num_skipped_documents,
-        100 * instances.skipped_fraction,
-        advice,
-    )
+        advice = f": {remedy}"
+    if share > MIN_LEFT_OUT_FRACTION:
+        log.log(
+            level,
+            "%s: %s, with %.1f%% of the tokens, make no pair and are left out%s",
+            where,
+            text,
+            100 * share,
+            advice,
+        )
 
 
 def _check_pairs(instances: Instances, where: str) -> None:
