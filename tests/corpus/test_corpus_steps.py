@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from clozelab.corpus.steps.clean import Clean
 from clozelab.corpus.steps.near_duplicates import NearDuplicates
 from clozelab.corpus.steps.repeated_lines import RepeatedLines
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport
+from clozelab.launch.sweep import compose
 from clozelab.runs.identity import identity_of
 
 NOTICE = "We use cookies to make this site better."
@@ -126,6 +128,44 @@ def test_a_repeated_line_is_named_without_the_step(
         assert 0.02 < repeated["token_share"] < 0.4
         sentence = f"tokens: 111 x {NOTICE!r}; such lines are dropped by 'corpus.steps="
         assert sentence in caplog.text
+
+
+SHORT_NOTICE = "Read more."
+
+
+def write_short_notices(folder: Path) -> None:
+    notice = f"\n{SHORT_NOTICE}" * 4
+    texts = [f"Text {number} of several words.{notice}" for number in range(5)]
+    (folder / "b.txt").write_text("\n\n".join(texts))
+
+
+def test_the_steps_that_a_warning_names_drop_the_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a short line, and one that has just so many copies."""
+    corpus = replace(NOTICES, write=write_short_notices, paths=["b.txt"])
+    (repeated,) = manifest_of(prepare(corpus, tmp_path))["repeated_lines"]
+    assert repeated["line"] == SHORT_NOTICE and repeated["copies"] == 20
+    steps = re.search(r"'corpus\.steps=(.*?)'", caplog.text)
+    assert steps is not None
+    config = compose("prepare", ["scale=own", f"corpus.steps={steps[1]}"]).config
+    advised = tuple(corpus_steps(config.corpus.steps, "."))
+    manifest = manifest_of(prepare(corpus, tmp_path, cache="advised", steps=advised))
+    assert manifest["repeated_lines"] == []
+
+
+def test_empty_documents_are_told_of(tmp_path: Path) -> None:
+    """Though no character is lost with them."""
+
+    def write(folder: Path) -> None:
+        rows = [{"text": f"Text {number}."} for number in range(30)] + [{"text": ""}] * 3
+        (folder / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    corpus = replace(NOTICES, write=write, paths=["a.jsonl"])
+    manifest = manifest_of(prepare(corpus, tmp_path))
+    step = next(step for step in manifest["steps"] if step["step"] == "clean")
+    facts = {"dropped_documents": 3, "changed_documents": 0, "characters": 0}
+    assert step["reasons"] == {"empty document": facts}
 
 
 def test_other_steps_are_another_corpus(tmp_path: Path) -> None:

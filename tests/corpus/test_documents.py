@@ -73,6 +73,18 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert documents == [["From a."], ["From b."], ["From c."]]
 
 
+def test_a_glob_finds_what_is_hidden_only_by_its_dot(tmp_path: Path) -> None:
+    (tmp_path / "texts" / ".notes").mkdir(parents=True)
+    (tmp_path / "texts" / "a.txt").write_text("Seen.")
+    (tmp_path / "texts" / ".a.txt").write_text("Hidden.")
+    (tmp_path / "texts" / ".notes" / "a.txt").write_text("In a hidden folder.")
+    for pattern in ("texts/*.txt", "texts/**/*", "texts/**/*.txt", f"{tmp_path}/texts/*.txt"):
+        assert read(tmp_path, pattern)[0] == [["Seen."]]
+    assert read(tmp_path, "texts/.*.txt")[0] == [["Hidden."]]
+    assert read(tmp_path / "texts" / ".notes", "*.txt")[0] == [["In a hidden folder."]]
+    assert read(tmp_path, "texts/.n*/*.txt")[0] == [["In a hidden folder."]]
+
+
 # Cleaning and splitting
 
 

@@ -238,5 +238,7 @@ def test_passes_of_each_source() -> None:
     times = passes_by_source([550, 400], [{}, {"wiki": 1, "books": 3}], sizes)
     assert times == pytest.approx({"wiki": 0.6, "books": 3.5})
     assert source_passes(times) == ("wiki is read 0.6 times, books is read 3.5 times", False)
+    with pytest.raises(ValueError, match="source books with weight 3 has no text to train on"):
+        passes_by_source([400], [{"wiki": 1, "books": 3}], {"wiki": 1000, "books": 0})
     sentence, is_much = source_passes({"wiki": 0.1, "books": 41.0})
     assert is_much and "learns the text by heart" in sentence

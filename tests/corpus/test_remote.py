@@ -92,6 +92,9 @@ def test_a_folder_and_a_glob_of_a_store(memory: Any, caplog: pytest.LogCaptureFi
     assert "memory://store: files left out: 1," in caplog.text
     assert texts_at("memory://store/*/part.txt") == ["Text 0.", "Text 1.", "Text 2."]
     assert texts_at("memory://store/[02]/part.txt") == ["Text 0.", "Text 2."]
+    memory.pipe("/store/1/.part.txt", b"Hidden.")
+    assert texts_at("memory://store/**/*.txt") == ["Text 0.", "Text 1.", "Text 2."]
+    assert texts_at("memory://store/1/.*.txt") == ["Hidden."]
 
 
 def test_several_paths_are_read_in_their_order(tmp_path: Path, memory: Any) -> None:

@@ -68,7 +68,7 @@ def test_other_lists_are_no_text(tmp_path: Path, row: list[Any]) -> None:
     (file,) = CorpusSource("rows", "rows.jsonl", text_field="ids").shards(0, tmp_path)
     counts = CorpusCounts()
     assert list(file.texts(counts)) == []
-    assert counts.first_bad == ["rows.jsonl:1: no text in field 'ids' (there are ids)"]
+    assert counts.first_bad == [f"rows.jsonl:1: no text in field 'ids' (it holds {row!r})"]
 
 
 def test_a_column_of_other_lists_is_refused(tmp_path: Path) -> None:

@@ -253,6 +253,28 @@ def test_masking_draws_every_token_but_the_special_ones() -> None:
     assert set(seen.tolist()) == set(range(12))
 
 
+@pytest.mark.parametrize("vocab_size", [400, 1000])
+def test_characters_that_are_words_take_one_entry_each(vocab_size: int) -> None:
+    # A Chinese character has no `##` form, and no pair of them is learnt: all entries are theirs.
+    generator = random.Random(1)
+    characters = [chr(0x4E00 + number) for number in range(800)]
+    texts = ["".join(generator.choices(characters, k=30)) for _ in range(800)]
+    tokenizer = WordPieceTokenizer.train(texts, vocab_size, True)
+    assert tokenizer.vocab_size == min(vocab_size, len(SPECIAL_TOKENS) + len(characters))
+    ids, _ = tokenizer.encode_flat(texts)
+    known = tokenizer.vocab_size - len(SPECIAL_TOKENS)
+    assert np.mean(ids == tokenizer.unk_id) <= 1 - known / len(characters)
+
+
+def test_half_of_the_entries_are_left_to_words() -> None:
+    # Of so many letters each needs two entries, so a quarter of the vocabulary is their number.
+    letters = [chr(0x430 + number) for number in range(32)]
+    texts = ["".join(letters[number : number + 4]) * 3 for number in range(28)] * 5
+    vocabulary = WordPieceTokenizer.train(texts, 80, True).vocabulary
+    assert len(vocabulary) == 80
+    assert sum(len(entry) == 1 for entry in vocabulary) == 20
+
+
 # What is refused
 
 

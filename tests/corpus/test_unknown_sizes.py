@@ -1,7 +1,8 @@
-"""A forecast of what does not say how large it is, as a data set of the hub without its card."""
+"""A forecast: of any tokenizer and mixture of files, and of what does not say how large it is."""
 
 from __future__ import annotations
 
+import gzip
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from tests.screens import shows
 from tests.stages.test_prepare import config
 
-from clozelab.corpus.files import TextFile
-from clozelab.corpus.preparation.forecast import CorpusForecast, forecast_source
+from clozelab.corpus.files import CorpusSource, TextFile
+from clozelab.corpus.preparation.forecast import CorpusForecast, forecast_source, guess_tokens
+from clozelab.corpus.tokenizer_settings import KINDS
 from clozelab.stages.prepare import print_forecast
 
 
@@ -53,3 +55,31 @@ def test_a_dry_run_says_what_is_not_known(
         "time and disk: not known, since a source does not say how large it is",
     )
     assert "0 tokens" not in out and "nan" not in out
+
+
+def test_packed_files_and_others_are_measured_apart(tmp_path: Path) -> None:
+    """Small packed files say nothing of a large one that is not packed."""
+    for number in range(10):
+        packed = gzip.compress(f"Part {number} of it.\n".encode() * 400)
+        (tmp_path / f"b{number}.txt.gz").write_bytes(packed)
+    (tmp_path / "a.txt").write_text("A line of it.\n" * 20_000)
+    files = CorpusSource("mine", ".").shards(0, tmp_path)
+    forecast = forecast_source(files, [], None, seconds=10.0)
+    assert forecast.files == 11
+    assert forecast.characters == pytest.approx(20_000 * 13 + 10 * 400 * 13, rel=0.02)
+
+
+CHINESE = ["今天天气很好。", "我们去公园玩。"] * 20
+ENGLISH = ["The court heard the appeal of the farmers.", "The farmers went home."] * 20
+SETTINGS = {"byte_bpe": {"add_prefix_space": True}, "bytes": {"add_prefix_space": True}}
+
+
+@pytest.mark.parametrize("texts", [CHINESE, ENGLISH])
+@pytest.mark.parametrize("kind", ["bytes", "characters", "whitespace", "wordpiece"])
+def test_tokens_are_guessed_to_within_a_factor_of_two(kind: str, texts: list[str]) -> None:
+    tokenizer = KINDS[kind].train(texts, 600, lowercase=True, **SETTINGS.get(kind, {}))
+    ids, _ = tokenizer.encode_flat(texts)
+    guessed = sum(guess_tokens(text, kind) for text in texts)
+    assert len(ids) / 2 < guessed < 2 * len(ids)
+    if kind != "wordpiece":
+        assert guessed == len(ids)

@@ -28,6 +28,7 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.objectives.sop import SentenceOrderPrediction, SentencePairs
 
 Make = Callable[..., CorpusDataModule]
 
@@ -345,6 +346,48 @@ def test_documents_that_spoil_next_sentence_prediction_are_told(
     shows(caplog.text, "train split at seq_length 16: source books has a single")
 
 
+def test_text_that_makes_no_pair_is_told_and_not_counted(
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of mails or posts many have a single sentence: no A and B, whatever the objective asks."""
+    sizes = np.tile([1, 1, 1, 2], 200)
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6000)]),
+        sentence_offsets=np.arange(1001) * 6,
+        document_offsets=np.append(0, np.cumsum(sizes)),
+        document_source=np.zeros(800, dtype=np.uint8),
+    )
+    pairs = make(Objective(input=SegmentPairs(0.0, "corpus"), token=MLM, pair=None))
+    pairs.instances("train", 16)
+    shows(
+        caplog.text,
+        "600 documents of a single sentence, with 60.0% of the tokens, make no pair and are left",
+        "objective/input=full_sentences reads them",
+    )
+    assert sum(pairs.sizes().values()) == 200 * 12
+    caplog.clear()
+    windows = make(Objective(input=FullSentences(), token=MLM, pair=None))
+    windows.instances("train", 16)
+    assert "left out" not in caplog.text
+    assert sum(windows.sizes().values()) == 6000
+    # Two sentences of 6 fit into 16 slots with three marks, and not into 14.
+    pair = SentenceOrderPrediction(weight=1.0)
+    ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
+    corpus.train = replace(corpus.train, document_offsets=np.arange(0, 1001, 4))
+    corpus.train = replace(corpus.train, document_source=np.zeros(250, dtype=np.uint8))
+    ordered.instances("train", 16)
+    assert "left out" not in caplog.text
+    halves = np.cumsum(np.append(0, np.tile([9, 9, 4, 4], 250)))
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6500)]),
+        sentence_offsets=halves,
+    )
+    make(Objective(input=SentencePairs(), token=MLM, pair=pair)).instances("train", 16)
+    shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
+
+
 # What is refused
 
 
@@ -436,7 +479,7 @@ def test_words_are_counted_as_they_are_read(
     assert by_step[-1] == pytest.approx(words, rel=1e-3)
     assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
     with caplog.at_level(logging.INFO):
-        log_passes(data, corpus)
+        log_passes(data)
     assert passes(tokens, corpus.train.num_tokens)[0] in caplog.text
 
 

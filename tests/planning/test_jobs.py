@@ -16,8 +16,10 @@ from tests.objectives.test_permuted import MASKING
 from tests.planning.workers import OF_THIS_MACHINE, Worker
 from tests.screens import Screens, refuses, shows
 
+from clozelab.assembly.corpora import prepared_corpus
 from clozelab.assembly.passes import MOST_PASSES
 from clozelab.corpus.instances import FullSentences
+from clozelab.launch.sweep import compose
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
@@ -371,6 +373,29 @@ def test_verb(
         "mlm 53,300 (22.21 x) 56.9 M 1.59e+14 20.0 min 22.2",
         "objective=mlm steps_factor=22.2",
     )
+
+
+@pytest.mark.parametrize("passes", [3, 60])
+def test_a_budget_in_words_is_held_against_the_text(
+    passes: int,
+    tmp_path: Path,
+    folders: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """How often a text is read is about the recommended command, not the scale's own steps."""
+    Worker(monkeypatch)
+    documents = [f"Word w{number} stands beside the word x{number}.\n" * 5 for number in range(75)]
+    (tmp_path / "text.txt").write_text("\n".join(documents))
+    words = ["scale=own", f"text={tmp_path}/text.txt", "tokenizer=whitespace", *folders]
+    text = prepared_corpus(compose("prepare", words).config).train.num_tokens  # a token a word
+    budget = f"budget={passes * text}words"
+    assert main(["pretrain", *words, "objective=mlm", budget]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    name, told, *_ = last.split()
+    assert name == "mlm:" and "passes over" in last
+    assert float(told) == pytest.approx(passes, rel=0.15)  # the plan also counts [CLS] and [SEP]
+    assert ("by heart" in last) == (passes > MOST_PASSES)
 
 
 def test_a_busy_machine_is_told_beside_the_time(

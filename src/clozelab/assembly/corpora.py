@@ -83,7 +83,9 @@ def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
     for index, source in enumerate(arguments.sources):
         files = source.shards(index, Path(cfg.data_dir))
         seconds = SECONDS / len(arguments.sources)
-        forecasts[source.name] = forecast_source(files, arguments.steps, tokenizer, seconds)
+        forecasts[source.name] = forecast_source(
+            files, arguments.steps, tokenizer, seconds, arguments.tokenizer.kind
+        )
     return forecasts
 
 

@@ -37,10 +37,17 @@ def passes_by_source(
         phase_tokens: tokens of each phase.
         weights: mixing weights of each phase; empty: in proportion to the sizes.
         sizes: name -> tokens of its training text.
+
+    ValueError for a source that is to be read and has no text.
     """
     result = dict.fromkeys(sizes, 0.0)
     for tokens, of_phase in zip(phase_tokens, weights, strict=True):
         for name, read in tokens_read(tokens, of_phase, sizes).items():
+            if read and not sizes[name]:
+                raise ValueError(
+                    f"source {name} with weight {of_phase[name]:g} has no text to train on: add"
+                    " some, or give it weight 0"
+                )
             if read:
                 result[name] += read / sizes[name]
     return result

@@ -104,7 +104,7 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     data = make_data(cfg, corpus, objectives)
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
-    log_passes(data, corpus)
+    log_passes(data)
     if cfg.keep_encoders_at_words is not None:
         steps_to_keep += steps_at_words(cfg.keep_encoders_at_words, data.words_by_step())
     if cfg.encoder is not None and not cfg.fresh_weights:
@@ -334,12 +334,12 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
         )
 
 
-def log_passes(data: CorpusDataModule, corpus: PreparedCorpus) -> None:
+def log_passes(data: CorpusDataModule) -> None:
     """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
     phase_tokens = data.tokens_by_phase()
-    sentences = [passes(sum(phase_tokens), corpus.train.num_tokens)]
+    sizes = data.sizes()
+    sentences = [passes(sum(phase_tokens), sum(sizes.values()))]
     if any(data.source_weights):
-        sizes = corpus.train.tokens_by_source()
         by_source = passes_by_source(phase_tokens, data.source_weights, sizes)
         sentences.append(source_passes(by_source))
     for sentence, is_much in sentences:

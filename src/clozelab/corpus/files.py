@@ -44,6 +44,7 @@ from clozelab.readers.records import Rows as Records
 from clozelab.readers.remote import FilePath, RemotePath, file_size
 from clozelab.readers.tables import FORMATS, open_table, table_format
 from clozelab.text.did_you_mean import check_choice
+from clozelab.text.formatting import shortened
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ CORPUS_FORMATS = ("auto", "text", "book", *FORMATS)
 NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
 MISSING = object()  # stands for the cell of a row that has no such field
 MOST_FIELDS = 12  # of a jsonl row, that an error names
+SHOWN_CHARACTERS = 40  # of a cell that is no text
 # a table's beginning, of long texts fewer rows; one of fewer still says nothing about a file
 HEAD_ROWS = 1000
 HEAD_CHARACTERS = 1_000_000
@@ -341,8 +343,10 @@ def text_of(record: Record, column: str, counts: CorpusCounts) -> str | BadRow:
         return cell.replace("\0", "")
     if cell is None:
         return ""
-    fields = ", ".join(sorted(record)[:MOST_FIELDS])
-    return BadRow(f"no text in field {column!r}", f" (there are {fields})")
+    details = f" (there are {', '.join(sorted(record)[:MOST_FIELDS])})"
+    if cell is not MISSING:
+        details = f" (it holds {shortened(repr(cell), SHOWN_CHARACTERS)})"
+    return BadRow(f"no text in field {column!r}", details)
 
 
 @dataclass(frozen=True)

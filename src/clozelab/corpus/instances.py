@@ -159,6 +159,12 @@ class Instances(ABC):
             means[number] = (~self.pack(0, 0, sample).special).sum() / count
         return means
 
+    @property
+    def left_out_fraction(self) -> float:
+        """Share of the tokens that no instance has, by `mean_tokens`."""
+        counts = np.bincount(self.sources(), minlength=len(self._source_names))
+        return 1.0 - float(counts @ self.mean_tokens) / max(1, len(self._tokens))
+
     def _document_of(self, sentence: I64) -> I64:
         """Number of the document that each sentence is in."""
         return np.searchsorted(self._documents, sentence, side="right") - 1
@@ -193,6 +199,11 @@ class InputFormat(ABC):
     @abstractmethod
     def instances(self) -> type[Instances]:
         """The class of its instances."""
+
+    @property
+    def fewest_sentences(self) -> int:
+        """Of a document that is read; one of fewer is left out."""
+        return 1
 
     def bind(
         self,
@@ -319,15 +330,16 @@ class BoundPairs(Instances):
     def _find(self) -> None:
         layout = self._layout
         self._budget = self.seq_length - 2 - self.ids.pair_separators
-        # A document of a single sentence has no place to split.
-        fewest = 1 if layout.lone_sentences == "random" else 2
         sizes = np.diff(self._documents)
-        self.num_skipped_documents = int((sizes < fewest).sum())
+        is_skipped = sizes < layout.fewest_sentences
+        self.num_skipped_documents = int(is_skipped.sum())
+        tokens = np.diff(self._sentences[self._documents])
+        self._skipped_fraction = float(tokens[is_skipped].sum() / max(1, tokens.sum()))
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
             self._groups = self._sources
-        documents = np.flatnonzero(sizes >= fewest)
+        documents = np.flatnonzero(~is_skipped)
         if self._weights is not None:
             documents = documents[self._weights[self._sources[documents]] > 0]
         single_document_groups = self._find_single_document_groups(documents)
@@ -341,6 +353,11 @@ class BoundPairs(Instances):
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    @property
+    def left_out_fraction(self) -> float:
+        """That of documents without a place to split; other text is read in some epoch."""
+        return self._skipped_fraction
 
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._starts)]
@@ -769,6 +786,11 @@ class SegmentPairs(InputFormat):
                 f"put_back_unused, lone_sentences, copies are {released_only}; cuts=ours has"
                 f" {plain}, none has 0."
             )
+
+    @property
+    def fewest_sentences(self) -> int:
+        """Two, since a document of a single sentence has no place to split, unless B is random."""
+        return 1 if self.lone_sentences == "random" else 2
 
     @property
     def instances(self) -> type[BoundPairs]:

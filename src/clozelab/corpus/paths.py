@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clozelab.readers.lines import file_suffix
-from clozelab.readers.remote import FilePath, is_url, remote_files
+from clozelab.readers.remote import FilePath, is_url, may_match, remote_files
 from clozelab.readers.tables import COLUMNAR, table_format
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         glob = glob.relative_to(glob.anchor)
     files = []
     for base in bases:
-        files = _existing(base.glob(str(glob)))
+        found = _existing(base.glob(str(glob)))
+        files = [path for path in found if may_match(path.relative_to(base), glob)]
         if files:
             break
     names = {path.name for path in files}

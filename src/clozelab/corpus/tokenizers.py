@@ -165,7 +165,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
         special_ids = {token: index for index, token in enumerate(cls.first_tokens)}
         library = wordpiece_rules(special_ids, lowercase)
         word_counts = count_words((_CONTROLS.sub("", text) for text in texts), library)
-        alphabet = _alphabet(word_counts, library, vocab_size)
+        alphabet, left_out = _alphabet(word_counts, library, vocab_size)
         characters = [token for token in alphabet if len(token) == 1]
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
@@ -177,7 +177,12 @@ class WordPieceTokenizer(VocabularyTokenizer):
         )
         library = train_on_words(library.model, trainer, word_counts)
         ids = library.get_vocab(with_added_tokens=False)
-        return cls(sorted(ids, key=ids.__getitem__), lowercase=lowercase)
+        vocabulary = sorted(ids, key=ids.__getitem__)
+        # Where the text has no more words to learn, further characters take what is free.
+        for forms in left_out:
+            if len(vocabulary) + len(forms) <= vocab_size:
+                vocabulary += forms
+        return cls(vocabulary, lowercase=lowercase)
 
     @classmethod
     def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
@@ -283,26 +288,40 @@ def _final_sigma(text: str) -> str:
     return "".join(characters)
 
 
-def _alphabet(words: Mapping[str, int], rules: Library, vocab_size: int) -> list[str]:
+def _alphabet(
+    words: Mapping[str, int], rules: Library, vocab_size: int
+) -> tuple[list[str], list[list[str]]]:
     """Single characters and their `##` forms that a vocabulary starts with, in code-point order.
 
-    ValueError where they are more than the vocabulary is to have.
+    Also the entries of each character that is left out, the most frequent one first. ValueError
+    where the first are more than the vocabulary is to have.
     """
+    counts = count_characters(words)
+    covering = covering_characters(counts, len(counts))
+    alphabet: list[str] = []
+    left_out: list[list[str]] = []
     # At most half of the entries are single characters.
-    kept = covering_characters(count_characters(words), vocab_size // 4)
-    # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
-    alphabet = list(kept)
-    for character in kept:
+    room = vocab_size // 2
+    for character in sorted(covering, key=lambda character: (-counts[character], character)):
+        forms = [character]
+        # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese
+        # ones.
         is_word = len(rules.pre_tokenizer.pre_tokenize_str("a" + character)) != 1
         if not is_word and " " not in rules.normalizer.normalize_str(character):
-            alphabet.append(f"##{character}")
+            forms.append(f"##{character}")
+        if len(forms) <= room or character.isascii():
+            alphabet += forms
+            room -= len(forms)
+        else:
+            left_out.append(forms)
+    alphabet.sort(key=lambda entry: (len(entry), entry))
     needed = len(SPECIAL_TOKENS) + len(alphabet)
     if needed > vocab_size:
         raise ValueError(
             f"vocab_size {vocab_size} is below the {needed} entries that special tokens and single"
             " characters of this text need; raise it"
         )
-    return alphabet
+    return alphabet, left_out
 
 
 def covering_characters(counts: Counter[str], most: int) -> list[str]:

@@ -34,6 +34,9 @@ VALIDATION_SEED = 20181011
 # looked at once before training for what would spoil next-sentence prediction
 SAMPLED_INSTANCES = 2048
 MAX_FALLBACK_FRACTION = 0.05
+# of the tokens: text that is left out is told, and warned of
+MIN_LEFT_OUT_FRACTION = 1e-6
+MAX_LEFT_OUT_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
 SAMPLED_FOR_TOKENS = 512  # how often a text is read, to within two per cent
 # found in one go, for several steps: few cost nearly as much
@@ -213,22 +216,41 @@ class ValidationStream(IterableDataset[TorchBatch]):
             yield to_torch(batch | facts)
 
 
-def _check_pairs(instances: Instances, where: str) -> None:
-    """Say which text makes no pair, and where random next segments are of other sources or lack."""
+def _tell_left_out(instances: Instances, objective: Objective, where: str) -> None:
+    """Say how much text makes no pair of segments; much of it is a warning."""
+    share = instances.left_out_fraction
+    text = "sentences of which no two fit"
+    remedy = "a larger seq_length of the phase reads more"
     if isinstance(instances, BoundPairs):
-        if instances.num_skipped_documents:
-            log.info(
-                "%s: %d documents of a single sentence make no pair and are left out",
-                where,
-                instances.num_skipped_documents,
-            )
-        if instances.single_document_sources:
-            log.warning(
-                "%s: source %s has a single document to make pairs of, so their random next"
-                " segments are other sources'",
-                where,
-                ", ".join(instances.single_document_sources),
-            )
+        text = f"{instances.num_skipped_documents} documents of a single sentence"
+        remedy = "objective/input=full_sentences reads them"
+        if objective.pair is not None:
+            remedy += ", with an objective that asks for no pairs (objective=mlm)"
+    level = logging.INFO
+    advice = ""
+    if share > MAX_LEFT_OUT_FRACTION:
+        level = logging.WARNING
+        advice = f": {remedy}"
+    if share > MIN_LEFT_OUT_FRACTION:
+        log.log(
+            level,
+            "%s: %s, with %.1f%% of the tokens, make no pair and are left out%s",
+            where,
+            text,
+            100 * share,
+            advice,
+        )
+
+
+def _check_pairs(instances: Instances, where: str) -> None:
+    """Say where random next segments are of other sources or lack."""
+    if isinstance(instances, BoundPairs) and instances.single_document_sources:
+        log.warning(
+            "%s: source %s has a single document to make pairs of, so their random next"
+            " segments are other sources'",
+            where,
+            ", ".join(instances.single_document_sources),
+        )
     _warn_of_fallbacks(instances, where)
 
 
@@ -342,8 +364,10 @@ class CorpusDataModule(LightningDataModule):
                     f"The {split} split at seq_length {seq_length}: {error}"
                 ) from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(instances))
+            where = f"{split} split at seq_length {seq_length}"
+            _tell_left_out(instances, objective, where)
             if objective.pair is not None:
-                _check_pairs(instances, f"{split} split at seq_length {seq_length}")
+                _check_pairs(instances, where)
             self._bound[key] = instances
         return self._bound[key]
 
@@ -389,6 +413,11 @@ class CorpusDataModule(LightningDataModule):
             words = bound.phase.global_batch_size * (tokens * per_token[packed.source]).mean()
             of_steps.append(np.full(bound.phase.steps, words))
         return np.cumsum(np.concatenate(of_steps))
+
+    def sizes(self) -> dict[str, int]:
+        """Name of each source -> tokens of its training text, without documents left out."""
+        fewest = max(objective.input.fewest_sentences for objective in self.objectives)
+        return self.corpus.train.tokens_by_source(fewest)
 
     def tokens_by_phase(self) -> list[float]:
         """Tokens of text that each phase reads: its instances may be short, and are not padded."""

@@ -236,7 +236,7 @@ class Arm(Shape):
         """The multiple of its steps with which it does not yet learn its text by heart."""
         if self.corpus.folder is None:
             return float("inf")
-        times = [self.tokens / self.corpus.train.num_tokens, *self.passes_by_source.values()]
+        times = [self.tokens / sum(self.sizes.values()), *self.passes_by_source.values()]
         # A little less, since factors are rounded.
         return 0.99 * MOST_PASSES / max(times)
 
@@ -245,8 +245,13 @@ class Arm(Shape):
         """How often each source of a prepared corpus is read; empty without weights."""
         if self.corpus.folder is None or not any(self.source_weights):
             return {}
-        sizes = self.corpus.train.tokens_by_source()
-        return passes_by_source(self.phase_tokens, self.source_weights, sizes)
+        return passes_by_source(self.phase_tokens, self.source_weights, self.sizes)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Name of each source -> tokens of its training text, without documents left out."""
+        fewest = max(objective.input.fewest_sentences for objective in self.of_phases)
+        return self.corpus.train.tokens_by_source(fewest)
 
     @cached_property
     def parameters(self) -> int:

@@ -45,11 +45,12 @@ def print_plan(plan: Plan) -> None:
             _print_sizes(plan, share.flops.item())
     elif plan.budget is not None:
         _allocate(plan, plan.budget)
+    factors: Sequence[float] = ()
     if plan.words is not None:
-        _print_words(plan, plan.words)
+        factors = _print_words(plan, plan.words)
     if plan.experiment.claims:
         _print_detectable(plan)
-    print_warnings(warnings(costing, shares))
+    print_warnings(warnings(costing, shares, factors))
     for sweep in plan.sweeps.values():
         print_warnings(doubtful_targets(sweep))
 
@@ -126,24 +127,30 @@ def _print_sizes(plan: Plan, flops: float) -> None:
         say("not known: too few were run, or none of them for as long as this")
 
 
-def _print_words(plan: Plan, words: float) -> None:
-    """Print how many words each arm reads, and the steps_factor with which it reads `words`."""
+def _print_words(plan: Plan, words: float) -> Sequence[float]:
+    """Print how many words each arm reads, and the steps_factor with which it reads `words`.
+
+    Returns how many times its steps that is of each arm; nothing where that is not known.
+    """
     from clozelab.assembly.pretraining import make_data
     from clozelab.corpus.shards import PreparedCorpus
 
+    factors = []
     for arm in plan.costing.arms:
         if arm.corpus.folder is None:
             say("the words of a corpus are known once it is prepared: clozelab prepare ...")
-            return
+            return ()
         cfg = arm.settings
         data = make_data(cfg, PreparedCorpus.open(arm.corpus.folder), arm.objectives)
         read = data.words_by_step()[-1]
         # A little less, since steps are rounded.
-        factor = f"steps_factor={0.999 * cfg.steps_factor * words / read:.4g}"
+        factors.append(0.999 * words / read)
+        factor = f"steps_factor={cfg.steps_factor * factors[-1]:.4g}"
         say(f"{arm.name}: {format_count(read)} words; {format_count(words)} with {factor}")
         if len(plan.costing.arms) == 1:
             others = [word for word in plan.args.overrides if key_of(word) != "steps_factor"]
             say(f"run: clozelab pretrain {shlex.join([*others, factor])}", style="bold")
+    return factors
 
 
 def _allocate(plan: Plan, budget: float) -> None:

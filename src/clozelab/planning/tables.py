@@ -270,15 +270,20 @@ def power_table(
 # Warnings
 
 
-def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
-    """What a plan's reader has to know, besides what `busy_lines` says."""
+def warnings(
+    costing: Costing, shares: Mapping[str, pandas.DataFrame], factors: Sequence[float] = ()
+) -> list[str]:
+    """What a plan's reader has to know, besides what `busy_lines` says.
+
+    A budget buys each arm its `shares` of time, or so many times its steps (`factors`).
+    """
     lines = []
     if any(arm.corpus.folder is None for arm in costing.arms):
         lines.append(
             "the corpus is not prepared yet: parameters are those of a full vocabulary, which may"
             " turn out smaller"
         )
-    lines += _training_warnings(costing, shares)
+    lines += _training_warnings(costing, shares, factors)
     lines += [f"not timed: {problem}" for problem in costing.problems]
     lines += _mark_warnings(costing)
     unknown = [job.measure for job in costing.measures if job.reading is None]
@@ -294,13 +299,18 @@ def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[s
     return lines
 
 
-def _training_warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
+def _training_warnings(
+    costing: Costing, shares: Mapping[str, pandas.DataFrame], factors: Sequence[float]
+) -> list[str]:
     """Arms that learn too little, and how often the arms read their text."""
     lines = []
     names_of: dict[str, list[str]] = {}  # how often -> arms
     for number, arm in enumerate(costing.arms):
         # What the budget buys counts, where several shares are shown the smallest.
-        tokens = min([share.tokens[number] for share in shares.values()], default=arm.tokens)
+        planned = float(arm.tokens)
+        if factors:
+            planned *= factors[number]
+        tokens = min([share.tokens[number] for share in shares.values()], default=planned)
         if arm.tokens_to_plateau > tokens:
             lines.append(
                 f"{arm.name}: too short to learn more than word frequencies: {format_count(tokens)}"
@@ -327,7 +337,7 @@ def _amounts_read(arm: Arm, tokens: float) -> list[str]:
     """How often an arm reads its prepared text and, with weights, each source of it."""
     if not arm.corpus.folder:
         return []
-    amounts = [passes(tokens, arm.corpus.train.num_tokens)[0]]
+    amounts = [passes(tokens, sum(arm.sizes.values()))[0]]
     if arm.passes_by_source:
         factor = tokens / arm.tokens
         times = {name: factor * often for name, often in arm.passes_by_source.items()}

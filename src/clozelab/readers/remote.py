@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from fnmatch import fnmatch
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from urllib.parse import urlsplit
 
@@ -103,6 +104,15 @@ def file_size(path: FilePath) -> int:
     return path.stat().st_size
 
 
+def may_match(path: PurePath, glob: PurePath) -> bool:
+    """Whether a glob may find this path: as in a shell, what is hidden only by a dot of its own."""
+    named = [part for part in glob.parts if part.startswith(".")]
+    for part in path.parts:
+        if part.startswith(".") and not any(fnmatch(part, name) for name in named):
+            return False
+    return True
+
+
 def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
     """The file of a URL, all files below a folder, or those of a glob, by their names.
 
@@ -121,7 +131,9 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
         if url.startswith(("http://", "https://")):
             listed = {key: store.info(key)}
         elif has_magic(key):
-            listed = store.glob(key, detail=True)
+            found = store.glob(key, detail=True)
+            glob = PurePosixPath(key)
+            listed = {path: found[path] for path in found if may_match(PurePosixPath(path), glob)}
         else:
             listed = store.find(key, detail=True)
         files = _files_of(store, listed)

@@ -13,6 +13,7 @@ from claims.text.terminal import Heading
 from clozelab.assembly import corpora
 from clozelab.corpus.manifest import StepFacts
 from clozelab.corpus.preparation.forecast import CorpusForecast
+from clozelab.corpus.simple_tokenizers import BytesTokenizer
 from clozelab.report.inspection import print_words
 from clozelab.schema import PrepareConfig
 from clozelab.terminal import print_table
@@ -97,7 +98,8 @@ def print_forecast(cfg: PrepareConfig) -> None:
         rows.append(_forecast_row("all", total))
     print_table(FORECASTS, rows)
     print_needs(cfg, total)
-    if cfg.tokenizer.vocab_file is None:
+    is_learnt = cfg.tokenizer.vocab_file is None and cfg.tokenizer.kind != BytesTokenizer.kind
+    if is_learnt:
         print("tokens are guessed: the vocabulary is still to be learnt, within a minute or two")
     print("nothing was written (--dry-run)")
 

@@ -202,6 +202,27 @@ def test_damaged_rows_still_count(tmp_path: Path) -> None:
     assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
 
 
+LATIN = EXAMPLE.replace("Mr.", "Señor").encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("train.tsv", b"text\nshort\n" + LATIN + b"\n", 3),
+        ("train.csv", b"text,label\n" + LATIN + b",1\n", 2),
+        ("train.jsonl", objects({"text": "short"}).encode() + b'{"text": "' + LATIN + b'"}\n', 2),
+        ("test.txt", b"short\n\n" + LATIN + b"\n", 3),
+    ],
+)
+def test_an_example_that_cannot_be_read_is_not_passed_over(
+    name: str, content: bytes, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with refuses(f"{name}:{line}: not UTF-8 text") as caught:
+        list(texts_of_file(tmp_path / name))
+    assert "iconv -f latin1 -t utf8" in str(caught.value)
+
+
 def test_wrong_settings_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with refuses("decontaminate: no file is called glue/MRPC/*.tsv below"):
         Decontaminate(["glue/MRPC/*.tsv"], data_dir=tmp_path)

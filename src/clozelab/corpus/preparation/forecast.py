@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from clozelab.corpus.documents import prepared_documents
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import SHARD_CHARACTERS, TextShard, cut_shards
 from clozelab.corpus.shards import token_dtype
+from clozelab.corpus.simple_tokenizers import BytesTokenizer, WhitespaceTokenizer
 from clozelab.corpus.sizes import in_even_steps
 from clozelab.corpus.steps.step import CorpusStep, StepReport
-from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.corpus.tokenizers import Tokenizer, WordPieceTokenizer
+from clozelab.corpus.unigram import CharacterTokenizer
+from clozelab.readers.lines import COMPRESSIONS
 
 SAMPLE_CHARACTERS = 100_000  # that are read at a time
 SECONDS = 2.0  # for all sources together
-MEASURED_FILES = 4  # of a source
+MEASURED_FILES = 4  # of a kind of a source's files
 CHARACTERS_PER_TOKEN = 4.5  # of English and a vocabulary that is not learnt yet
+SINGLE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")  # kana and Chinese: a token each
 OFFSET_BYTES = 8  # of each sentence and, four times, of each document
 
 
@@ -49,13 +56,39 @@ class CorpusForecast:
 
 
 def forecast_source(
-    files: Sequence[Shard], steps: Sequence[CorpusStep], tokenizer: Tokenizer | None, seconds: float
+    files: Sequence[Shard],
+    steps: Sequence[CorpusStep],
+    tokenizer: Tokenizer | None,
+    seconds: float,
+    kind: str = WordPieceTokenizer.kind,
 ) -> CorpusForecast:
     """Measure for so many seconds what beginnings of files take, and multiply it.
 
-    Steps that have to know all documents are left out. `tokenizer` is None where it is to be
-    learnt; then tokens are guessed, and the time of encoding them is taken for that of the rest.
+    Files that are read or packed in different ways are measured apart. Steps that have to know all
+    documents are left out. `tokenizer` is None where one of this `kind` is to be learnt; then
+    tokens are guessed, and the time of encoding them is taken for that of the rest.
     """
+    alike = defaultdict[tuple[str, str], list[Shard]](list)
+    for file in files:
+        packing = PurePath(file.name).suffix
+        alike[file.format, packing if packing in COMPRESSIONS else ""].append(file)
+    total = CorpusForecast()
+    for of_kind in alike.values():
+        are_all = len(files) == 1
+        share = seconds / len(alike)
+        total.add(_forecast_alike(of_kind, steps, tokenizer, share, kind, are_all=are_all))
+    return total
+
+
+def _forecast_alike(
+    files: Sequence[Shard],
+    steps: Sequence[CorpusStep],
+    tokenizer: Tokenizer | None,
+    seconds: float,
+    kind: str,
+    *,
+    are_all: bool,
+) -> CorpusForecast:
     measured = CorpusForecast()
     sample = in_even_steps(files, MEASURED_FILES)
     is_whole = len(sample) == len(files)
@@ -66,7 +99,7 @@ def forecast_source(
             [file],
             CorpusCounts(),
             max_characters=SAMPLE_CHARACTERS,
-            are_all=len(files) == 1,
+            are_all=are_all,
         )
         for shard in shards:
             # Bytes that have been read are used up when more are read, unless that takes long.
@@ -74,11 +107,10 @@ def forecast_source(
             if (seconds_over > 0 and shard.num_bytes) or seconds_over > seconds:
                 is_whole = False
                 break
-            _measure(measured, shard, steps, tokenizer)
+            _measure(measured, shard, steps, tokenizer, kind)
             measured.disk_bytes += shard.num_bytes
     measured.seconds = time.perf_counter() - start
     if tokenizer is None:
-        measured.tokens = measured.characters / CHARACTERS_PER_TOKEN
         measured.result_bytes += 2 * measured.tokens
         measured.seconds *= 2
     num_bytes = sum(file.num_bytes for file in files)
@@ -96,6 +128,7 @@ def _measure(
     shard: TextShard,
     steps: Sequence[CorpusStep],
     tokenizer: Tokenizer | None,
+    kind: str,
 ) -> None:
     """Do with a shard what a preparation would, and add what it takes."""
     sentences: list[str] = []
@@ -104,7 +137,23 @@ def _measure(
         measured.documents += 1
         measured.characters += document.num_characters
         measured.result_bytes += OFFSET_BYTES * (len(document.lines) + 4)
-    if tokenizer is not None:
+    if tokenizer is None:
+        measured.tokens += sum(guess_tokens(sentence, kind) for sentence in sentences)
+    else:
         ids, _ = tokenizer.encode_flat(sentences)
         measured.tokens += len(ids)
         measured.result_bytes += len(ids) * token_dtype(tokenizer.vocab_size).itemsize
+
+
+def guess_tokens(sentence: str, kind: str) -> float:
+    """About how many tokens a tokenizer of a kind makes of a sentence, before it is learnt."""
+    if kind == BytesTokenizer.kind:
+        return len(sentence.encode("utf-8", "surrogatepass")) + 1  # a space before the first word
+    if kind == CharacterTokenizer.kind:
+        return len(sentence) + 1
+    if kind == WhitespaceTokenizer.kind:
+        return len(sentence.split())
+    num_single = 0
+    if not sentence.isascii():
+        num_single = len(SINGLE.findall(sentence))
+    return num_single + (len(sentence) - num_single) / CHARACTERS_PER_TOKEN

@@ -23,6 +23,7 @@ MAX_MEAN_SENTENCE_CHARACTERS = 300
 # of all tokens: a line that has more of them is named
 REPEATED_SHARE = 0.01
 MIN_REPEATS = 20
+SPARED_CHARACTERS = 30  # a shorter line is often a heading or an answer
 SHOWN_LINES = 5
 SHOWN_CHARACTERS = 80
 
@@ -70,7 +71,11 @@ def warn_of_empty_sources(settled: Settled, names: Sequence[str]) -> None:
     documents = settled.tallies[-1].documents
     for number, name in enumerate(names):
         if not documents[number]:
-            log.warning("source %s has no documents, or no step left any: check its files", name)
+            log.warning(
+                "source %s has no documents left: check its files, what the steps drop, and whether"
+                " all are copies of another source's",
+                name,
+            )
 
 
 def _refuse_small(counts: CorpusCounts) -> NoReturn:
@@ -112,8 +117,8 @@ def _step_facts(tally: Tally, source_names: Sequence[str]) -> PlainDict:
         }
     report = tally.report
     reasons = {}
-    # A step that only rewrites text loses no characters.
-    for reason in report.characters | report.changed:
+    # A step that only rewrites text loses no characters, nor does a document without any.
+    for reason in {**report.characters, **report.changed, **report.documents}:
         reasons[reason] = {
             "dropped_documents": report.documents[reason],
             "changed_documents": report.changed[reason],
@@ -139,10 +144,12 @@ def _repeated_lines(shards: Sequence[TokenFacts], num_tokens: int) -> list[Plain
         if len(repeated) <= SHOWN_LINES:
             log.warning(
                 "one line has %.1f%% of all tokens: %d x %r; such lines are dropped by"
-                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:30}}]'",
+                " 'corpus.steps=[clean,{repeated_lines:{max_count:%d,min_characters:%d}}]' (of"
+                " jsonl and tables where they are paragraphs)",
                 100 * share,
                 copies[line],
                 shortened(line, SHOWN_CHARACTERS),
-                MIN_REPEATS,
+                min(MIN_REPEATS, copies[line] - 1),
+                min(SPARED_CHARACTERS, len(line)),
             )
     return repeated

@@ -14,14 +14,16 @@ from clozelab.readers.lines import (
     text_lines,
 )
 from clozelab.readers.objects import begins_as_json, rows_of_objects
-from clozelab.readers.records import DamagedRow, Rows
+from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows
 from clozelab.readers.tables import open_table, table_format
 
 WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
 
 
 def texts_of_file(path: Path) -> Iterator[str]:
-    """Every text of a table, of JSON, or of a file of lines; ValueError for a damaged file.
+    """Every text of a table, of JSON, or of a file of lines.
+
+    ValueError for a damaged file, and for a row that is not UTF-8: its text would stay in a corpus.
 
     Of a table these are its cells, the first line's included, as it may be no header. Of JSON these
     are the values, also in a file of another name (RACE's are called .txt). Of other files these
@@ -38,9 +40,9 @@ def texts_of_file(path: Path) -> Iterator[str]:
     elif is_table or file_suffix(path) == ".json":
         table = open_table(path)
         yield from table.columns
-        yield from _texts_of_rows(table.rows())
+        yield from _texts_of_rows(path, table.rows())
     elif is_json:
-        yield from _texts_of_rows(rows_of_objects(text_lines(path)))
+        yield from _texts_of_rows(path, rows_of_objects(text_lines(path)))
     else:
         yield from _texts_of_lines(path)
 
@@ -64,16 +66,18 @@ def _texts_in(value: object) -> Iterator[str]:
         yield " ".join(part for part in value if isinstance(part, str))
 
 
-def _texts_of_rows(rows: Rows) -> Iterator[str]:
-    for _, record in rows:
-        # what can be read of a damaged row still counts
-        cells = record.cells if isinstance(record, DamagedRow) else record
+def _texts_of_rows(path: Path, rows: Rows) -> Iterator[str]:
+    for number, record in rows:
+        cells: object = record
+        if isinstance(record, DamagedRow):
+            if record.problem == NOT_UTF8:
+                raise _not_utf8(path, number)
+            cells = record.cells  # what can be read of a damaged row still counts
         yield from _texts_in(cells)
 
 
 def _texts_of_lines(path: Path) -> Iterator[str]:
-    lines = (line or "" for _, line in text_lines(path))
-    for is_text, block in groupby(lines, key=lambda line: bool(line.strip())):
+    for is_text, block in groupby(_whole_lines(path), key=lambda line: bool(line.strip())):
         if not is_text:
             continue
         block_lines = list(block)
@@ -81,3 +85,17 @@ def _texts_of_lines(path: Path) -> Iterator[str]:
         rows = [line.split() for line in block_lines]
         for column in range(WORD_COLUMNS):
             yield " ".join(row[column] for row in rows if len(row) > column)
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    for number, line in text_lines(path):
+        if line is None:
+            raise _not_utf8(path, number)
+        yield line
+
+
+def _not_utf8(path: Path, number: int) -> ValueError:
+    return ValueError(
+        f"decontaminate: {path}:{number}: {NOT_UTF8}, so it could not be searched for: write the"
+        " file in UTF-8 (iconv -f latin1 -t utf8 converts one in Latin-1)"
+    )
