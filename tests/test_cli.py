@@ -153,6 +153,7 @@ OF_PROGRAMMERS = ("Traceback", "To append to your config", "Config search path",
     [
         (["pretrian"], 2, "did you mean 'pretrain'"),
         (["pretrain", "sed=3"], 1, "pretrain has no key 'sed'; did you mean 'seed'?"),
+        (["predict", "model=x", "text=a"], 1, "stands without a key: clozelab predict x"),
         (["pretrain", "-m", "sed=3,4"], 1, "did you mean 'seed'?"),
         (["reproduce", TABLE5, "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
         (["reproduce", TABLE5, "another"], 1, f"reproduce takes 1 name, not {TABLE5} another"),
@@ -305,6 +306,19 @@ def test_a_plan_that_measures_nothing_waits_for_no_lightning(tmp_path: Path) -> 
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=600
     )
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_an_answer_of_a_model_waits_for_no_lightning() -> None:
+    """It took half of the time of a single prediction."""
+    code = (
+        "import sys, clozelab.modules.predictor, clozelab.modules.explaining;"
+        " import clozelab.modules.exporting, clozelab.assembly.searching;"
+        " print(sorted({'lightning', 'torch._dynamo', 'torchmetrics'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_ctrl_c_during_the_imports_says_nothing() -> None:

@@ -90,9 +90,10 @@ def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
         elif grammar.takes_overrides:
             args.overrides.append(argument)
         else:
-            raise ValueError(
-                f"{verb} has no key {key!r}; {hint(key, [*grammar.keys, *grammar.choices])}"
-            )
+            remedy = hint(key, [*grammar.keys, *grammar.choices])
+            if grammar.names[0] and not args.names:
+                remedy += f"; what it reads stands without a key: clozelab {verb} {value}"
+            raise ValueError(f"{verb} has no key {key!r}; {remedy}")
     _check_number(verb, args.names, grammar.names)
     return args
 

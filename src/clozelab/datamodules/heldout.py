@@ -31,16 +31,10 @@ from clozelab.corpus.generated import generator_of
 from clozelab.corpus.manifest import CorpusManifest
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps, split_facts
-from clozelab.datamodules.scoring import (
-    MeasureArguments,
-    MeasureDataModule,
-    Questions,
-    ScoringDataModule,
-    inner_tokens,
-    token_ranges,
-)
+from clozelab.datamodules.scoring import MeasureArguments, MeasureDataModule, ScoringDataModule
 from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
+from clozelab.tasks.questions import Questions, inner_tokens, token_ranges
 from clozelab.tasks.sequences import assemble
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.plain import PlainDict, read_json

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,16 +27,15 @@ from torch import Tensor, nn
 
 from clozelab.metrics.metric import Metric
 from clozelab.models.encoder import Encoder
-from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.trained import freeze
 from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.modules.log_probs import log_probs
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.target import Files, json_lines
 from clozelab.tasks.words import TaggedSequences
 from clozelab.text.plain import PlainDict
-from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
     from clozelab.datamodules.scoring import ScoringDataModule
@@ -140,37 +138,6 @@ class TokenScoring(Measurement):
 
     def baseline(self) -> PlainDict:
         return self.data.constant_answer_scores()
-
-
-def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
-    """fp32 [P, 2] of states [P, H]: each label's log-probability, and whether it is the best.
-
-    Logits are divided by the temperature first.
-
-    Labels that are equally probable share the credit of being the best.
-    """
-    chunks = []
-    rows = max(1, CHUNK_LOGITS // len(head.bias))
-    # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the
-    # same.
-    device_type = hidden.device.type
-    product_library = onednn_fp32 if torch.is_autocast_enabled(device_type) else nullcontext
-    with torch.autocast(device_type, enabled=False), product_library():
-        states_and_labels = zip(hidden.float().split(rows), labels.split(rows), strict=True)
-        for chunk_states, chunk_labels in states_and_labels:
-            logits = head(chunk_states) / temperature  # [rows, V]
-            label_logits = logits.gather(1, chunk_labels[:, None])
-            credit = (label_logits == logits.amax(1, keepdim=True)).float()
-            # A model that says the same of all tokens knows none.
-            best_rows = credit[:, 0].nonzero()[:, 0]
-            if best_rows.numel():
-                best = logits[best_rows]
-                credit[best_rows] /= (best == best.amax(1, keepdim=True)).sum(1, keepdim=True)
-            loss = nn.functional.cross_entropy(logits, chunk_labels, reduction="none")
-            chunks.append(torch.cat([-loss[:, None], credit], dim=1))
-    if not chunks:
-        return torch.zeros(0, 2)
-    return torch.cat(chunks)
 
 
 class Probe(Measurement):

@@ -19,12 +19,11 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
-from clozelab.datamodules import scoring
 from clozelab.metrics.entities import OUTSIDE, are_plain
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.heads import feature_layers
 from clozelab.modules import answers
-from clozelab.modules.measures import log_probs
+from clozelab.modules.log_probs import log_probs
 from clozelab.modules.model import Model
 from clozelab.modules.runner import BATCH_TOKENS, ModelRunner
 from clozelab.readers.conll import TaggedSentences
@@ -34,6 +33,7 @@ from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order
 from clozelab.tasks.cache import Arrays
 from clozelab.tasks.features import FeatureSequences
 from clozelab.tasks.passages import WindowSettings, build_features, token_logits
+from clozelab.tasks.questions import Questions, Tokens, build_questions, token_ranges
 from clozelab.tasks.sequences import Ints, TokenSequences, token_budget_batches
 from clozelab.tasks.spans import NBestSettings, predict_answers
 from clozelab.tasks.words import TaggedSequences, build_sequences
@@ -61,13 +61,13 @@ class Words:
         return [self.text[start:end] for start, end in self.spans]
 
 
-def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> scoring.Questions:
+def mask_questions(runner: ModelRunner, sequences: TokenSequences) -> Questions:
     """One question for each mask of the sequences: which token is it?"""
     masks = np.flatnonzero(sequences.input_ids == runner.tokenizer.mask_id)
     text = np.searchsorted(sequences.offsets, masks, side="right") - 1
     # What some encoders say of a token stands at the token before it.
     positions = masks - sequences.offsets[text] - runner.encoder.config.prediction_shift
-    return scoring.Questions(
+    return Questions(
         sequences=sequences,
         offsets=np.searchsorted(masks, sequences.offsets),
         positions=positions,
@@ -81,9 +81,9 @@ def score_sequences(
 ) -> list[answers.Scored]:
     """The scores of the sequences at `index`."""
     num_tokens = sequences.lengths[index] - 2  # between [CLS] and [SEP]
-    text, position = scoring.token_ranges(np.ones_like(num_tokens), num_tokens)
-    asked_tokens: scoring.Tokens
-    hidden_tokens: scoring.Tokens | None
+    text, position = token_ranges(np.ones_like(num_tokens), num_tokens)
+    asked_tokens: Tokens
+    hidden_tokens: Tokens | None
     if runner.encoder.config.is_causal:
         # One reading of a text tells all of its tokens.
         readings = index
@@ -94,7 +94,7 @@ def score_sequences(
         readings = index[text]
         asked_tokens = (np.arange(len(text)), position)
         hidden_tokens = asked_tokens
-    questions = scoring.build_questions(
+    questions = build_questions(
         sequences,
         readings,
         asked_tokens,

@@ -13,15 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.processor import multiplies_bf16
 from clozelab.training.stopping import begin_data_worker
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 log = logging.getLogger(__name__)
 
