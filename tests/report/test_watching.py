@@ -19,7 +19,7 @@ from rich.text import Text
 from tests.screens import refuses, shows
 
 from claims.analysis.history import ANALYSIS_LOG, read_log
-from clozelab.report import watching
+from clozelab.report import standing, watching
 from clozelab.report.watching import SweepWatch, claim_lines
 from clozelab.runs.find import find
 from clozelab.runs.progress import write_launch
@@ -64,7 +64,7 @@ def end_of_the_run(root: Path, known: str = "complete") -> None:
 
 def watch_of(root: Path, out: Path | None = None, *, verdicts: bool = False) -> SweepWatch:
     runs_dir = root.parents[1]
-    return SweepWatch(lambda: find(runs_dir).records, status.print_status, out, verdicts)
+    return SweepWatch(lambda: find(runs_dir).records, standing.print_status, out, verdicts)
 
 
 def screen(root: Path, **options: Any) -> str:
