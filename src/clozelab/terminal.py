@@ -90,12 +90,18 @@ def parse(verb: str, argv: Sequence[str], grammar: Grammar) -> ParsedArgs:
         elif grammar.takes_overrides:
             args.overrides.append(argument)
         else:
-            remedy = hint(key, [*grammar.keys, *grammar.choices])
-            if grammar.names[0] and not args.names:
-                remedy += f"; what it reads stands without a key: clozelab {verb} {value}"
-            raise ValueError(f"{verb} has no key {key!r}; {remedy}")
+            is_name_missing = grammar.names[0] > len(args.names)
+            raise ValueError(_unknown_key(verb, argument, grammar, is_name_missing))
     _check_number(verb, args.names, grammar.names)
     return args
+
+
+def _unknown_key(verb: str, argument: str, grammar: Grammar, is_name_missing: bool) -> str:
+    key, _, value = argument.partition("=")
+    message = f"{verb} has no key {key!r}; {hint(key, [*grammar.keys, *grammar.choices])}"
+    if is_name_missing:
+        message += f"; what it reads stands without a key: clozelab {verb} {value}"
+    return message
 
 
 def _add_option(

@@ -42,6 +42,13 @@ COMMANDS = {
     "spans": "clozelab finetune encoder=FOLDER row=NAME task=squad_v1",
 }
 
+ReadStates = Callable[[Tensor, Batch], BatchValues]  # [T, H] and their batch -> what is kept
+SlotsOfBatch = Callable[[Batch], Tensor | None]  # of a batch: some of its slots, [R]; None: all
+
+
+def all_slots(batch: Batch) -> Tensor | None:  # noqa: ARG001
+    return None
+
 
 class ModelRunner:
     """A model on its device, in its precision; `run` reads sequences with it.
@@ -90,17 +97,17 @@ class ModelRunner:
     def run(
         self,
         sequences: Sequences,
-        read: Callable[[Tensor, Batch], BatchValues],
+        read: ReadStates,
         *,
         hidden_states: bool = False,
         reads_bilstm: bool = False,
-        read_slots: Callable[[Batch], Tensor | None] | None = None,
+        read_slots: SlotsOfBatch = all_slots,
         max_tokens: int = BATCH_TOKENS,
     ) -> list[BatchValues]:
         """Calls `read` with every batch's states [T, H], and returns its values on the host.
 
         `hidden_states`: those of all layers are in the batch. `read_slots`: of a batch, the slots
-        whose states `read` reads; None: all of them.
+        whose states `read` reads.
         """
         is_bf16 = self.precision.startswith("bf16")
         bilstm = None
@@ -115,9 +122,8 @@ class ModelRunner:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16),
                 self._fp32_library(),
             ):
-                slots = None
-                if read_slots is not None and bilstm is None:
-                    slots = read_slots(batch)
+                # A BiLSTM reads every state.
+                slots = read_slots(batch) if bilstm is None else None
                 states, batch["hidden_states"] = self.encoder.read(batch, hidden_states, slots)
                 if bilstm is not None:
                     states = bilstm(states, batch["layout"])

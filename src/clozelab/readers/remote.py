@@ -131,9 +131,7 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
         if url.startswith(("http://", "https://")):
             listed = {key: store.info(key)}
         elif has_magic(key):
-            found = store.glob(key, detail=True)
-            glob = PurePosixPath(key)
-            listed = {path: found[path] for path in found if may_match(PurePosixPath(path), glob)}
+            listed = _matching_files(store, key)
         else:
             listed = store.find(key, detail=True)
         files = _files_of(store, listed)
@@ -147,6 +145,15 @@ def remote_files(url: str) -> tuple[dict[str, RemotePath], bool]:
     if len(names) < len(files):
         names = {file.key: file for file in files}
     return names, False
+
+
+def _matching_files(store: AbstractFileSystem, glob: str) -> dict[str, PlainMapping]:
+    """What a store lists for a glob, without what is hidden."""
+    listed = {}
+    for key, info in store.glob(glob, detail=True).items():
+        if may_match(PurePosixPath(key), PurePosixPath(glob)):
+            listed[key] = info
+    return listed
 
 
 def _files_of(store: AbstractFileSystem, listed: Mapping[str, PlainMapping]) -> list[RemotePath]:

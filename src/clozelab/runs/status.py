@@ -65,19 +65,18 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
     launches = read_launches(root)
     jobs = {stage: launch.jobs for stage, launch in launches.items()}
     refused = {stage: launch.refused for stage, launch in launches.items()}
-    stages_with_runs = {run.stage for run in runs}
+    # Stages that have no job were not to be run.
+    begun = {run.stage for run in runs} | {stage for stage, planned in jobs.items() if planned}
     sweeps = []
     for stage in STAGE_NAMES:
-        # No job: the stage was not to be run.
-        if jobs.get(stage, []) != [] or stage in stages_with_runs:
+        if stage in begun:
             sweeps.append(sweep_state(stage, runs, jobs.get(stage), refused.get(stage, [])))
-    running = []
-    for run in runs:
-        if run.status == "running":
-            running.append((run, read_progress(run)))
+    running = [(run, read_progress(run)) for run in runs if run.status == "running"]
     trouble = [run for run in runs if run.status in TROUBLE]
     refused_runs = [run for run in runs if run.fingerprint in refused.get(run.stage, [])]
-    unbegun = list(failed_before_begun(root)) if any(sweep.not_begun for sweep in sweeps) else []
+    unbegun = []
+    if any(sweep.not_begun for sweep in sweeps):
+        unbegun = list(failed_before_begun(root))
     commands = []
     if not running:
         commands = _commands_to_go_on(launches, sweeps, trouble, root)
