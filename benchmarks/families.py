@@ -10,14 +10,13 @@ beside it change them less than wall seconds.
 classes instead (length 128, 15 % predicted), and prints tokens/s as median (min-max) and the ratio,
 pair by pair. The peers are `RobertaForMaskedLM` and `AlbertForPreTraining`. transformers trains no
 ELECTRA: its peer is `ElectraForMaskedLM` and `ElectraForPreTraining` with shared embeddings, in a
-plain loop that draws the replacements. Each peer runs in bf16 autocast, alone and with
-torch.compile around it. Dropout is each family's own; RoBERTa's vocabulary is 50,265, the others'
-30,522.
+plain loop that draws the replacements. Each peer runs in the precision that is faster on this
+machine, bf16 autocast or fp32, alone and with torch.compile around it. Dropout is each family's
+own; RoBERTa's vocabulary is 50,265, the others' 30,522.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -49,7 +48,7 @@ from interleaved import (
     serve,
     start_worker,
 )
-from pretraining import BATCH, SEQ_LENGTH, make_rows, sides_of
+from pretraining import BATCH, SEQ_LENGTH, is_bf16_faster, make_rows, sides_of
 
 TITLE = "The family beside BERT"
 MASKED = "objective=mlm"
@@ -82,8 +81,7 @@ pairs away, which those rows have no labels for.
 """
 PEERS_TITLE = "The family beside transformers"
 FAMILIES = ("roberta", "albert", "electra")
-SIZES = ("tiny", "small")
-PEERS = ("bf16-compiled", "bf16")
+SIZES = ("tiny", "mini", "small")
 VOCABULARY = {"roberta": 50_265, "albert": VOCAB_SIZE, "electra": VOCAB_SIZE}
 EMBEDDING_SIZE = 128
 """Of ALBERT and ELECTRA, at every size."""
@@ -114,10 +112,8 @@ def clozelab_step(family: str, size: str) -> Callable[[], None]:
     return Member(words, rows, always=(), shards=random_words(rows, VOCABULARY[family])).step
 
 
-def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], float]:
-    """One step of the peer in the shortest loop, in bf16 autocast; compiled ones have had two
-    steps.
-    """
+def transformers_step(family: str, size: str, is_bf16: bool, compiles: bool) -> Callable[[], float]:
+    """One step of the peer in the shortest loop; compiled ones have had two steps."""
     import torch
     import transformers
 
@@ -145,7 +141,7 @@ def transformers_step(family: str, size: str, compiles: bool) -> Callable[[], fl
         run = wrap(model)
         loss = lambda: run(**inputs).loss  # noqa: E731
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    step = partial(training_step, loss, model, optimizer, True)
+    step = partial(training_step, loss, model, optimizer, is_bf16)
     for _ in range(2 if compiles else 0):
         step()
     return step
@@ -334,17 +330,21 @@ def work(side: str, family: str, size: str, threads: int) -> None:
     if side == "clozelab":
         step = clozelab_step(family, size)
     else:
-        step = transformers_step(family, size, compiles=side == "bf16-compiled")
+        step = transformers_step(
+            family, size, is_bf16=side.startswith("bf16"), compiles=side.endswith("-compiled")
+        )
     serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
 def compare(
-    sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float
+    sizes: Sequence[str], families: Sequence[str], threads: int, rounds: int, seconds: float
 ) -> list[str]:
-    """The table of these sizes, each with all three families."""
+    """The table of these sizes, each with these families."""
     lines = rate_table("tokens/s", rounds, seconds)
+    precision = "bf16" if is_bf16_faster() else "fp32"
+    peers = (f"{precision}-compiled", precision)
     for size in sizes:
-        for family in FAMILIES:
+        for family in families:
             options = ["--sizes", size, "--families", family]
             sides = race(__file__, sides_of(peers), options, threads, rounds, seconds)
             lines += rate_rows(f"{family} {size_name(size)}, {BATCH[size]} sequences", sides)
@@ -357,7 +357,9 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=BATCH["mini"] // 2, help="of a member's step")
     options.add_argument("--peers", action="store_true", help="beside transformers instead")
     options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    options.add_argument("--families", nargs="+", default=list(FAMILIES), help=argparse.SUPPRESS)
+    options.add_argument(
+        "--families", nargs="+", default=list(FAMILIES), choices=FAMILIES, help="beside their peers"
+    )
     arguments = options.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.families[0], arguments.sizes[0], arguments.threads)
@@ -367,7 +369,14 @@ def main() -> None:
         report("Benchmarks", 1, {TITLE: part}, arguments.output)
         return None
     seconds = arguments.seconds or 4.0
-    part = partial(compare, arguments.sizes, PEERS, arguments.threads, arguments.rounds, seconds)
+    part = partial(
+        compare,
+        arguments.sizes,
+        arguments.families,
+        arguments.threads,
+        arguments.rounds,
+        seconds,
+    )
     report("Benchmarks", arguments.threads, {PEERS_TITLE: part}, arguments.output)
     return None
 

@@ -544,6 +544,7 @@ def config_repository(places: Sequence[tuple[str, str]]) -> ConfigRepository:
 
     `places` are (provider, `file://FOLDER` or the like).
     """
+    Plugins.instance()  # among which are the sources of files
     search_path = ConfigSearchPathImpl()
     for provider, path in places:
         search_path.append(provider, path)

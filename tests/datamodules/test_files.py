@@ -103,6 +103,14 @@ def test_what_building_warned_of_is_said_of_the_file_that_is_read(
         assert caplog.messages == [f"{tmp_path / name}.tsv: odd labels"]
 
 
+def test_facts_keep_their_order(tmp_path: Path) -> None:
+    """So a run that reads them writes the same file as the one that made them."""
+    facts = {"scores": {"b": 1.0, "a": 2.0}}
+    for _ in range(2):
+        read = cached_folder(tmp_path / "facts", lambda _: facts)
+        assert list(read["scores"]) == ["b", "a"]
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "meta"])
 def test_damaged_folder_is_built_anew(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

@@ -50,6 +50,18 @@ def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
     assert composed.get("measure.data.sources") == [{"name": "mine", "path": "FILE"}]
 
 
+def test_a_key_that_is_a_folder_of_files_as_well_is_told_how_one_is_chosen(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nseed: 3\n")
+    error = mistake("pretrain", ["experiment=mine"], folder=tmp_path)
+    assert explain(error, "pretrain", folder=tmp_path) == (
+        "experiment is also a folder of configurations here; to choose one of its files, say"
+        " +experiment=mine"
+    )
+    composed = sweep.compose("pretrain", ["+experiment=mine"], folder=tmp_path)
+    assert composed.get("seed") == 3
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [

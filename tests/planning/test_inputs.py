@@ -303,6 +303,58 @@ def test_a_file_that_is_named_by_data_dir_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("train_file", "part-*.csv"),
+        ("passages", "part-1.csv"),
+        ("lexicon", {"path": "${data_dir}/*.csv"}),
+    ],
+)
+def test_files_by_a_glob_and_of_a_setting_of_ones_own_count(setting: str, value: object) -> None:
+    Path("data").mkdir()
+    for number in (1, 2):
+        Path(f"data/part-{number}.csv").write_text("text,label\na,b\n")
+    # words that name no file, or a folder, are none
+    words = {"separator": "/", "missing": "*", "here": ".", "help": "Is it there? " * 40}
+    task = {"name": "parts", "data": {setting: value} | words}
+    Path("parts.yaml").write_text(yaml.safe_dump(task))
+    words_of_plan = ["mine", *GIVEN, "inputs.task=parts.yaml"]
+    fill("plan", words_of_plan)
+    fill("reproduce", ["mine"])
+    Path("data/unread.txt").write_text("changed")
+    fill("reproduce", ["mine"])
+    Path("data/part-1.csv").write_text("text,label\nanother,b\n")
+    with pytest.raises(ValueError, match=r"a file of the task parts has changed"):
+        fill("reproduce", ["mine"])
+    _add_run()
+    with pytest.raises(ValueError, match="has runs of another parts"):
+        fill("plan", words_of_plan)
+
+
+def test_an_input_that_is_one_file_counts() -> None:
+    Path("pairs.tsv").write_text("a\tb\t1\n")
+    words = ["mine", *GIVEN, "inputs.pairs=pairs.tsv"]
+    filled = fill("plan", words)
+    assert fill("reproduce", ["mine"]) == filled
+    Path("pairs.tsv").write_text("a\tb\t2\n")
+    with pytest.raises(ValueError, match=r"inputs.pairs: the file has changed since it was given"):
+        fill("reproduce", ["mine"])
+    assert fill("report", ["mine"]) == filled == fill("reproduce", words)
+    _add_run()
+    Path("pairs.tsv").write_text("a\tb\t3\n")
+    with pytest.raises(ValueError, match="has runs of another pairs"):
+        fill("reproduce", words)
+    Path("pairs.tsv").unlink()
+    assert fill("reproduce", ["mine"]) == filled
+
+
+def _add_run() -> None:
+    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         ({"train_file": "x" * 300}, r"the task odd, train_file: .*File name too long"),

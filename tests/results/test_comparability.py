@@ -213,6 +213,7 @@ def test_another_tokenizer_brings_another_corpus_of_the_same_text(runs: MadeRuns
     """As family's arms; without a tokenizer of its own, an arm on another corpus is another
     protocol.
     """
+    runs.experiment = runs.experiment.model_copy(update={"arms": {}})
     for arm, kind in (("mlm", "wordpiece"), ("ltr", "byte_bpe")):
         runs.change(
             f"pretrain/{arm}/*",
@@ -529,8 +530,26 @@ def test_an_arm_of_two_versions_bars_its_row_beside_its_floor_and_rows_of_its_ow
         ({"steps_factor": 0.5}, 0.25, {"steps_factor": 0.5}, "", False),
         ({"/model": "mini"}, 0.5, {"model": "mini"}, "", False),
         ({"/model": "mini"}, 0.5, {"model": "tiny"}, "/model mini then, tiny now", True),
-        # what a choice brings along is no line
-        ({"/model": "mini", "model.hidden_size": 64}, 0.5, {"model": "mini"}, "", False),
+        # what a choice brings along is no line, as far as its file says the same
+        ({"/model": "mini", "model.hidden_size": 256}, 0.5, {"model": "mini"}, "", False),
+        (
+            {"/model": "mini", "model.hidden_size": 64},
+            0.5,
+            {"model": "mini"},
+            "model.hidden_size 64 then, (nothing) now",
+            False,
+        ),
+        (
+            {"/model": "mini", "model.hidden_size": 256, "steps_factor": 0.5},
+            0.5,
+            {"model": "mini"},
+            "paper.yaml (steps_factor 0.5 then, (nothing) now)",
+            False,
+        ),
+        # a reference is mostly that of a file
+        ({"/model": "mini", "steps_factor": "${scale.x}"}, 0.5, {"model": "mini"}, "", False),
+        # a file that is not at hand may have said it
+        ({"/model": "mine", "steps_factor": 0.5}, 0.5, {"model": "mine"}, "", False),
     ],
 )
 def test_an_arm_that_was_edited_after_its_runs(
@@ -545,7 +564,8 @@ def test_an_arm_that_was_edited_after_its_runs(
         "pretrain/*/*",
         arm_delta={"arm": "ltr"} | recorded,
         config__steps_factor=has,
-        choices={"model": "mini"},
+        config__model={"hidden_size": recorded.get("model.hidden_size", 256)},
+        choices={"model": recorded.get("/model", "mini")},
     )
     arms = {"ltr": said}
     lines = [line for line in runs.unequal(arms=arms) if "not of its lines" in line]
@@ -567,6 +587,36 @@ def test_a_row_that_was_edited_after_its_runs(runs: MadeRuns) -> None:
         " now): remove them and run again, or put the lines back"
     )
     assert incomparability_of(runs.judge()).code == "edited lines"
+
+
+def edited_of(runs: MadeRuns, stage: str, **changes: Any) -> list[str]:
+    """What a report says of edited lines of one stage's runs."""
+    lines = runs.unequal(**changes)
+    return [line for line in lines if "not of its lines" in line and f" {stage} run" in line]
+
+
+def test_an_evaluation_of_lines_that_were_edited_after_it(runs: MadeRuns) -> None:
+    """It takes of a row's lines those that say which encoder it measures."""
+    lines = {"pooling": "mean", "head": "linear"}
+    measured = {"row": "ltr", "pooling": "mean"}
+    for seed in (1, 2):
+        runs.writers.evaluation(
+            runs.root, "ltr", "pseudo_perplexity", seed, {"validation/accuracy": 0.5}
+        )
+    runs.change("evaluate/*/*/*/*", row_delta=measured, config__pooling="mean")
+    runs.edit("ltr", lines)
+    assert edited_of(runs, "evaluation") == []
+    runs.edit("ltr", lines | {"head": "bilstm"})
+    assert edited_of(runs, "evaluation") == []
+    runs.edit("ltr", lines | {"pooling": "cls"})
+    (line,) = edited_of(runs, "evaluation")
+    assert line.startswith("2 evaluation run(s) of ltr are not of its lines in paper.yaml")
+    assert "(pooling mean then, cls now)" in line
+    # what is measured may be a file, which is not looked at
+    folder = runs.root / "experiment"
+    (folder / "measured").mkdir(parents=True)
+    (folder / "measured/ltr.yaml").write_text("row: ltr\n")
+    assert edited_of(runs, "evaluation", folder=folder) == []
 
 
 def test_two_rows_of_one_arm_from_different_encoders(runs: MadeRuns) -> None:

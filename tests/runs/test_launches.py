@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from itertools import product
@@ -14,11 +15,12 @@ from tests.screens import shows
 
 from clozelab.cli import main as clozelab
 from clozelab.launch.pool import ProcessPool
-from clozelab.launch.processes import Job
+from clozelab.launch.processes import Job, JobState
 from clozelab.planning import reproduction
+from clozelab.report import tracked
 from clozelab.runs.cleanup import find_garbage
 from clozelab.runs.find import find
-from clozelab.runs.progress import LAUNCH_FILE, read_launches, write_launch
+from clozelab.runs.progress import LAUNCH_FILE, note_refused, read_launches, write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
 from clozelab.stages import reproduce
@@ -125,6 +127,23 @@ def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert launches["pretrain"].started_in == str(Path.cwd())
 
 
+def test_a_killed_evaluation_of_a_sweep_goes_on_with_the_sweep(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: None)
+    words = ["evaluate", "-m", "scale=demo", f"runs_dir={tmp_path}/runs", "experiment=mine"]
+    words += ["measure=held_out_text", "row=a,b", "encoder_arm=mlm", "pretrain_seed=1"]
+    assert clozelab(words) == 0
+    root = tmp_path / "runs/mine/demo"
+    jobs = [JobName(row, "held_out_text", "1/1") for row in "ab"]
+    assert read_launches(root)["evaluate"].jobs == jobs
+    writers.evaluation(root, "a", "held_out_text", 1, {"validation/loss": 2.0}, experiment="mine")
+    edit(next(root.rglob("run.json")), status="interrupted")
+    assert standing(root).commands == [f"clozelab {' '.join(words)}"]
+    (evaluate,) = standing(root).sweeps
+    assert (evaluate.planned, evaluate.not_begun) == (2, 1)
+
+
 def test_a_sweep_over_scales_notes_each_ones_jobs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +184,18 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
     said = [*words, "hydra.mode=RUN"]
     assert first == [*name, *place, "seed=1", *said]
     assert second == [*name, *place, "seed=2", *said]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_sweeps_own_table_hears_of_the_jobs_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WANDB_MODE=offline for the jobs let the table go online."""
+    heard: list[str | None] = []
+    monkeypatch.setattr(tracked, "track_sweep", lambda *_: heard.append(os.environ.get("MINE")))
+    words = ["scale=demo", f"runs_dir={tmp_path}/runs", "seed=1,2", "+hydra.job.env_set.MINE=said"]
+    assert clozelab(["pretrain", "-m", *words]) == 0
+    assert heard == ["said"] and "MINE" not in os.environ
 
 
 def test_a_sweep_has_one_time_and_the_command_that_was_said(
@@ -225,6 +256,51 @@ def test_jobs_that_ended_before_their_run_began_say_why(root: Path, capsys: Any)
     assert status_verb([f"runs_dir={root.parents[1]}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "no runs in" in shown and sentence in shown
+
+
+def test_a_refused_job_is_not_done_though_a_run_of_its_name_is_complete(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until its folder holds another run: the note is of the one that was in the way."""
+    path = root / "pretrain/mlm/seed-1/run.json"
+    edit(path, fingerprint="older")
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    assert standing(root).is_done
+    note_refused(root, "pretrain", ["older"])
+    pretrain, finetune = standing(root).sweeps
+    assert (pretrain.counts["complete"], pretrain.counts["refused"]) == (5, 1)
+    assert (pretrain.not_begun, pretrain.is_done, finetune.is_done) == (0, False, True)
+    status_verb([f"runs_dir={root.parents[1]}"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all done" not in out and f"to go on: clozelab {' '.join(WORDS)}" in out
+    assert "complete refused not begun" in out
+    place = f"{EXPERIMENT}/demo/pretrain/mlm/seed-1"
+    shows(out, f"1 job refused: runs of other settings or files lie in {place}.")
+    edit(path, fingerprint="as asked")
+    assert standing(root).is_done
+    edit(path, fingerprint="older")
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    assert standing(root).is_done
+
+
+def test_a_sweep_notes_which_jobs_were_refused(
+    tmp_path: Path, writers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that failed in a folder of another run; one that failed by itself is none."""
+
+    def fail(pool: ProcessPool) -> None:
+        for job in pool.jobs:
+            job.state = JobState.FAILED
+
+    monkeypatch.setattr(ProcessPool, "run", fail)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    root = tmp_path / "runs/adhoc/demo"
+    writers.pretrain(root, "a", 2)
+    edit(root / "pretrain/a/seed-2/run.json", fingerprint="older")
+    words = ["pretrain", "-m", "scale=demo", f"runs_dir={tmp_path}/runs", "arm=a", "seed=1,2"]
+    with pytest.raises(SystemExit):
+        clozelab(words)
+    assert read_launches(root)["pretrain"].refused == ["older"]
 
 
 def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:

@@ -212,6 +212,18 @@ def retrain(config: Given, weights: str, started: str) -> None:
     edit(folder / "run.json", started=started)
 
 
+def test_a_record_knows_the_folder_of_its_shared_run_behind_a_link_too(tmp_path: Path) -> None:
+    source = train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    share_equal_run(other, INPUTS)
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "linked"
+    link.symlink_to(other.run_dir)
+    for folder in (Path(other.run_dir), link):
+        assert record_of(folder).shared_folder == source.resolve()
+    assert record_of(source).shared_folder is None
+
+
 @pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
 def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happened: str) -> None:
     first = configuration(tmp_path, "first")

@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import ClassVar
 
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, env_override
 from hydra.plugins.launcher import Launcher
 from rich.console import Console
 
@@ -35,8 +35,8 @@ from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
 from clozelab.launch.sweep import refuse_repeated, root_of
 from clozelab.runs.outcome import ending, ignores_context, results, score_in_context, skill_score
-from clozelab.runs.progress import write_launch
-from clozelab.runs.record import DAMAGED, KILLED, Record, read_record
+from clozelab.runs.progress import note_refused, write_launch
+from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, Record, read_record
 from clozelab.runs.store import warn_of_other_code
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
@@ -144,6 +144,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         except Interrupted as stopped:
             exit_status = stopped.code
         records = read_records(jobs)
+        _note_refused(self.verb, jobs, planned, composed)
         _print_summary(jobs, console)
         self._exit_if_stopped(jobs, exit_status, console)
 
@@ -225,7 +226,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         if not planned:
             return
         # For `clozelab status`, which then knows how many jobs there are to be.
-        if self.verb in TRAININGS and not _is_part_of_reproduction():
+        if self.verb in STAGE_NAMES and not _is_part_of_reproduction():
             words = getattr(self.task, "clozelab_words", [self.verb, *sys.argv[1:]])
             for root, jobs in group_by(composed, lambda job: root_of(job)[0]).items():
                 write_launch(root, words, {self.verb: names_of(jobs)})
@@ -255,7 +256,9 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             choices = {key: choice for key, _, choice in pairs}
             value = scores.get(job.name)
             rows.append({"name": job.name, "state": str(job.state), "value": value, **choices})
-        track(config, self.verb, self.sweep_dir, rows)
+        # The table is one of the jobs' tracker, which may hear of it by the environment alone.
+        with env_override(self.master.hydra_value("job.env_set")):
+            track(config, self.verb, self.sweep_dir, rows)
 
     def _print_scores(self, records: Sequence[Record], console: Console) -> None:
         """Print the table of scores and the next command."""
@@ -416,6 +419,21 @@ def read_records(jobs: Iterable[Job]) -> dict[str, Record]:
         job.state = JobState.FAILED
         job.message = f"ended with exit status 0, but its run folder says {status}"
     return records
+
+
+def _note_refused(
+    verb: str, jobs: Sequence[Job], planned: Sequence[PlannedJob], composed: Sequence[Composed]
+) -> None:
+    """Note for `clozelab status` in whose folders runs lie that are none of the jobs."""
+    refused: dict[Path, list[str]] = {}
+    for job, plan, config in zip(jobs, planned, composed, strict=True):
+        if job.state != JobState.FAILED or plan.status not in ("conflict", "check"):
+            continue
+        record = read_record(Path(job.folder))
+        if record is not None:
+            refused.setdefault(root_of(config)[0], []).append(record.fingerprint)
+    for root, fingerprints in refused.items():
+        note_refused(root, verb, fingerprints)
 
 
 def _print_summary(jobs: Sequence[Job], console: Console) -> None:

@@ -38,6 +38,7 @@ WRONG_IN_FILE = re.compile(
 RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
 NO_NODE = re.compile(r"Interpolation key '(?P<key>(?P<node>\w+)[^']*)' not found")
 WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
+TO_CHOOSE = re.compile(r"To append to your default list use (?P<word>\+.+)")
 SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<word>.*)'\n")
 # "corpus.sources.1.path=x" of a list with one entry
 NO_ENTRY = re.compile(r"\+*(?P<list>[^=]+?)\.(?P<index>\d+)[.=]")
@@ -195,6 +196,12 @@ def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -
     # The key is right, something in its value is not.
     if stage == "evaluate" and key == "row":
         return "row: this sweep takes rows as measured=NAME"
+    choosing = TO_CHOOSE.search(reason)
+    if choosing:
+        return (
+            f"{key} is also a folder of configurations here; to choose one of its files, say"
+            f" {choosing['word']}"
+        )
     return f"{key}: {_first_line(reason)}"
 
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from glob import has_magic
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
@@ -105,6 +107,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
         _refuse_changed_texts(verb, form, filled)
+        _refuse_changed_files(verb, form, filled)
         _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
     return _words_of_filled(words, form, str(name), filled)
 
@@ -202,8 +205,12 @@ def _number(given: Given, key: str, value: str, *_: object) -> None:
 
 def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """A file that need not be there: without it, what needs it is left out."""
-    if resolve_path(value, path_of("data_dir", settings)).is_file():
+    file = resolve_path(value, path_of("data_dir", settings))
+    if file.is_file():
         given.values[key] = value
+        # Nothing reads the link: it says where the file is that the checksum is of.
+        given.links[key] = file
+        given.checksums[key] = file_sha256(file)
 
 
 def _checksum(files: Mapping[str, Path]) -> str:
@@ -345,12 +352,28 @@ def _checksums_of_task(task: GivenTask, data_dir: str) -> dict[str, str]:
     checksums = {name: file_sha256(path) for name, path in task.files.items()}
     data = (task.node or {}).get("data") or {}
     for setting, value in flatten(data).items():
-        is_linked = str(value).startswith(f"{FILES}/")
-        if setting.partition(".")[0].endswith(FILE_SETTINGS) and value and not is_linked:
-            file = resolve_path(str(value).replace("${data_dir}", data_dir), data_dir)
-            if file.exists():
-                checksums[setting] = file_sha256(file)
+        if isinstance(value, str) and value and not value.startswith(f"{FILES}/"):
+            text = value.replace("${data_dir}", data_dir)
+            for name, path in _files_named_by(setting, text, data_dir).items():
+                checksums[name] = file_sha256(path)
     return checksums
+
+
+def _files_named_by(setting: str, text: str, data_dir: str) -> dict[str, Path]:
+    """The files that a text of a task's data names, if any, below data_dir or from here.
+
+    A setting of one's own may name files, too, and no folder: "/" may be a separator.
+    """
+    names_files = setting.partition(".")[0].endswith(FILE_SETTINGS)
+    # OSError: a text too long for a name; the others: no pattern
+    with suppress(OSError, ValueError, NotImplementedError):
+        path = resolve_path(text, data_dir)
+        if path.is_file() or (names_files and path.exists()):
+            return {setting: path}
+        if has_magic(text) and (names_files or "/" in text or "." in text):
+            files, _ = matching_files(text, data_dir)
+            return {f"{setting}/{name}": path for name, path in files.items()}
+    return {}
 
 
 def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
@@ -409,6 +432,20 @@ def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
         if _checksum(files) != before[key]:
             raise ValueError(
                 f"{PREFIX}{key}: the text has changed since it was given; say all inputs again, or"
+                f" experiment={filled.name}_2 too where it has runs already"
+            )
+
+
+def _refuse_changed_files(verb: str, form: Experiment, filled: Path) -> None:
+    """ValueError where an input that is one file has other content than when it was given."""
+    before = _given_before(filled)
+    for key, spec in form.inputs.items():
+        linked = filled.parent / key
+        if verb not in READING_VERBS or spec.kind != "file" or not linked.is_file():
+            continue
+        if before.get(key, "") not in ("", file_sha256(linked)):
+            raise ValueError(
+                f"{PREFIX}{key}: the file has changed since it was given; say all inputs again, or"
                 f" experiment={filled.name}_2 too where it has runs already"
             )
 

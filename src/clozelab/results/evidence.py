@@ -18,9 +18,11 @@ from typing import NamedTuple
 from claims.analysis.comparability import RunEvidence, is_within
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Seeds
+from clozelab.launch.experiments import MEASURED, OF_ENCODER
 from clozelab.results.experiment import STEP_KEYS, Experiment, read_yaml, with_input_corpus
 from clozelab.runs.identity import delta_as_before_units, identity_of
 from clozelab.runs.inputs import encoder_fingerprint
+from clozelab.runs.provenance import delta_of_choices
 from clozelab.runs.record import Record
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, meaning_of
 from clozelab.text.paths import CONF_DIR
@@ -177,14 +179,15 @@ class EditedLine(NamedTuple):
 def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     """What the lines of a run's arm or row say otherwise now than the run recorded, and has.
 
-    There are none for an evaluation, since what it measures may have a file of its own, and for a
-    run that recorded nothing.
+    There are none for a run that recorded nothing, and for an evaluation whose encoder has a file
+    of its own.
     """
     present = _present_lines(run, experiment)
     if present is None or not _recorded_lines(run):
         return ()
     recorded = flatten(delta_as_before_units(_recorded_lines(run), run.config))
-    unlike = _unlike_lines(recorded, _spelt_as_recorded(present, run))
+    lines = _spelt_as_recorded(present, run)
+    unlike = _unlike_lines(recorded, lines, _brought_along(lines, run, experiment))
     if not unlike:
         return ()
     has = flatten(dict(run.config)) | {f"/{group}": name for group, name in run.choices.items()}
@@ -196,28 +199,55 @@ def edited_lines(run: Record, experiment: Experiment) -> tuple[EditedLine, ...]:
     return tuple(edited)
 
 
-def _unlike_lines(recorded: PlainMapping, present: PlainMapping) -> dict[str, str]:
-    """Key -> what the present lines say, where the recorded ones say something else."""
+def _unlike_lines(
+    recorded: PlainMapping, present: PlainMapping, brought_along: PlainMapping | None
+) -> dict[str, str]:
+    """Key -> what the present lines say, where the recorded ones say something else.
+
+    Args:
+        recorded: lines and, of each choice, what its file says.
+        present: lines alone.
+        brought_along: what the files of their choices say; None where that is not known.
+    """
     unlike = {}
     for key, value in present.items():
         if _as_text(recorded.get(key, NO_LINE)) != _as_text(value):
             unlike[key] = str(value)
-    # What a choice brings along is recorded, too, and only its file could tell it from a line.
-    if any(key.startswith("/") or "@" in key for key in present):
+    if brought_along is None:
         return unlike
-    for key in recorded.keys() - present.keys():
-        if key not in OF_EVERY_DELTA:
+    for key in recorded.keys() - present.keys() - set(OF_EVERY_DELTA):
+        # A reference beside a choice is mostly the file's, which may have another by now.
+        if brought_along and "${" in str(recorded[key]):
+            continue
+        if _as_text(recorded[key]) != _as_text(brought_along.get(key, NO_LINE)):
             unlike[key] = NO_LINE
     return unlike
+
+
+def _brought_along(lines: PlainMapping, run: Record, experiment: Experiment) -> PlainDict | None:
+    """What the files of the lines' choices say as of today: a record has it among its lines."""
+    choices = {key: choice for key, choice in lines.items() if key.startswith("/")}
+    if not choices:
+        return {}
+    # An experiment's files come before those of conf/.
+    folders = [folder for folder in (experiment.folder, CONF_DIR) if folder.is_dir()]
+    said = delta_of_choices(folders, choices)
+    if said is None:
+        return None
+    return flatten(delta_as_before_units(said, run.config))
 
 
 def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:
     if run.stage == "pretrain":
         return experiment.arms.get(run.name)
-    for row in experiment.rows:
-        if run.stage == "finetune" and row.name == run.name:
-            return row.delta
-    return None
+    deltas = {row.name: row.delta for row in experiment.rows}
+    lines = deltas.get(run.name)
+    if run.stage == "finetune" or lines is None:
+        return lines
+    if (experiment.folder / MEASURED / f"{run.name}.yaml").is_file():
+        return None
+    # what an evaluation takes of a row's lines
+    return {key: lines[key] for key in OF_ENCODER if key in lines}
 
 
 def _spelt_as_recorded(lines: PlainMapping, run: Record) -> PlainDict:

@@ -113,10 +113,9 @@ def _has_other_settings(run: Record) -> bool:
 
     Its weights are not read: the job itself, which does so, would refuse it.
     """
-    assert run.shared is not None
-    source = Path(os.path.normpath(run.folder.resolve() / run.shared.run))
+    assert run.shared is not None and run.shared_folder is not None
     try:
-        present = read_record(source)
+        present = read_record(run.shared_folder)
     except ValueError:
         return False
     return present is not None and present.fingerprint != run.shared.fingerprint

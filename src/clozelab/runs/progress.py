@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -40,6 +40,7 @@ LAUNCH_FILE = Path("launcher") / "launch.json"
 # of a metrics.csv: its last few hundred lines, however long it is
 TAIL_BYTES = 16_384
 SILENT_SECONDS = 20.0  # after so long without a sign, a run's silence is worth saying
+REFUSED = "refused"  # how a job counts whose folder holds a run of other settings or files
 RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
 LOSS_KEY = "train/loss"
@@ -53,6 +54,7 @@ class Launch(BaseModel):
     started_in: str
     root: str  # where its runs were to lie
     jobs: list[JobName]  # none where the stage was not to be run
+    refused: list[str] = []  # fingerprints of the runs in whose folders its jobs were refused
 
     @cached_property
     def job_names(self) -> frozenset[JobName]:
@@ -95,6 +97,14 @@ def read_launches(root: Path) -> dict[str, Launch]:
     return launches
 
 
+def note_refused(root: Path, stage: str, fingerprints: Iterable[str]) -> None:
+    """Note the runs in whose folders jobs of a stage's last launch were refused."""
+    launches = read_launches(root)
+    if stage in launches:
+        launches[stage].refused = sorted(fingerprints)
+        _write_launches(root, launches)
+
+
 def launches_above(runs: Iterable[Record]) -> dict[Path, dict[str, Launch]]:
     """Return folder of a run -> the launches noted in the nearest folder above it that has any."""
 
@@ -120,6 +130,7 @@ def merge_launches(root: Path, added_root: Path) -> None:
         # A job has one name at all learning rates of a sweep.
         counts = Counter(launch.jobs) | Counter(added.jobs)
         launch.jobs = list(counts.elements())
+        launch.refused = sorted({*launch.refused, *added.refused})
     _write_launches(root, launches)
 
 
@@ -237,7 +248,8 @@ class SweepState:
 
     stage: str
     planned: int | None  # jobs of the launch; None where none says which there were to be
-    counts: Counter[str]  # of runs that are a job of the launch, or of all
+    # of runs that are a job of the launch, or of all; REFUSED where the job is not of that run
+    counts: Counter[str]
     others: int  # runs that are not
     not_begun: int
     left: Sequence[JobForecast]  # the jobs that have not ended
@@ -258,7 +270,10 @@ class SweepState:
 
 
 def sweep_state(
-    stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None
+    stage: str,
+    records: Sequence[Record],
+    jobs: Sequence[JobName] | None,
+    refused: Collection[str] = (),
 ) -> SweepState:
     """Count a stage's jobs, and forecast those that are left.
 
@@ -266,6 +281,7 @@ def sweep_state(
         stage: pretrain, finetune or evaluate.
         records: runs of any stage.
         jobs: what the launch was to make; None where that is not known.
+        refused: fingerprints of the runs in whose folders jobs were refused.
     """
     runs_of_stage = [run for run in records if run.stage == stage]
     if jobs is None:
@@ -273,7 +289,7 @@ def sweep_state(
         not_begun = Counter[JobName]()
     else:
         runs, not_begun = _match_jobs(runs_of_stage, jobs)
-    statuses = [run.status for run in runs]
+    statuses = [REFUSED if run.fingerprint in refused else run.status for run in runs]
     return SweepState(
         stage=stage,
         planned=None if jobs is None else len(jobs),

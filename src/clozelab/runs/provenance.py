@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -65,6 +65,26 @@ def read_delta(
     return _DeltaReader(config_repository(search_path), with_parts).delta_of(group, choice)
 
 
+def delta_of_choices(folders: Iterable[Path], choices: PlainMapping) -> PlainDict | None:
+    """Return what choices ("/group", "/group@package" -> choice) bring into a delta.
+
+    None where the file of one is in none of these folders.
+    """
+    places = [(folder.name, f"file://{folder.resolve()}") for folder in folders]
+    reader = _DeltaReader(config_repository(places), with_parts=True)
+    delta: PlainDict = {}
+    for key, choice in choices.items():
+        name, _, package = key.removeprefix("/").partition("@")
+        if not reader.repository.config_exists(f"{name}/{choice}"):
+            return None
+        if package:
+            included = ConfigDefault(path=f"/{name}/{choice}", package=package)
+            merge_delta(delta, reader.of_included_file("", included))
+        else:
+            reader.merge_choice(delta, name, str(choice))
+    return delta
+
+
 @dataclass(frozen=True)
 class _DeltaReader:
     """Reads the files of `read_delta`: defaults list first, then what a file says itself."""
@@ -79,14 +99,14 @@ class _DeltaReader:
             return delta
         for default in file.defaults_list or ():
             if isinstance(default, ConfigDefault):
-                merge_delta(delta, self._of_included_file(group, default))
+                merge_delta(delta, self.of_included_file(group, default))
             elif isinstance(default, GroupDefault) and isinstance(default.value, str):
                 self._merge_group_choice(delta, group, default)
         # Its own values are laid over those of its defaults list.
         merge_delta(delta, _leaves_of(file.config, ""))
         return delta
 
-    def _of_included_file(self, group: str, default: ConfigDefault) -> PlainDict:
+    def of_included_file(self, group: str, default: ConfigDefault) -> PlainDict:
         """Return the delta of `- other`, or of `- /task/format/features@task`."""
         if default.package:
             file = self.repository.load_config(str(default.path).lstrip("/"))
@@ -100,9 +120,11 @@ class _DeltaReader:
         name = str(default.group).lstrip("/")
         if not str(default.group).startswith("/"):
             name = f"{group}/{name}"
-        choice = str(default.value)
-        delta[f"/{name}"] = choice
+        self.merge_choice(delta, name, str(default.value))
 
+    def merge_choice(self, delta: PlainDict, name: str, choice: str) -> None:
+        """Merge a choice, and what its file says of it."""
+        delta[f"/{name}"] = choice
         file = self.repository.load_config(f"{name}/{choice}")
         if file is None:
             return

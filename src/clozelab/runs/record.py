@@ -303,6 +303,13 @@ class Record(BaseModel, extra="forbid"):
         return self.config.get("encoder_arm")
 
     @property
+    def shared_folder(self) -> Path | None:
+        """The folder of the equal run that it speaks for, also where its own lies behind a link."""
+        if self.shared is None:
+            return None
+        return Path(os.path.normpath(self.folder.resolve() / self.shared.run))
+
+    @property
     def seeds(self) -> str:
         return self.job_name.seeds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,9 +214,9 @@ def shared_run_exists(record: Record) -> bool:
 
     Trained anew it may have others.
     """
-    if record.shared is None:
+    source = record.shared_folder
+    if record.shared is None or source is None:
         return False
-    source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))
     try:
         shared_run = read_record(source)
         if shared_run is None or not shared_run.is_complete:

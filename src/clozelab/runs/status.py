@@ -35,6 +35,7 @@ class ExperimentStatus:
     sweeps: list[SweepState]
     running: list[tuple[Record, Progress]]
     trouble: list[Record]
+    refused: list[Record]  # runs of other settings or files in the folders of jobs
     # jobs that ended before their run began: the run folder, why, and the log
     unbegun: list[tuple[str, str, Path]]
     commands: list[str]  # what goes on with it; none while it runs, and where nothing tells
@@ -63,22 +64,34 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
     root = _folder_of_launches(runs, experiment, scale)
     launches = read_launches(root)
     jobs = {stage: launch.jobs for stage, launch in launches.items()}
+    refused = {stage: launch.refused for stage, launch in launches.items()}
     stages_with_runs = {run.stage for run in runs}
     sweeps = []
     for stage in STAGE_NAMES:
         # No job: the stage was not to be run.
         if jobs.get(stage, []) != [] or stage in stages_with_runs:
-            sweeps.append(sweep_state(stage, runs, jobs.get(stage)))
+            sweeps.append(sweep_state(stage, runs, jobs.get(stage), refused.get(stage, [])))
     running = []
     for run in runs:
         if run.status == "running":
             running.append((run, read_progress(run)))
     trouble = [run for run in runs if run.status in TROUBLE]
+    refused_runs = [run for run in runs if run.fingerprint in refused.get(run.stage, [])]
     unbegun = list(failed_before_begun(root)) if any(sweep.not_begun for sweep in sweeps) else []
     commands = []
     if not running:
         commands = _commands_to_go_on(launches, sweeps, trouble, root)
-    return ExperimentStatus(experiment, scale, root, sweeps, running, trouble, unbegun, commands)
+    return ExperimentStatus(
+        experiment,
+        scale,
+        root,
+        sweeps,
+        running,
+        trouble,
+        refused_runs,
+        unbegun,
+        commands,
+    )
 
 
 def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from claims.text.phrases import DASH, count_noun, duration
+from claims.text.phrases import DASH, count_noun, duration, truncate_list
 from claims.text.terminal import Heading
 from clozelab.launch.handed_over import print_jobs_of_slurm, print_unbegun
 from clozelab.report.curves import print_outside
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import ignores_context, score_in_context
-from clozelab.runs.progress import Progress, SweepState
+from clozelab.runs.progress import REFUSED, Progress, SweepState
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STAGE_NAMES, STATUSES, Record
 from clozelab.runs.status import (
     LAUNCHER_FOLDER,
@@ -77,6 +77,7 @@ def print_status(status: ExperimentStatus) -> None:
     if status.running:
         print_running(status.running)
     print_trouble(status.trouble)
+    print_refused(status.refused)
     print_unbegun(status.unbegun)
     if status.is_done:
         sentence = "all done"
@@ -95,7 +96,7 @@ def print_status(status: ExperimentStatus) -> None:
 def print_jobs(sweeps: Sequence[SweepState], num_at_once: int) -> None:
     """Print how many jobs of each stage are in which state, and how long the rest takes."""
     total = sum((sweep.counts for sweep in sweeps), Counter[str]())
-    states = [state for state in STATUSES if total[state]]
+    states = [state for state in (*STATUSES, REFUSED) if total[state]]
     has_others = any(sweep.others for sweep in sweeps)
     rows = []
     for sweep in sweeps:
@@ -147,3 +148,16 @@ def print_trouble(records: Sequence[Record]) -> None:
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
             say(f"  log: {log}", style="dim")
+
+
+def print_refused(records: Sequence[Record]) -> None:
+    """Print which runs lie in the folders of other jobs, which the last launch refused."""
+    if records:
+        jobs = count_noun(len(records), "job")
+        places = truncate_list([record.place for record in records])
+        say(
+            f"{jobs} refused: runs of other settings or files lie in {places}. Remove these"
+            " folders, or give the arm or row another name",
+            "yellow",
+            wraps=True,
+        )

@@ -143,7 +143,7 @@ def _write_meta(folder: Path, facts: Facts) -> None:
     checksums = {}
     for path in files:
         checksums[path.relative_to(folder).as_posix()] = file_sha256(path)
-    meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
+    meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1)
     (folder / "meta.json").write_text(meta, encoding="utf-8")
 
 
