@@ -53,7 +53,7 @@ def real_tokens(batch: TorchBatch) -> Tensor:
 
 def overrides(own: object, base: type, *methods: str) -> bool:
     """Whether the class of `own` has not `base`'s own methods of these names."""
-    return any(getattr(type(own), name) is not getattr(base, name) for name in methods)
+    return any(getattr(type(own), name, None) is not getattr(base, name) for name in methods)
 
 
 class EncoderWithHeads(nn.Module):
