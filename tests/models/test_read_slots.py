@@ -15,9 +15,11 @@ from tests.composing import composed
 from torch import Tensor
 
 from clozelab.models import encoder as encoder_module
+from clozelab.models.adaptation import LoRA, LowRank, adapt
+from clozelab.models.attention import AttentionInputs
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder, compile_encoder
-from clozelab.models.layers import Linear
+from clozelab.models.encoder import Block, Encoder, PostNorm, SelfAttention, compile_encoder
+from clozelab.models.layers import Linear, initialise_
 from clozelab.text.paths import CONF_DIR
 
 LENGTHS = [7, 12, 3, 12]
@@ -96,6 +98,55 @@ def test_the_last_layer_goes_on_for_the_slots_alone(
     assert rows[-1] == 46 + 2
     compile_encoder(encoder, dynamic=False, backend="eager")
     assert not encoder.can_read_some_slots
+
+
+class AddsInput(PostNorm):
+    """A layer of one's own, whose forward knows nothing of `read`."""
+
+    def forward(
+        self, hidden: Tensor, inputs: AttentionInputs, queries: Tensor | None = None
+    ) -> Tensor:
+        return super().forward(hidden, inputs._replace(read=None), queries) + hidden
+
+
+class OwnBlock(Block):
+    def __init__(self, config: EncoderConfig, layer_index: int) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, norm_last=True)
+
+    def forward(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
+        return self.attention(hidden, hidden, inputs) + hidden
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [9, 7]])
+def test_a_layer_of_ones_own_goes_on_for_all_slots(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, lengths: list[int]
+) -> None:
+    """Unless it says that it knows of them; then it must give as many states."""
+    arguments = stream(lengths)
+    # Of 16 slots ten are rounded up to all.
+    slots = torch.arange(10)
+    encoder = encoder_of("bert")
+    encoder.layer[-1] = OwnBlock(encoder.config, 2)
+    initialise_(encoder.layer[-1], 0.02)
+    states = encoder(**arguments, read_slots=slots).sequence_output
+    assert states.isfinite().all()
+    encoder.layer[-1] = AddsInput(encoder.config, 2)
+    initialise_(encoder.layer[-1], 0.02)
+    if lengths == LENGTHS:
+        with pytest.raises(ValueError, match=r"AddsInput.*40 states.*16 slots.*reads_some_slots"):
+            encoder(**arguments, read_slots=slots)
+    monkeypatch.setattr(AddsInput, "reads_some_slots", False)
+    states = encoder(**arguments, read_slots=slots).sequence_output
+    assert states.isfinite().all()
+
+
+def test_whether_slots_are_chosen_computes_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A low-rank update is added to its weight each time that one looks at this."""
+    encoder = encoder_of("bert")
+    adapt(encoder, LoRA(rank=2, alpha=4, targets=["query"]), None, has_fresh_pooler=False)
+    monkeypatch.setattr(LowRank, "forward", None)
+    assert encoder.can_read_some_slots
 
 
 def test_a_state_that_was_not_asked_for_shows(stream: Any) -> None:

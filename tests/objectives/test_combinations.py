@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,18 +22,25 @@ from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.models import encoder as encoder_module
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, EncoderOutput
+from clozelab.models.heads import MaskedLMHead
 from clozelab.models.layout import Layout
 from clozelab.models.registry import family_for, family_of
 from clozelab.modules.explaining import _outputs
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.emd import EnhancedMaskedLanguageModel
+from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import (
+    EncoderWithHeads,
+    LossTerm,
+    Models,
     Objective,
+    PairObjective,
     TokenObjective,
+    TorchBatch,
     build_models,
     pad_predictions,
     to_torch,
@@ -285,6 +292,92 @@ def test_losses_are_those_of_a_whole_reading(
         readings.clear()
     for some, whole in zip(*results, strict=True):
         torch.testing.assert_close(some, whole, atol=1e-4, rtol=1e-5)
+
+
+class MeanStates(MaskedLanguageModel):
+    """Of one's own: a second loss, on the states of all tokens, and a share that hides a NaN."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return super().weights | {"mean": 1.0}
+
+    def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
+        output, terms = super().terms(models, batch)
+        return output, [*terms, mean_term("mean", output)]
+
+
+class MeanStatesOfParts(Hybrid):
+    def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
+        output, terms = super().terms(models, batch)
+        return output, [*terms, mean_term("mean", output)]
+
+
+class NeighbourPart(Hybrid):
+    """Reads the slot before each of its own."""
+
+    def part_states(
+        self, name: str, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch
+    ) -> Tensor:
+        earlier = (batch["prediction_positions"] - 1).clamp(min=0)
+        return super().part_states(name, model, output, batch | {"prediction_positions": earlier})
+
+
+class MeanPair(NextSentencePrediction):
+    def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
+        return mean_term(self.name, output)
+
+
+class NeighbourHead(MaskedLMHead):
+    def states(self, encoder: Encoder, output: EncoderOutput, batch: Mapping[str, Any]) -> Tensor:
+        earlier = (batch["prediction_positions"] - 1).clamp(min=0)
+        return super().states(encoder, output, {"prediction_positions": earlier})
+
+
+class NeighbourModel(MaskedLanguageModel):
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        encoder = models["encoder"].encoder
+        weight: Any = encoder.embeddings.word_embeddings.weight
+        models["encoder"].add_head("lm", NeighbourHead(encoder.config, weight))
+
+
+def mean_term(name: str, output: EncoderOutput) -> LossTerm:
+    states = output.sequence_output
+    is_positive = states.sum(-1) > 0
+    return LossTerm(name, states.square().mean(-1).sum(), len(states), is_positive.sum())
+
+
+OWN: dict[str, tuple[TokenObjective, PairObjective | None]] = {
+    "terms": (MeanStates(**MASKING, weight=1.0), None),
+    "terms of parts": (
+        MeanStatesOfParts(**MASKING, weight=1.0, causal_fraction=0.25, shift=1),
+        None,
+    ),
+    "part states": (NeighbourPart(**MASKING, weight=1.0, causal_fraction=0.25, shift=1), None),
+    "pair": (MLM, MeanPair(weight=1.0)),
+    "head": (NeighbourModel(**MASKING, weight=1.0), None),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_ones_own_code_reads_is_there(
+    shards: Any, ids: Any, make_member: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Code that was written before slots were listed, and lists none, reads all of them."""
+    token, pair = OWN[name]
+    text = FullSentences() if pair is None else SegmentPairs(0.5, "corpus")
+    objective = Objective(input=text, token=token, pair=pair)
+    instances = objective.input.bind(shards, ids, 32)
+    batch = to_torch(objective.arrays(instances, 1, 0, np.arange(8), np.arange(8)))
+    results = []
+    for is_whole in (False, True):
+        if is_whole:
+            monkeypatch.setattr(Encoder, "can_read_some_slots", False)
+        models = build_models(make_member("bert", token), [objective])
+        torch.manual_seed(5)
+        results.append(objective.terms(models, batch))
+    for some, whole in zip(*results, strict=True):
+        torch.testing.assert_close(some.loss_sum, whole.loss_sum, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(some.num_correct, whole.num_correct)
 
 
 @pytest.mark.parametrize("member", MEMBERS)

@@ -127,6 +127,13 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
         fed("skip", [*usual(30), *[float("nan")] * 50])
 
 
+def test_where_no_update_was_made_the_learning_rate_is_not_to_blame() -> None:
+    with pytest.raises(DivergedError, match=r"no update was made before.*read_slots"):
+        fed("skip", [float("nan")] * 50)
+    with pytest.raises(DivergedError, match="a smaller learning rate"):
+        fed("skip", [1.0, *[float("nan")] * 50])
+
+
 def test_a_spike_does_not_hide_the_next_one() -> None:
     """Among the usual norms a whole spike would widen them, and hide the next ones."""
     norms = [*usual(30), 500.0, *usual(3), 500.0, *usual(3), 500.0, *usual(3), 500.0]

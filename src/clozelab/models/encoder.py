@@ -198,7 +198,7 @@ class Block(nn.Module):
     """What the encoder asks of a layer."""
 
     reads_neighbours: ClassVar[bool] = False  # beside attention: padding slots are then zero
-    reads_some_slots: ClassVar[bool] = True  # whether AttentionInputs.read may name some alone
+    reads_some_slots: ClassVar[bool] = False  # whether it knows of AttentionInputs.read
     embedding_norm: bool = True  # behind the embeddings
 
     @classmethod
@@ -212,6 +212,8 @@ class PostNorm(Block):
 
     `layer_index` is the layer's number; of layers that share weights, the first one's.
     """
+
+    reads_some_slots = True
 
     def __init__(
         self,
@@ -246,6 +248,8 @@ class PreNorm(Block):
     they are. `scaled_outputs`: fresh matrices that end a half are smaller by sqrt(2 layers).
     `embedding_norm` False: none behind the embeddings.
     """
+
+    reads_some_slots = True
 
     def __init__(
         self,
@@ -513,6 +517,7 @@ class Encoder(nn.Module):
         if read is None or read_slots is None:
             hidden = hidden[:num_slots]
         else:
+            _require_states(self.layers(stack)[-1], hidden, read)
             # Who reads another slot by mistake gets NaN, which no loss hides.
             others = hidden.new_full((num_slots, hidden.shape[1]), torch.nan)
             hidden = others.index_copy(0, read_slots, hidden[: len(read_slots)])
@@ -538,7 +543,8 @@ class Encoder(nn.Module):
         On a GPU, and compiled, each number of slots would be a new shape.
         """
         last: Any = self.layers()[-1]
-        has_few_shapes = self.is_compiled or last.attention.qkv.weight.device.type != "cpu"
+        # Not of a weight by its name: one with an update would be computed for that.
+        has_few_shapes = self.is_compiled or next(last.parameters()).device.type != "cpu"
         if self.backward_stack is not None or has_few_shapes:
             return False
         return last.reads_some_slots and not last.reads_neighbours
@@ -699,10 +705,22 @@ def _some_slots(slots: Tensor | None, num_slots: int, num_rows: int) -> ReadSlot
     Their number is rounded up as that of a stream is, by slot 0 once more: its states there are
     cut off again. `num_rows`: of the stream, which may go on after its last sequence.
     """
-    if slots is None or len(slots) >= READS_ALL_FROM * num_slots:
+    if slots is None:
         return None
-    padding = round_up_to_bucket(len(slots)) - len(slots)
-    return ReadSlots(F.pad(slots, (0, padding)), num_rows)
+    number = round_up_to_bucket(len(slots))
+    if number >= READS_ALL_FROM * num_slots:
+        return None
+    return ReadSlots(F.pad(slots, (0, number - len(slots))), num_rows)
+
+
+def _require_states(layer: nn.Module, hidden: Tensor, read: ReadSlots) -> None:
+    """ValueError where a layer gave other states than those that are read."""
+    if len(hidden) != len(read.slots):
+        raise ValueError(
+            f"{type(layer).__name__} gives {len(hidden)} states where {len(read.slots)} slots are"
+            " read: its forward has to follow inputs.read, or the class says"
+            " reads_some_slots = False"
+        )
 
 
 def last_of_directions(states: Tensor, layout: Layout) -> Tensor:

@@ -34,7 +34,7 @@ from clozelab.optim.groups import frozen_by_groups, refuse_frozen_groups
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.callbacks import averaging
 from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
-from clozelab.training.guards import diverge
+from clozelab.training.guards import BEFORE_ANY_UPDATE, diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
 
@@ -152,11 +152,15 @@ class TrainingModule(LightningModule):
             numbers.append(f"the {name.replace('_', ' ')} is {float(value)}")
         # What went wrong is the work of steps before; the coming one may be the schedule's end.
         rate = self.last_learning_rate
+        cure = (
+            "a smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
+            " trainer.precision=32-true are the usual cures"
+        )
+        if step == 1:
+            cure = BEFORE_ANY_UPDATE
         diverge(
             self.trainer,
-            f"step {step}: {' and '.join(numbers)} at learning rate {rate:.3g}. A"
-            " smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
-            " trainer.precision=32-true are the usual cures",
+            f"step {step}: {' and '.join(numbers)} at learning rate {rate:.3g}; {cure}",
         )
 
     def update_batch_digest(self, contents: int) -> None:

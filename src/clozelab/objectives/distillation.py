@@ -379,10 +379,6 @@ class Distillation(MaskedLanguageModel):
         counts["scores"] = sum(length * length for length in lengths)
         return counts
 
-    def read_slots(self, batch: TorchBatch) -> Tensor | None:
-        # What is learnt from a teacher, it is learnt at every token.
-        return None if self.needs_teacher else super().read_slots(batch)
-
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         output, terms = super().terms(models, batch)
         if not self.needs_teacher:

@@ -32,6 +32,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import frozen_flops_per_token, training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
+from clozelab.models.heads import MaskedLMHead
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layers import DeltaEmbedding
 from clozelab.models.layout import Layout
@@ -50,6 +51,11 @@ def real_tokens(batch: TorchBatch) -> Tensor:
     return ~layout.key_padding().reshape(-1)
 
 
+def overrides(own: object, base: type, *methods: str) -> bool:
+    """Whether the class of `own` has not `base`'s own methods of these names."""
+    return any(getattr(type(own), name, None) is not getattr(base, name) for name in methods)
+
+
 class EncoderWithHeads(nn.Module):
     """One of the models of an objective; its heads are under their kinds (families/bert.py)."""
 
@@ -61,6 +67,7 @@ class EncoderWithHeads(nn.Module):
         self.heads = nn.ModuleDict()
         self.aids = nn.ModuleDict()  # trained along with it, and in no folder
         self.keeps_hidden_states = False
+        self.reads_all_slots = False  # where a head or a loss on pairs reads in a way of its own
         self._given: set[str] = set()  # kinds of heads that are not the family's
 
     def set_reading(self, is_causal: bool, predicts_next: bool) -> None:
@@ -84,7 +91,9 @@ class EncoderWithHeads(nn.Module):
 
         `read_slots`: see `Encoder.forward`; those that a head on pairs pools are added.
         """
-        if read_slots is not None and len(self.heads) > 1:
+        if self.reads_all_slots:
+            read_slots = None
+        elif read_slots is not None and len(self.heads) > 1:
             pooled = self.encoder.pooled_slots(batch["layout"])
             read_slots = None if pooled is None else torch.cat([read_slots, pooled])
         own = batch | {"input_ids": input_ids}
@@ -113,6 +122,8 @@ class EncoderWithHeads(nn.Module):
                 head = family_for(self.encoder.config).head(kind, self.encoder)
             self.heads[kind] = head
             self.keeps_hidden_states |= getattr(head, "reads_hidden_states", False)
+            if kind == "lm":
+                self.reads_all_slots |= overrides(head, MaskedLMHead, "states")
 
 
 class AuxiliaryModel(EncoderWithHeads):
@@ -326,7 +337,8 @@ class TokenObjective(_Weighted):
     def read_slots(self, batch: TorchBatch) -> Tensor | None:  # noqa: ARG002
         """int64 [R], some perhaps twice: the only slots whose last states `terms` reads.
 
-        None: all of them. A state that is not listed may be NaN.
+        None: all of them, as also where a subclass has its own `terms` and lists nothing. A state
+        that is not listed may be NaN.
         """
         return None
 
@@ -644,6 +656,9 @@ def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str,
         objective.token.build(models)
         if objective.pair is not None:
             objective.pair.build(models)
+            # Another one than the pooled states, perhaps.
+            own_term = overrides(objective.pair, PairObjective, "term")
+            models["encoder"].reads_all_slots |= own_term
     model = models["encoder"]
     # A generator's embeddings are part of the encoder's.
     if "lm" in model.heads and isinstance(model.encoder.embeddings.word_embeddings, DeltaEmbedding):

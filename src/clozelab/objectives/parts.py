@@ -16,6 +16,7 @@ from clozelab.objectives.objective import (
     Models,
     TokenObjective,
     TorchBatch,
+    overrides,
 )
 
 
@@ -38,9 +39,15 @@ class ObjectiveOfParts(TokenObjective):
     def num_predictions(self, batch: TorchBatch) -> int:
         return sum(self.counts(batch).values())
 
+    def read_slots(self, batch: TorchBatch) -> Tensor | None:
+        if overrides(self, ObjectiveOfParts, "terms", "part_states"):
+            return None
+        positions: Tensor = batch["prediction_positions"]
+        return positions
+
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         model = models["encoder"]
-        output = model.states(batch["input_ids"], batch, batch["prediction_positions"])
+        output = model.states(batch["input_ids"], batch, self.read_slots(batch))
         # One forward for all parts. Each has its own mean, so a part of few predictions weighs what
         # its weight says.
         terms = []

@@ -19,7 +19,14 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import EncoderOutput
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import Arrays, EncoderWithHeads, LossTerm, Models, TorchBatch
+from clozelab.objectives.objective import (
+    Arrays,
+    EncoderWithHeads,
+    LossTerm,
+    Models,
+    TorchBatch,
+    overrides,
+)
 
 
 @dataclass(eq=False)
@@ -54,6 +61,8 @@ class SpanBoundary(MaskedLanguageModel):
         return super().counts(batch) | {"sbo": len(batch["span_places"])}
 
     def read_slots(self, batch: TorchBatch) -> Tensor | None:
+        if overrides(self, SpanBoundary, "terms"):
+            return None
         names = ("prediction_positions", "left_boundaries", "right_boundaries")
         return torch.cat([batch[name] for name in names])
 

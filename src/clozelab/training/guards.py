@@ -30,6 +30,11 @@ MIN_NORMS = 20  # norms that have to be known before one is judged
 SIGMAS = 6.0
 FACTOR = 10.0
 MAX_SKIPPED = 10  # updates of so many steps that may be left out
+# What to look at where a loss was no number from the first step on.
+BEFORE_ANY_UPDATE = (
+    "no update was made before, so the learning rate is not to blame: look at the weights that were"
+    " given, and for a state that an objective of your own reads and its read_slots does not list"
+)
 
 
 class DivergedError(ValueError):
@@ -160,10 +165,13 @@ class SpikeWatch:
             )
         recent = [left_out for left_out in self.left_out if left_out > step - WINDOW]
         if len(recent) >= MAX_SKIPPED:
+            cure = "a smaller learning rate and a longer warm-up are the usual cures"
+            if len(self.left_out) == step - 1:
+                cure = BEFORE_ANY_UPDATE
             diverge(
                 trainer,
                 f"{text}; the updates of {MAX_SKIPPED} of the last {WINDOW} steps were left out"
-                " already: a smaller learning rate and a longer warm-up are the usual cures",
+                f" already: {cure}",
             )
         self.left_out.append(step)
         log.warning("%s: its update is left out", text)
