@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -63,17 +63,13 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
     """Tell the status of an experiment at a scale by its runs, and by the notes of its launches."""
     root = _folder_of_launches(runs, experiment, scale)
     launches = read_launches(root)
-    jobs = {stage: launch.jobs for stage, launch in launches.items()}
-    refused = {stage: launch.refused for stage, launch in launches.items()}
-    # Stages that have no job were not to be run.
-    begun = {run.stage for run in runs} | {stage for stage, planned in jobs.items() if planned}
-    sweeps = []
-    for stage in STAGE_NAMES:
-        if stage in begun:
-            sweeps.append(sweep_state(stage, runs, jobs.get(stage), refused.get(stage, [])))
+    sweeps = _sweep_states(launches, runs)
     running = [(run, read_progress(run)) for run in runs if run.status == "running"]
     trouble = [run for run in runs if run.status in TROUBLE]
-    refused_runs = [run for run in runs if run.fingerprint in refused.get(run.stage, [])]
+    refused = []
+    for run in runs:
+        if run.stage in launches and run.fingerprint in launches[run.stage].refused:
+            refused.append(run)
     unbegun = []
     if any(sweep.not_begun for sweep in sweeps):
         unbegun = list(failed_before_begun(root))
@@ -87,10 +83,23 @@ def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> Experimen
         sweeps,
         running,
         trouble,
-        refused_runs,
+        refused,
         unbegun,
         commands,
     )
+
+
+def _sweep_states(launches: Mapping[str, Launch], runs: Sequence[Record]) -> list[SweepState]:
+    """How each stage stands that has a run, or a job in the notes of its last launch."""
+    stages_with_runs = {run.stage for run in runs}
+    sweeps = []
+    for stage in STAGE_NAMES:
+        launch = launches.get(stage)
+        if launch is None and stage in stages_with_runs:
+            sweeps.append(sweep_state(stage, runs, None, []))
+        elif launch is not None and (launch.jobs or stage in stages_with_runs):
+            sweeps.append(sweep_state(stage, runs, launch.jobs, launch.refused))
+    return sweeps
 
 
 def failed_before_begun(root: Path) -> Iterator[tuple[str, str, Path]]:
