@@ -48,6 +48,7 @@ PHASES = (
     " {seq_length: 32, steps: 5, global_batch_size: 8, micro_batch_size: 4}]"
 )
 SHORT = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+LONGER = SHORT.replace("16", "24")
 
 
 def write_text(folder: Path, documents: int = 120) -> None:
@@ -307,6 +308,19 @@ def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bi
     assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said and "it is passed over" in said
     assert_same_bits(run_dir, whole_run)
     assert state(run_dir)["facts"]["batches_seen"] == state(whole_run)["facts"]["batches_seen"]
+
+
+def test_text_that_a_given_encoder_has_read_in_the_same_order_is_warned_of(
+    workplace: Path, whole_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that goes on with an encoder's seed begins with that one's first batches."""
+    warned = {}
+    for name, changes in {"same": {}, "seed": {"seed": 2}, "length": {"phases": LONGER}}.items():
+        changes = {"encoder": whole_run / "encoder", "phases": SHORT, **changes}
+        caplog.clear()
+        run_here(workplace, tmp_path / name, **changes)
+        warned[name] = "reads the same instances again, in the same order" in caplog.text
+    assert warned == {"same": True, "seed": False, "length": False}
 
 
 def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
         steps_to_keep += steps_at_words(cfg.keep_encoders_at_words, data.words_by_step())
     if cfg.encoder is not None and not cfg.fresh_weights:
         log_learning_rate(cfg)
+        warn_of_repeated_batches(cfg, corpus)
     for name, folder in read_folders(cfg, objectives).items():
         require_same_vocabulary(name, folder, corpus)
     tokenizer = encoder_tokenizer(cfg, corpus, objectives)
@@ -361,6 +362,31 @@ def log_learning_rate(cfg: PretrainConfig) -> None:
             " fresh weights"
         )
     log.info("learning rate %s%s", learning_rate, reason)
+
+
+def warn_of_repeated_batches(cfg: PretrainConfig, corpus: PreparedCorpus) -> None:
+    """Warn where a given encoder was trained on the batches that this run begins with.
+
+    Seed, number of the phase, length and input format decide which instances a step reads.
+    """
+    given = folders.read_provenance(str(cfg.encoder))
+    of_encoder = (given.get("seed"), given.get("corpus_fingerprint"))
+    if of_encoder != (cfg.seed, corpus.fingerprint):
+        return
+    if given["objective"]["input"] != cfg.objective.input:
+        return
+    lengths = [phase["seq_length"] for phase in given["phases"]]
+    # A kept encoder of an early step has not seen the lengths of later phases.
+    trained = given["trained_seq_lengths"]
+    for phase, length in zip(cfg.phases, lengths, strict=False):
+        if phase.seq_length == length and length in trained:
+            log.warning(
+                "%s was trained with seed=%d on this corpus: this run reads the same instances"
+                " again, in the same order; give another seed= to read others first",
+                cfg.encoder,
+                cfg.seed,
+            )
+            return
 
 
 def train(job: PretrainingJob, run: Run) -> None:
