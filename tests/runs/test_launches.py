@@ -115,6 +115,18 @@ def test_a_stopped_run_beside_a_sweep_has_its_own_command(root: Path, writers: A
     assert standing(root).commands == ["clozelab finetune -m row=mlm,ltr"]
 
 
+def test_what_goes_on_neither_stops_nor_is_removed_again(root: Path, writers: Any) -> None:
+    """Neither of a sweep nor of a single run."""
+    bad = ["stop_after_step=7", "reuse=never"]
+    write_launch(root, ["pretrain", "-m", "seed=1,2,3", *bad], {"pretrain": [*PRETRAIN, RANDOM]})
+    assert standing(root).commands == ["clozelab pretrain -m seed=1,2,3"]
+    writers.finetune(root, "killed", "mrpc", (1, 1), 60.0)
+    record = root / "finetune/killed/pretrain-seed-1/mrpc/seed-1/run.json"
+    edit(record, status="interrupted", overrides=["scale=demo", *bad, "seed=1"])
+    *_, command = standing(root).commands
+    assert command.endswith("scale=demo seed=1 hydra.mode=RUN")
+
+
 def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to the note."""
     monkeypatch.setattr(ProcessPool, "run", lambda pool: None)

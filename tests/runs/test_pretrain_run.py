@@ -39,7 +39,11 @@ from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer, read_model
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.stages import pretrain
-from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from clozelab.training.callbacks import (
+    GracefulStop,
+    LastCheckpoint,
+    TrainingInterruptedError,
+)
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
 TIMED = ("train/tokens_per_second", "train/mfu")
@@ -321,6 +325,18 @@ def test_text_that_a_given_encoder_has_read_in_the_same_order_is_warned_of(
         run_here(workplace, tmp_path / name, **changes)
         warned[name] = "reads the same instances again, in the same order" in caplog.text
     assert warned == {"same": True, "seed": False, "length": False}
+
+
+def test_a_stopped_run_does_not_advise_a_command_that_removes_it(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GracefulStop, "on_train_start", _stop_at_once)
+    with pytest.raises(TrainingInterruptedError, match="the same command without reuse=never"):
+        run_here(workplace, tmp_path / "run", reuse="never", phases=SHORT)
+
+
+def _stop_at_once(callback: GracefulStop, _: object, module: PretrainingModule) -> None:
+    module.stop_requested = lambda: 143
 
 
 def test_the_digest_of_batches_tells_seeds_and_masks_apart(workplace: Path, tmp_path: Path) -> None:

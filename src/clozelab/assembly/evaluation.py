@@ -160,7 +160,7 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
             job.hardware,
             max_steps=1,
             validation_interval_steps=None,
-            callbacks=[GracefulStop(run.watch)],
+            callbacks=[GracefulStop(run.watch, reuse=cfg.reuse)],
             loggers=loggers,
             folder=run.dir,
             log_interval_steps=1,

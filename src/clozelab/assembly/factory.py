@@ -250,6 +250,7 @@ def build_callbacks(
         progress_bar=cfg.trainer.progress_bar,
         note=run.dir / STEP_FILE,
         stop_after_step=cfg.stop_after_step,
+        reuse=cfg.reuse,
     )
     return [*configured_callbacks(cfg), *before_checkpoint, *of_stage]
 

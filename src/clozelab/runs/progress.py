@@ -28,6 +28,7 @@ from clozelab.runs.record import (
     Record,
     command_line,
     read_record,
+    words_to_go_on,
     write_json,
 )
 from clozelab.runs.time_left import JobForecast, wall_seconds_left
@@ -62,7 +63,7 @@ class Launch(BaseModel):
 
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
-        arguments = ["clozelab", *self.words]
+        arguments = ["clozelab", *words_to_go_on(self.words)]
         # Moved since then. The root is RUNS_DIR/EXPERIMENT/SCALE.
         if Path(self.root) != root.resolve():
             arguments = [argument for argument in arguments if not argument.startswith("runs_dir=")]

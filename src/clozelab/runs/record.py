@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -463,10 +463,10 @@ class Record(BaseModel, extra="forbid"):
 
     @property
     def command(self) -> str:
-        """The command line that makes or goes on with this run; "" for one without Hydra."""
+        """The command line that goes on with this run; "" for one without Hydra."""
         if not self.config_name:
             return ""
-        return command_line(["clozelab", *self.argv], self.started_in)
+        return command_line(["clozelab", *words_to_go_on(self.argv)], self.started_in)
 
     @property
     def argv(self) -> list[str]:
@@ -493,6 +493,18 @@ def _task_in(config: PlainMapping) -> str:
 def _task_or_measure(config: ReadOnlyJson) -> ReadOnlyJson:
     node: ReadOnlyJson = config.get("task") or config.get("measure") or {}
     return node
+
+
+def words_to_go_on(argv: Iterable[str]) -> list[str]:
+    """Return arguments without those that would stop a run again, or remove it."""
+    kept = []
+    for word in argv:
+        key, _, value = word.partition("=")
+        # A reproduction says pretrain.reuse=never.
+        name = key.lstrip("+").rpartition(".")[2]
+        if name != "stop_after_step" and (name, value) != ("reuse", "never"):
+            kept.append(word)
+    return kept
 
 
 def command_line(argv: Sequence[str], started_in: str) -> str:

@@ -39,12 +39,16 @@ class TrainingInterruptedError(SystemExit):
     """Training stopped after saving its checkpoint.
 
     `code` is 128 + the signal's number, or OUT_OF_TIME. `planned`: stop_after_step asked for it.
+    `reuse`: the run's setting; with `never` its own command would remove it.
     """
 
-    def __init__(self, code: int, step: int, planned: bool = False) -> None:
+    def __init__(self, code: int, step: int, planned: bool = False, reuse: str = "any") -> None:
         super().__init__(code)
         self.step = step
         self.planned = planned
+        self.remedy = "start the same command again to go on"
+        if reuse == "never":
+            self.remedy = "start the same command without reuse=never to go on"
         if code == OUT_OF_TIME:
             self.by = "trainer.max_time"
         else:
@@ -53,7 +57,7 @@ class TrainingInterruptedError(SystemExit):
     def __str__(self) -> str:
         if self.planned:
             return f"stopped after step {self.step}, by stop_after_step"
-        return f"stopped by {self.by} after step {self.step}; start the same command again to go on"
+        return f"stopped by {self.by} after step {self.step}; {self.remedy}"
 
 
 class AfterStep(Callback):
@@ -82,8 +86,11 @@ class GracefulStop(AfterStep):
     SIGTERM.
     """
 
-    def __init__(self, watch: Watch, stop_after_step: int | None = None) -> None:
+    def __init__(
+        self, watch: Watch, stop_after_step: int | None = None, reuse: str = "any"
+    ) -> None:
         self.watch = watch
+        self.reuse = reuse
         self.requested = 0  # exit status; 0: no stop
         self._signals = ExitStack()
         self.stop_after_step = stop_after_step or math.inf
@@ -134,7 +141,8 @@ class GracefulStop(AfterStep):
             return
         exit_unless_first_rank(trainer)
         step = trainer.global_step
-        interruption = TrainingInterruptedError(status, step, planned=step >= self.stop_after_step)
+        is_planned = step >= self.stop_after_step
+        interruption = TrainingInterruptedError(status, step, is_planned, self.reuse)
         log.warning("%s", interruption)
         trainer.profiler.describe()  # type: ignore[attr-defined]
         raise interruption

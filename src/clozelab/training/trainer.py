@@ -323,11 +323,12 @@ def stage_callbacks(
     note: Path | None = None,
     watch: Watch | None = None,
     stop_after_step: int | None = None,
+    reuse: str = "any",
 ) -> list[Callback]:
     """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar, note),
         LastCheckpoint(checkpoint, interval_steps, least_seconds),
-        GracefulStop(watch or Watch(), stop_after_step),
+        GracefulStop(watch or Watch(), stop_after_step, reuse),
     ]
