@@ -465,7 +465,12 @@ def test_an_early_stop_tells_of_the_steps_that_were_trained(
     assert 0 < facts["tokens"] <= 4 * 8 * 16 and facts["flops"] and facts["batches_seen"]
     about = json.loads((tmp_path / "run/encoder/config.json").read_text())["clozelab"]
     assert (about["step"], about["trained_seq_lengths"]) == (4, [16])
-    assert "encoders/step-9 is not there" in (tmp_path / "run/log.txt").read_text()
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "encoders/step-9 is not there" in log
+    # By min_delta the first evaluation stays the best one.
+    best = figures(tmp_path / "run")[2, "validation/loss"]
+    assert "ended early, after step 4 of 10" in log
+    assert f"the best validation/loss was {best:.4g}" in log
     run_here(workplace, tmp_path / "run", **changes)  # complete
 
 

@@ -426,6 +426,7 @@ def train(job: PretrainingJob, run: Run) -> None:
         trainer.fit(module, datamodule=job.data, ckpt_path=newest_intact(run.dir / "checkpoints"))
         # What comes of it is written while the trackers are still open.
         if run.is_leader:
+            warn_of_early_stop(trainer, job.data.total_steps)
             warn_of_missed(job, run)
             save()
             if cfg.adaptation is not None:
@@ -443,6 +444,22 @@ def train(job: PretrainingJob, run: Run) -> None:
             kept = [f"encoders/step-{step}" for step in job.steps_to_keep]
             at_words = cfg.keep_encoders_at_words
             run.complete({"scores": facts}, kept=kept, kept_at_words=at_words, **facts)
+
+
+def warn_of_early_stop(trainer: Trainer, total_steps: int) -> None:
+    """Warn of a training that a callback has ended before the last step of its phases."""
+    if trainer.global_step >= total_steps:
+        return
+    best = ""
+    for stopping in trainer.early_stopping_callbacks:
+        best += f"; the best {stopping.monitor} was {float(stopping.best_score):.4g}"
+    log.warning(
+        "ended early, after step %d of %d: the learning rate has not fallen to its end, and the"
+        " encoder is that of this step%s",
+        trainer.global_step,
+        total_steps,
+        best,
+    )
 
 
 def warn_of_missed(job: PretrainingJob, run: Run) -> None:
