@@ -50,6 +50,26 @@ def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
     assert composed.get("measure.data.sources") == [{"name": "mine", "path": "FILE"}]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["steps=100"], "steps and batches are those of its phases: phases=[{"),
+        (["epochs=1"], "or steps_factor=0.5 (see"),
+        (["warmup_steps=100"], "schedule.warmup_fraction="),
+        (["lr=1"], "optimizer.learning_rate="),
+        (["mlm_probability=0.3"], "objective.token.predict_prob="),
+        (["max_train_examples=9"], "no key 'max_train_examples'; see"),  # no scale.finetune. here
+        (["phases.0.stepz=3"], "a phase has seq_length, steps, global_batch_size,"),
+        (["phases=[{steps:3,rate:1}]"], "phases: a phase has no 'rate'; it has seq_length, steps"),
+        (["steps_factor=0.5", "phases.0.steps=9"], "leave it out, or change what it multiplies"),
+    ],
+)
+def test_what_a_pre_training_calls_otherwise_is_told_with_its_place(
+    words: list[str], message: str
+) -> None:
+    assert message in explain(mistake("pretrain", words), "pretrain")
+
+
 def test_a_key_that_is_a_folder_of_files_as_well_is_told_how_one_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nseed: 3\n")
@@ -110,7 +130,7 @@ def test_a_wrong_key_in_a_file_is_named_with_the_file(
 
 def test_a_wrong_key_inside_a_value_is_named() -> None:
     error = mistake("pretrain", ["phases=[{step: 3}]"])
-    shows(explain(error, "pretrain"), "phases: Key 'step' not in 'PhaseConfig'")
+    shows(explain(error, "pretrain"), "phases: a phase has no 'step'; it has seq_length")
 
 
 def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:

@@ -18,7 +18,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from claims.text.did_you_mean import nearest
 from clozelab.config import missing_value_message
 from clozelab.launch.sweep import compose
-from clozelab.schema import SCHEMAS
+from clozelab.schema import SCHEMAS, PhaseConfig
 from clozelab.text.paths import CONF_DIR
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
@@ -45,6 +45,22 @@ NO_ENTRY = re.compile(r"\+*(?P<list>[^=]+?)\.(?P<index>\d+)[.=]")
 # "measure.data.sources.0.path=x" of a list that is null
 NO_LIST = re.compile(r"Key '(?P<index>\d+)' .*\s+full_key: (?P<list>\S+)\.\d+\s+object_type=dict$")
 TEXT_OF_EVALUATE = "measure=held_out_text text=FILE"
+PHASES = "phases=[{seq_length:64,steps:1000,global_batch_size:32,micro_batch_size:32}]"
+LENGTH = f"steps and batches are those of its phases: {PHASES}, or steps_factor=0.5"
+WARMUP = "the warm-up is a share of the steps: schedule.warmup_fraction=0.05"
+MASKED = "the masking rate is objective.token.predict_prob=0.15"
+# What other programs call it, and where a pre-training has it.
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("steps", "max_steps", "epochs", "max_epochs", "num_epochs"), LENGTH),
+    **dict.fromkeys(("batch_size", "global_batch_size", "seq_length", "max_seq_length"), LENGTH),
+    **dict.fromkeys(("warmup", "warmup_steps"), WARMUP),
+    **dict.fromkeys(("mask_prob", "mlm_probability"), MASKED),
+    "lr": "the learning rate is optimizer.learning_rate=1e-3",
+}
+# A scale's settings for another stage change nothing in this one.
+OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
+NOT_IN_A_PHASE = re.compile(r"Key '(?P<key>[^']+)' not in 'PhaseConfig'")
+READ_ONLY = "Cannot change read-only config container"  # of phases that were made with a factor
 OF_NO_ENTRY = ("is not a subclass of", "list index out of range")  # how OmegaConf refuses it
 
 
@@ -132,7 +148,21 @@ def _explain_value(text: str, reason: str) -> str:
     entry = NO_ENTRY.match(word)
     if entry and any(words in reason for words in OF_NO_ENTRY):
         return _no_entry(word, entry)
-    return f"{word}: {_first_line(reason)}"
+    return f"{word}: {_explain_reason(reason)}"
+
+
+def _explain_reason(reason: str) -> str:
+    """Why OmegaConf refuses a value; of a phase with what helps."""
+    in_phase = NOT_IN_A_PHASE.match(reason)
+    if in_phase:
+        names = ", ".join(field.name for field in fields(PhaseConfig))
+        return f"a phase has no {in_phase['key']!r}; it has {names}"
+    if reason.startswith(READ_ONLY):
+        return (
+            "steps_factor= makes these phases; leave it out, or change what it multiplies:"
+            " scale.pretrain.phases.0.steps="
+        )
+    return _first_line(reason)
 
 
 def _no_entry(word: str, entry: re.Match[str]) -> str:
@@ -202,7 +232,7 @@ def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -
             f"{key} is also a folder of configurations here; to choose one of its files, say"
             f" {choosing['word']}"
         )
-    return f"{key}: {_first_line(reason)}"
+    return f"{key}: {_explain_reason(reason)}"
 
 
 def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
@@ -211,6 +241,14 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
     if key.startswith("hydra."):
         package = "hydra"
     advice = f"see `clozelab {stage} --cfg {package}`"
+    if stage == "pretrain" and key in NAMES_ELSEWHERE:
+        return f"pretrain has no key {key!r}; {NAMES_ELSEWHERE[key]} ({advice})"
+    if stage == "pretrain" and key.startswith("phases."):
+        names = ", ".join(field.name for field in fields(PhaseConfig))
+        return f"{stage} has no key {key!r}; a phase has {names} ({advice})"
+    of_others = OF_OTHER_STAGES.get(stage)
+    if of_others and not key.startswith(of_others):
+        known = [name for name in known if not name.startswith(of_others)]
     near = nearest_key(key, known)
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
