@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.screens import refuses
 
-from clozelab.assembly.passes import passes
+from clozelab.assembly.passes import passes, source_passes
 from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks, text_marks
 from clozelab.corpus.preparation.forecast import forecast_source
 from clozelab.corpus.preparation.texts import cut_shards
@@ -53,6 +53,10 @@ def test_two_columns_or_a_book_are_another_text() -> None:
 
 def test_passes_over_the_text() -> None:
     assert passes(4e6, 1_000_000) == ("4.0 passes over 1 M tokens of text", False)
+    assert passes(12_300, 1_000_000)[0].startswith("0.01 passes over")
+    assert source_passes({"a": 0.04, "b": 0.0, "c": 0.1})[0] == (
+        "a is read 0.04 times, b is read 0.0 times, c is read 0.1 times"
+    )
     said, is_much = passes(4.1e7, 1_000_000)
     assert is_much and said.startswith(
         "41.0 passes over 1 M tokens of text; beyond 40 an encoder learns the text by"

@@ -22,7 +22,7 @@ def passes(read: float, text: int) -> tuple[str, bool]:
         read: tokens of the whole training.
         text: tokens of the training text.
     """
-    sentence = f"{read / text:.1f} passes over {format_count(text)} tokens of text"
+    sentence = f"{_times(read / text)} passes over {format_count(text)} tokens of text"
     return _with_advice(sentence, read / text)
 
 
@@ -55,8 +55,15 @@ def passes_by_source(
 
 def source_passes(by_source: Mapping[str, float]) -> tuple[str, bool]:
     """A sentence about how often each source is read, and whether one is read too often."""
-    parts = [f"{name} is read {times:.1f} times" for name, times in by_source.items()]
+    parts = [f"{name} is read {_times(times)} times" for name, times in by_source.items()]
     return _with_advice(", ".join(parts), max(by_source.values()))
+
+
+def _times(number: float) -> str:
+    """Write how often to one decimal; what little of a text is read is not none of it."""
+    if 0 < number < 0.1:
+        return f"{number:.1g}"
+    return f"{number:.1f}"
 
 
 def _with_advice(sentence: str, times: float) -> tuple[str, bool]:
