@@ -318,11 +318,15 @@ def test_text_that_a_given_encoder_has_read_in_the_same_order_is_warned_of(
     workplace: Path, whole_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that goes on with an encoder's seed begins with that one's first batches."""
+    runs: dict[str, dict[str, Any]] = {
+        "same": {"phases": SHORT},
+        "seed": {"phases": SHORT, "seed": 2},
+        "length": {"phases": LONGER},
+    }
     warned = {}
-    for name, changes in {"same": {}, "seed": {"seed": 2}, "length": {"phases": LONGER}}.items():
-        changes = {"encoder": whole_run / "encoder", "phases": SHORT, **changes}
+    for name, changes in runs.items():
         caplog.clear()
-        run_here(workplace, tmp_path / name, **changes)
+        run_here(workplace, tmp_path / name, encoder=whole_run / "encoder", **changes)
         warned[name] = "reads the same instances again, in the same order" in caplog.text
     assert warned == {"same": True, "seed": False, "length": False}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -369,15 +370,15 @@ def warn_of_repeated_batches(cfg: PretrainConfig, corpus: PreparedCorpus) -> Non
 
     Seed, number of the phase, length and input format decide which instances a step reads.
     """
-    given = folders.read_provenance(str(cfg.encoder))
+    given: Any = folders.read_provenance(str(cfg.encoder))
     of_encoder = (given.get("seed"), given.get("corpus_fingerprint"))
     if of_encoder != (cfg.seed, corpus.fingerprint):
         return
-    if given["objective"]["input"] != cfg.objective.input:
+    if given.get("objective", {}).get("input") != cfg.objective.input:
         return
-    lengths = [phase["seq_length"] for phase in given["phases"]]
+    lengths = [phase["seq_length"] for phase in given.get("phases", ())]
     # A kept encoder of an early step has not seen the lengths of later phases.
-    trained = given["trained_seq_lengths"]
+    trained = given.get("trained_seq_lengths", ())
     for phase, length in zip(cfg.phases, lengths, strict=False):
         if phase.seq_length == length and length in trained:
             log.warning(
