@@ -155,8 +155,7 @@ def _explain_reason(reason: str) -> str:
     """Why OmegaConf refuses a value; of a phase with what helps."""
     in_phase = NOT_IN_A_PHASE.match(reason)
     if in_phase:
-        names = ", ".join(field.name for field in fields(PhaseConfig))
-        return f"a phase has no {in_phase['key']!r}; it has {names}"
+        return f"a phase has no {in_phase['key']!r}; it has {_keys_of_a_phase()}"
     if reason.startswith(READ_ONLY):
         return (
             "steps_factor= makes these phases; leave it out, or change what it multiplies:"
@@ -241,11 +240,9 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
     if key.startswith("hydra."):
         package = "hydra"
     advice = f"see `clozelab {stage} --cfg {package}`"
-    if stage == "pretrain" and key in NAMES_ELSEWHERE:
-        return f"pretrain has no key {key!r}; {NAMES_ELSEWHERE[key]} ({advice})"
-    if stage == "pretrain" and key.startswith("phases."):
-        names = ", ".join(field.name for field in fields(PhaseConfig))
-        return f"{stage} has no key {key!r}; a phase has {names} ({advice})"
+    place = _place_in_pretraining(key)
+    if place and stage == "pretrain":
+        return f"{stage} has no key {key!r}; {place} ({advice})"
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
         known = [name for name in known if not name.startswith(of_others)]
@@ -262,6 +259,17 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
     if siblings:
         return f"{stage} has no key {key!r}; {parent} has {', '.join(siblings)} ({advice})"
     return f"{stage} has no key {key!r}; {advice}"
+
+
+def _place_in_pretraining(key: str) -> str:
+    """Say where a pre-training has what others call so; "" for any other key."""
+    if key.startswith("phases."):
+        return f"a phase has {_keys_of_a_phase()}"
+    return NAMES_ELSEWHERE.get(key, "")
+
+
+def _keys_of_a_phase() -> str:
+    return ", ".join(field.name for field in fields(PhaseConfig))
 
 
 def known_keys(config_name: str, folder: Path | None, *, hydra_value: bool = False) -> list[str]:
