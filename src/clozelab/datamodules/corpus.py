@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -180,14 +181,20 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     has the same however it is cut: sums of some thousands stay exact.
     """
     # A random number a slot weighs the tokens, and padding counts nothing: [instances, width].
-    slots = np.arange(batch["width"])
-    weights = uniform_u64(0, 0, "contents", slots)
-    tokens = batch["input_ids"].reshape(len(index), -1).view(np.uint64)
-    is_token = slots < batch["lengths"][:, None]
-    token_sums = np.einsum("ij,j->i", tokens * is_token, weights)
+    slots, weights = _slot_weights(batch["width"])
+    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64)
+    tokens[slots >= batch["lengths"][:, None]] = 0
+    token_sums = np.einsum("ij,j->i", tokens, weights)
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
     instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
+
+
+@lru_cache(maxsize=8)
+def _slot_weights(width: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The slots of an instance, and a random number of each."""
+    slots = np.arange(width)
+    return slots, uniform_u64(0, 0, "contents", slots)
 
 
 @dataclass(eq=False)

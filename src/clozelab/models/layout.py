@@ -73,14 +73,15 @@ class Layout:
     @classmethod
     def ragged(cls, lengths: Sequence[int] | np.ndarray) -> Layout:
         """Sequences one after the other; ValueError for a length below 1."""
-        host = np.asarray(lengths).tolist()
+        numbers = np.array(lengths, dtype=np.int64)
+        host = numbers.tolist()
         if not host:
             raise ValueError("layout: a batch needs at least one sequence")
         if min(host) < 1:
             raise ValueError(
                 f"layout: a sequence of {min(host)} tokens; every sequence needs at least one"
             )
-        return cls(torch.tensor(host, dtype=torch.int64), None, max(host), host)
+        return cls(torch.from_numpy(numbers), None, max(host), host)
 
     @property
     def full(self) -> bool:
