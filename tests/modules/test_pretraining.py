@@ -34,7 +34,7 @@ from clozelab.modules.pretraining import (
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
-from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.callbacks import GracefulStop, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file, newest_intact
 from clozelab.training.guards import DivergedError
 from clozelab.training.stopping import Watch
@@ -230,8 +230,7 @@ class ToyRun:
                     self.options["interval"],
                     fingerprint="0" * 64,
                     progress_bar=False,
-                    watch=self.watch,
-                    stop_after_step=self.options["stop_after"],
+                    stop=GracefulStop(self.watch, self.options["stop_after"]),
                 ),
             ],
             loggers=[MetricsCsv(self.folder)],

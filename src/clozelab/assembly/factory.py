@@ -41,6 +41,7 @@ from clozelab.runs.tracked import tracked_job
 from clozelab.schema import EncoderStageConfig, StageConfig, TrainerConfig, TrainingConfig
 from clozelab.text.plain import PlainDict, PlainMapping, read_json
 from clozelab.training.background import BackgroundLogger
+from clozelab.training.callbacks import GracefulStop
 from clozelab.training.catching_up import note_unsent
 from clozelab.training.checkpoints import LAST
 from clozelab.training.jobs import TrackedJob
@@ -241,16 +242,15 @@ def build_callbacks(
     Checkpoints lie at least `interval_steps` and `min_seconds` apart. Those of `before_checkpoint`
     run when the averages of a step have been made, and before its checkpoint is written.
     """
+    stop = GracefulStop(run.watch, cfg.stop_after_step, cfg.reuse)
     of_stage = stage_callbacks(
         run.dir / "checkpoints" / LAST,
         interval_steps,
         min_seconds,
         fingerprint=run.fingerprint,
-        watch=run.watch,
         progress_bar=cfg.trainer.progress_bar,
         note=run.dir / STEP_FILE,
-        stop_after_step=cfg.stop_after_step,
-        reuse=cfg.reuse,
+        stop=stop,
     )
     return [*configured_callbacks(cfg), *before_checkpoint, *of_stage]
 

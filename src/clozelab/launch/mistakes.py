@@ -51,10 +51,19 @@ WARMUP = "the warm-up is a share of the steps: schedule.warmup_fraction=0.05"
 MASKED = "the masking rate is objective.token.predict_prob=0.15"
 # What other programs call it, and where a pre-training has it.
 NAMES_ELSEWHERE = {
-    **dict.fromkeys(("steps", "max_steps", "epochs", "max_epochs", "num_epochs"), LENGTH),
-    **dict.fromkeys(("batch_size", "global_batch_size", "seq_length", "max_seq_length"), LENGTH),
-    **dict.fromkeys(("warmup", "warmup_steps"), WARMUP),
-    **dict.fromkeys(("mask_prob", "mlm_probability"), MASKED),
+    "steps": LENGTH,
+    "max_steps": LENGTH,
+    "epochs": LENGTH,
+    "max_epochs": LENGTH,
+    "num_epochs": LENGTH,
+    "batch_size": LENGTH,
+    "global_batch_size": LENGTH,
+    "seq_length": LENGTH,
+    "max_seq_length": LENGTH,
+    "warmup": WARMUP,
+    "warmup_steps": WARMUP,
+    "mask_prob": MASKED,
+    "mlm_probability": MASKED,
     "lr": "the learning rate is optimizer.learning_rate=1e-3",
 }
 # A scale's settings for another stage change nothing in this one.
@@ -240,9 +249,9 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
     if key.startswith("hydra."):
         package = "hydra"
     advice = f"see `clozelab {stage} --cfg {package}`"
-    place = _place_in_pretraining(key)
-    if place and stage == "pretrain":
-        return f"{stage} has no key {key!r}; {place} ({advice})"
+    remedy = _place_in_pretraining(key)
+    if remedy and stage == "pretrain":
+        return f"{stage} has no key {key!r}; {remedy} ({advice})"
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
         known = [name for name in known if not name.startswith(of_others)]

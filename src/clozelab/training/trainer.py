@@ -321,14 +321,14 @@ def stage_callbacks(
     fingerprint: str,
     progress_bar: bool,
     note: Path | None = None,
-    watch: Watch | None = None,
-    stop_after_step: int | None = None,
-    reuse: str = "any",
+    stop: GracefulStop | None = None,
 ) -> list[Callback]:
-    """The callbacks of every stage, in the order they need."""
+    """The callbacks of every stage, in the order they need; `stop`: one that is set already."""
+    if stop is None:
+        stop = GracefulStop(Watch())
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar, note),
         LastCheckpoint(checkpoint, interval_steps, least_seconds),
-        GracefulStop(watch or Watch(), stop_after_step, reuse),
+        stop,
     ]
