@@ -243,7 +243,7 @@ def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -
     return f"{key}: {_explain_reason(reason)}"
 
 
-def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
+def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     """There is no such key: the nearest, or those beside it."""
     package = "job"
     if key.startswith("hydra."):
@@ -254,14 +254,14 @@ def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
         return f"{stage} has no key {key!r}; {remedy} ({advice})"
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
-        known = [name for name in known if not name.startswith(of_others)]
-    near = nearest_key(key, known)
+        keys = [name for name in keys if not name.startswith(of_others)]
+    near = nearest_key(key, keys)
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
     # Nothing is spelt alike: name all keys beside it, if it is inside of something.
     parent = key.rpartition(".")[0]
     siblings = []
-    for name in known:
+    for name in keys:
         above, _, last = name.rpartition(".")
         if parent and above == parent:
             siblings.append(last)
