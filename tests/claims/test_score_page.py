@@ -234,6 +234,31 @@ def test_published_scores_have_the_published_verdicts(
     assert same == num_same
 
 
+@pytest.mark.parametrize(
+    ("scores", "doubtful"),
+    [
+        (("0.80", "0.81", "78.0", "79.0"), "qa: a with scores between 0 and 1"),
+        (("80.0", "0.81", "78.0", "0.79"), "qa: a and b with scores between 0 and 1"),
+        (("0.0", "0.0", "78.0", "79.0"), ""),
+        (("0.9", "0.8", "1.5", "1.4"), ""),
+        (("0.80", "0.81", "0.78", "0.79"), ""),
+    ],
+)
+def test_fractions_beside_percent_are_named(
+    tmp_path: Path, scores: tuple[str, ...], doubtful: str
+) -> None:
+    """Else the difference of 0.80 and 78 is tested, and is sure."""
+    runs = ("a,1", "a,2", "b,1", "b,2")
+    lines = [f"{run},qa,{score}" for run, score in zip(runs, scores, strict=True)]
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(["arm,seed,task,score", *lines]))
+    named = judge_files(path, None, None).problems.get("Doubtful", [])
+    assert [line.partition(",")[0] for line in named] == ([doubtful] if doubtful else [])
+    # With a unit nothing is guessed.
+    path.write_text("\n".join(["arm,seed,task,score,unit", *(f"{line},percent" for line in lines)]))
+    assert "Doubtful" not in judge_files(path, None, None).problems
+
+
 @pytest.mark.parametrize(("seeds", "is_named"), [((3, 4), True), ((1, 2), False)])
 def test_rows_that_share_no_seed_are_named(
     seeds: tuple[int, int], is_named: bool, tmp_path: Path

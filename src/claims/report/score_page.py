@@ -17,7 +17,7 @@ from claims.report.page import About, JudgedPage, claim_section, table_section, 
 from claims.report.screen import print_judged, print_plain
 from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
 from claims.tables.score_file import Scores, make_score_table, read_scores
-from claims.text.phrases import count_noun
+from claims.text.phrases import count_noun, join_list
 
 CAVEAT = (
     "Scores do not record how their runs were made. That the rows saw the same data, steps, tuning"
@@ -77,6 +77,7 @@ def build_score_page(
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     remarks = {
         "Left out": content.notes,
+        "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
         "Assumed": _assumptions(table, content, file),
     }
@@ -111,6 +112,17 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     names["lower is better"] = [column.name for column in known if not column.higher_is_better]
     names["higher is better"] = [column.name for column in known if column.higher_is_better]
     return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
+
+
+def _doubtful_scores(content: Scores) -> list[str]:
+    """Name scores that may be fractions in a column of percent."""
+    sentences = []
+    for column, arms in content.doubtful.items():
+        sentences.append(
+            f"{column}: {join_list(arms)} with scores between 0 and 1, where others are far above;"
+            " if these are fractions, write all of the column in percent, and judge again"
+        )
+    return sentences
 
 
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:
