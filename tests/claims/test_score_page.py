@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 
@@ -271,6 +271,37 @@ def test_rows_that_share_no_seed_are_named(
     page = judge_files(path, None, None)
     assert ("Not compared" in page.problems) is is_named
     assert bool(page.judged.differences) is not is_named
+
+
+def seeds_of(arm: str, seeds: Iterable[int]) -> list[str]:
+    return [f"{arm},{seed},t,{80 + seed}" for seed in seeds]
+
+
+def test_runs_without_a_partner_are_named(tmp_path: Path) -> None:
+    """A verdict on two pairs of five runs each has to say so."""
+    path = tmp_path / "scores.csv"
+    rows = [*seeds_of("a", range(1, 7)), *seeds_of("b", (1, 2, 3)), *seeds_of("c", (4, 5, 6))]
+    path.write_text("\n".join(["arm,seed,task,score", *rows]))
+    pairs = tmp_path / "pairs.yaml"
+    pairs.write_text("compare: all")
+    of_b = "b and a on t: 3 pairs of equal seeds, of 3 and 6 runs"
+    assert judge_files(path, pairs, None).problems["Not paired"] == [
+        of_b,
+        of_b.replace("b", "c", 1),
+        "c and b on t: no run has the seeds of a run of the other, so no difference",
+    ]
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: b is better, compare: [b, a, t], direction: higher}]")
+    page = judge_files(path, claims, tmp_path / "report")
+    assert page.problems["Not paired"] == [of_b]
+    assert of_b in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_fine_tunings_without_a_partner_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,finetuning_seed,t\na,1,1,81\na,2,1,82\nb,1,,83\nb,2,,85\n")
+    (line,) = judge_files(path, None, None).problems["Not paired"]
+    assert line.startswith("b and a on t: no run has the seeds of a run of the other")
 
 
 RESULTS = PUBLISHED / "2026-11-28-worth-it-reviews"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 
 from rich.console import Console
 
-from claims.analysis.scores import ScoreTable
+from claims.analysis.scores import DataColumn, ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
 from claims.report.files import write_claims, write_page, write_pictures, write_scores
 from claims.report.forest_picture import draw_forest
@@ -79,6 +81,7 @@ def build_score_page(
         "Left out": content.notes,
         "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
+        "Not paired": _runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
         "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}
@@ -139,6 +142,42 @@ def _rows_without_a_pair(table: ScoreTable) -> list[str]:
                 " both rows share nothing else, number their seeds alike"
             )
     return sentences
+
+
+def _runs_without_a_pair(
+    table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
+) -> list[str]:
+    """Name the pairs of rows whose difference leaves runs out, with the columns where it does."""
+    by_text: dict[tuple[str, str], list[str]] = {}
+    for row, other, column in _compared_cells(table, analysed, every_pair=every_pair):
+        own, others = (table.cells[name, column.key].scores.keys() for name in (row, other))
+        num_pairs = len(own & others)
+        if not own or not others or num_pairs == max(len(own), len(others)):
+            continue
+        text = (
+            f"{count_noun(num_pairs, 'pair')} of equal seeds, of {len(own)} and {len(others)} runs"
+        )
+        if not num_pairs:
+            text = "no run has the seeds of a run of the other, so no difference"
+        by_text.setdefault((f"{row} and {other}", text), []).append(column.heading)
+    return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in by_text.items()]
+
+
+def _compared_cells(
+    table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
+) -> Iterable[tuple[str, str, DataColumn]]:
+    """(row, row, column) of every difference that the page is about, each once."""
+    cells: dict[tuple[str, str, str], tuple[str, str, DataColumn]] = {}
+    for judgement in analysed.judgements:
+        for contrast in judgement.resolved.contrasts:
+            for one, other in zip(contrast.terms[::2], contrast.terms[1::2], strict=True):
+                cells[one.row, other.row, one.column.key] = (one.row, other.row, one.column)
+    if cells:
+        return cells.values()
+    pairs = list(combinations(table.rows, 2))
+    if not every_pair:
+        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
+    return [(row, first, column) for (first, row), column in product(pairs, table.with_results)]
 
 
 def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:
