@@ -72,7 +72,7 @@ class ScoreRow(Entry):
     example: str = ""
     """the name of an example"""
     score: FiniteFloat
-    """a number; leave the line out where a run failed"""
+    """a number with a decimal point; leave the line out where a run failed"""
 
 
 @dataclass(frozen=True)
