@@ -333,6 +333,22 @@ def test_the_results_of_a_report_are_judged_as_the_report_does(tmp_path: Path) -
             assert ours[key] == theirs[key], (key, ours, theirs)
 
 
+def test_claims_are_written_as_numbers_too(tmp_path: Path) -> None:
+    """Programs read no minus of typographers, and no rounded p."""
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: worse, compare: [bert, ours, mnli], direction: lower}]")
+    scores = write_scores(tmp_path / "scores.csv", 4)
+    judge_files(scores, claims, tmp_path / "report")
+    with (tmp_path / "report/claims.csv").open(newline="", encoding="utf-8") as file:
+        (line,) = csv.DictReader(file)
+    paired = stats.ttest_rel(SCORES["bert"], SCORES["ours"])
+    interval = paired.confidence_interval()
+    assert line["unit"] == "points" and line["ours"] == "\u22120.9"
+    expected = [-0.875, interval.low, interval.high, paired.pvalue, paired.pvalue]
+    columns = ("difference", "low", "high", "p_value", "corrected_p")
+    assert [float(line[column]) for column in columns] == pytest.approx(expected)
+
+
 def test_what_has_collapsed_in_a_report_is_left_out_and_named() -> None:
     """The report decides nothing there; a judgement of the scores alone would find a difference."""
     found = read_scores(PUBLISHED / "2026-11-27-two-sides/results.csv")
