@@ -84,6 +84,24 @@ def test_an_export_of_wandb_is_read_without_its_failed_runs(tmp_path: Path, stat
         read_scores(path, layout)
 
 
+@pytest.mark.parametrize("state", ["crashed ", "ERROR", "fail", "timeout", "Cancelled", "PRUNED"])
+def test_a_run_that_any_tool_calls_unfinished_is_left_out(tmp_path: Path, state: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(f"arm,seed,status,qa\na,1,finished,80\na,2,{state},12\n")
+    found = read_scores(path)
+    assert (found.cells, found.notes) == ({("a", "qa"): {(1, 0): 80.0}}, ["1 unfinished run"])
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_a_table_of_semicolons_or_tabs_is_read(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(WIDE.replace(",", sign))
+    assert read_scores(path).cells == WIDE_CELLS
+    path.write_text(WIDE.replace(",", ";").replace("84.1", "84,1"))
+    with refuses("line 2: score is '84,1'; it is a number with a decimal point"):
+        read_scores(path, ScoreLayout(tasks=("mnli",)))
+
+
 # -- folders ---------------------------------------------------------------------------------------
 
 

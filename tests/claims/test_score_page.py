@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 
@@ -234,6 +234,31 @@ def test_published_scores_have_the_published_verdicts(
     assert same == num_same
 
 
+@pytest.mark.parametrize(
+    ("scores", "doubtful"),
+    [
+        (("0.80", "0.81", "78.0", "79.0"), "qa: a with scores between 0 and 1"),
+        (("80.0", "0.81", "78.0", "0.79"), "qa: a and b with scores between 0 and 1"),
+        (("0.0", "0.0", "78.0", "79.0"), ""),
+        (("0.9", "0.8", "1.5", "1.4"), ""),
+        (("0.80", "0.81", "0.78", "0.79"), ""),
+    ],
+)
+def test_fractions_beside_percent_are_named(
+    tmp_path: Path, scores: tuple[str, ...], doubtful: str
+) -> None:
+    """Else the difference of 0.80 and 78 is tested, and is sure."""
+    runs = ("a,1", "a,2", "b,1", "b,2")
+    lines = [f"{run},qa,{score}" for run, score in zip(runs, scores, strict=True)]
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(["arm,seed,task,score", *lines]))
+    named = judge_files(path, None, None).problems.get("Doubtful", [])
+    assert [line.partition(",")[0] for line in named] == ([doubtful] if doubtful else [])
+    # With a unit nothing is guessed.
+    path.write_text("\n".join(["arm,seed,task,score,unit", *(f"{line},percent" for line in lines)]))
+    assert "Doubtful" not in judge_files(path, None, None).problems
+
+
 @pytest.mark.parametrize(("seeds", "is_named"), [((3, 4), True), ((1, 2), False)])
 def test_rows_that_share_no_seed_are_named(
     seeds: tuple[int, int], is_named: bool, tmp_path: Path
@@ -246,6 +271,37 @@ def test_rows_that_share_no_seed_are_named(
     page = judge_files(path, None, None)
     assert ("Not compared" in page.problems) is is_named
     assert bool(page.judged.differences) is not is_named
+
+
+def seeds_of(arm: str, seeds: Iterable[int]) -> list[str]:
+    return [f"{arm},{seed},t,{80 + seed}" for seed in seeds]
+
+
+def test_runs_without_a_partner_are_named(tmp_path: Path) -> None:
+    """A verdict on two pairs of five runs each has to say so."""
+    path = tmp_path / "scores.csv"
+    rows = [*seeds_of("a", range(1, 7)), *seeds_of("b", (1, 2, 3)), *seeds_of("c", (4, 5, 6))]
+    path.write_text("\n".join(["arm,seed,task,score", *rows]))
+    pairs = tmp_path / "pairs.yaml"
+    pairs.write_text("compare: all")
+    of_b = "b and a on t: 3 pairs of equal seeds, of 3 and 6 runs"
+    assert judge_files(path, pairs, None).problems["Not paired"] == [
+        of_b,
+        of_b.replace("b", "c", 1),
+        "c and b on t: no run has the seeds of a run of the other, so no difference",
+    ]
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: b is better, compare: [b, a, t], direction: higher}]")
+    page = judge_files(path, claims, tmp_path / "report")
+    assert page.problems["Not paired"] == [of_b]
+    assert of_b in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_fine_tunings_without_a_partner_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,finetuning_seed,t\na,1,1,81\na,2,1,82\nb,1,,83\nb,2,,85\n")
+    (line,) = judge_files(path, None, None).problems["Not paired"]
+    assert line.startswith("b and a on t: no run has the seeds of a run of the other")
 
 
 RESULTS = PUBLISHED / "2026-11-28-worth-it-reviews"
@@ -275,6 +331,22 @@ def test_the_results_of_a_report_are_judged_as_the_report_does(tmp_path: Path) -
     for ours, theirs in zip(judged, published, strict=True):
         for key in ("judged_on", "verdict", "ours", "interval", "p"):
             assert ours[key] == theirs[key], (key, ours, theirs)
+
+
+def test_claims_are_written_as_numbers_too(tmp_path: Path) -> None:
+    """Programs read no minus of typographers, and no rounded p."""
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("claims: [{text: worse, compare: [bert, ours, mnli], direction: lower}]")
+    scores = write_scores(tmp_path / "scores.csv", 4)
+    judge_files(scores, claims, tmp_path / "report")
+    with (tmp_path / "report/claims.csv").open(newline="", encoding="utf-8") as file:
+        (line,) = csv.DictReader(file)
+    paired = stats.ttest_rel(SCORES["bert"], SCORES["ours"])
+    interval = paired.confidence_interval()
+    assert line["unit"] == "points" and line["ours"] == "\u22120.9"
+    expected = [-0.875, interval.low, interval.high, paired.pvalue, paired.pvalue]
+    columns = ("difference", "low", "high", "p_value", "corrected_p")
+    assert [float(line[column]) for column in columns] == pytest.approx(expected)
 
 
 def test_what_has_collapsed_in_a_report_is_left_out_and_named() -> None:

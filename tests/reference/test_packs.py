@@ -40,6 +40,8 @@ FORMER_WORDS = {
 }
 # the same of what would decide a claim
 FEWER_ONCE = "with fewer once the primary claim '"
+# of today's files: figures that other columns have as text
+NUMBERS = ("unit", "difference", "low", "high", "p_value", "corrected_p")
 
 
 def claims_of(pack: Path, place: Path) -> Path:
@@ -64,6 +66,8 @@ def read_claims_file(path: Path) -> list[dict[str, str]]:
         code, is_exploratory = read_verdict(line["verdict"])
         line["verdict"] = code
         line.setdefault("exploratory", str(is_exploratory))
+        for column in NUMBERS:
+            line.pop(column, None)
     return lines
 
 

@@ -12,7 +12,8 @@ from tests.records import change
 from tests.report.writing import TABLE_5, tex_of
 from tests.screens import shows
 
-from clozelab.report.render import escape, mark
+from clozelab.report.render import escape, first_cell, mark
+from clozelab.stages.pool import main as pool
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -196,3 +197,30 @@ def test_says_what_the_report_says(tex: str) -> None:
 def test_escape() -> None:
     assert escape("50 % of a_b & {c} ± 1") == r"50 \% of a\_b \& \{c\} $\pm$ 1"
     assert escape("a\\b\nc~d^e") == r"a\textbackslash{}b c\textasciitilde{}d\textasciicircum{}e"
+
+
+def test_a_bracket_that_begins_a_line_is_no_argument() -> None:
+    """Of the line break before it, or of the rule."""
+    assert first_cell("[CLS] & mean") == r"{}[CLS] \& mean"
+    assert first_cell("*ours") == "{}*ours" and first_cell("ours [a]") == "ours [a]"
+
+
+def test_verdicts_stand_with_their_corrected_p(tex: str) -> None:
+    verdicts = tex.split(r"\begin{table}")[-1]
+    shows(
+        verdicts,
+        r"claim & judged on & paper & ours & 95\,\% interval & $p$ & verdict",
+        "Intervals are of one difference alone; p and verdicts are corrected",
+    )
+    (line,) = [line for line in verdicts.split("\n") if line.startswith("the BiLSTM costs MRPC")]
+    assert re.search(r"\] & (\\textless\{\} )?[01]\.\d{3} & \w+", line), line
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_without_a_paper_the_directions_are_claimed(tmp_path: Path) -> None:
+    pack = Path(__file__).resolve().parents[2] / "docs/results" / "2026-11-27-small-fine-tuning"
+    pooled = tmp_path / "pooled"
+    assert pool([str(pack / "runs.zip"), f"runs_dir={pooled}"]) == 0
+    assert main(["small_fine_tuning", "scale=laptop", f"runs_dir={pooled}", "--paper"]) == 0
+    text = next(pooled.rglob("report.tex")).read_text(encoding="utf-8")
+    assert "claim & judged on & claimed & ours" in text

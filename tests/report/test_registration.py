@@ -14,9 +14,10 @@ from tests.screens import refuses, shows
 
 from clozelab.planning.steps import make_steps
 from clozelab.report import registration
-from clozelab.report.registration import REGISTRATION_FILE, read_registration, registration_summary
+from clozelab.report.registration import read_registration, registration_summary
 from clozelab.report.render import write_sweep_report
 from clozelab.results.experiment import load_experiment
+from clozelab.runs.archive import REGISTRATION_FILE
 from clozelab.runs.find import find
 from clozelab.stages.register import main as verb
 

@@ -413,6 +413,18 @@ def test_each_swept_setting_makes_a_row(tmp_path: Path, writers: Any) -> None:
     assert [line[0] for line in results(runs.records[:3])] == ["public"]
 
 
+def test_runs_of_an_experiment_are_not_held_against_lines_that_nobody_wrote(
+    tmp_path: Path, writers: Any
+) -> None:
+    """The report of a folder has no paper.yaml, so none of its lines were edited."""
+    for head in ("linear", "bilstm"):
+        for seed in (1, 2):
+            config = {"head": head}
+            writers.finetune(tmp_path, head, "mrpc", (seed, 1), 70.0 + seed, config=config)
+        change(tmp_path, f"finetune/{head}/*/*/*", row_delta={"head": head})
+    assert "Unequal" not in problems(infer_table(find(tmp_path)))
+
+
 def test_the_page_has_the_shape_of_the_encoder_that_was_trained_further(
     tmp_path: Path, writers: Any
 ) -> None:

@@ -20,6 +20,7 @@ from tests.screens import refuses, shows
 
 from clozelab.files.digests import digest
 from clozelab.report import render
+from clozelab.report.registration import read_registration
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.archive import MANIFEST, RUNS, unpack, write_archive
 from clozelab.runs.find import find
@@ -427,6 +428,24 @@ def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_
         assert days == ["2030-01-01", "2030-01-02"]
         launches = read_json(root, "launcher/launch.json")
         assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "1", "2", "2"]
+
+
+def test_each_machine_may_have_registered(packed: Any, pool: Any, tmp_path: Path) -> None:
+    """Equal declarations differ by their dates; none of them is lost."""
+
+    def registered(day: int) -> Callable[[Path], None]:
+        def write(root: Path) -> None:
+            date = f"2030-01-0{day}T00:00:00+00:00"
+            entry = {"date": date, "hash": digest([date, {}]), "content": {}}
+            (root / "registration.json").write_text(json.dumps({"registrations": [entry]}))
+
+        return write
+
+    packs = [packed(f"registered{day}", day, change=registered(day)) for day in (2, 1)]
+    for _ in range(2):
+        assert pool(*packs)[0] == 0
+        entries = read_registration(tmp_path / "pooled" / NAME / "demo")
+        assert [entry.date[:10] for entry in entries] == ["2030-01-01", "2030-01-02"]
 
 
 def test_what_a_shared_run_speaks_for_comes_along(packed: Any, pool: Any, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from jinja2 import Template
 
 from claims.analysis.scores import ScoreTable
-from claims.report.claims import ClaimView
+from claims.analysis.verdicts import Judgement
+from claims.report.claims import ClaimView, unit_of
 from claims.report.page import JudgedPage
 from claims.report.pictures import STYLES, Picture, use_style
 from claims.text.phrases import FORMULA
@@ -28,6 +29,13 @@ CLAIM_FIELDS = (
     "p",
     "needs",
     "note",
+    # the same as numbers, where the columns above are for readers
+    "unit",
+    "difference",
+    "low",
+    "high",
+    "p_value",
+    "corrected_p",
 )
 SCORE_FIELDS = ("arm", "seed", "finetuning_seed", "task", "unit", "score")
 
@@ -76,7 +84,21 @@ def write_claims(path: Path, claims: list[ClaimView]) -> None:
             figures = claim.figures
             texts = [claim.text, claim.judged_on, claim.verdict, claim.is_exploratory]
             texts += [figures.ours, figures.interval, figures.p, claim.needs, claim.note]
-            writer.writerow([spreadsheet_text(text) for text in texts])
+            values = [*texts, *_numbers_of(claim.judgement)]
+            writer.writerow([spreadsheet_text(value) for value in values])
+
+
+def _numbers_of(judgement: Judgement) -> list[object]:
+    """A claim's unit, difference, interval, p and corrected p; nothing for what there is not.
+
+    What a crossing rests on is in no one difference.
+    """
+    difference = judgement.difference
+    if difference is None or judgement.crossover:
+        return [None] * 6
+    interval = [difference.low, difference.high]
+    p_values = [judgement.p_value, judgement.corrected_p]
+    return [unit_of(judgement), difference.mean, *interval, *p_values]
 
 
 def spreadsheet_text(value: object) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 
 from rich.console import Console
 
-from claims.analysis.scores import ScoreTable
+from claims.analysis.scores import DataColumn, ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
 from claims.report.files import write_claims, write_page, write_pictures, write_scores
 from claims.report.forest_picture import draw_forest
@@ -17,7 +19,7 @@ from claims.report.page import About, JudgedPage, claim_section, table_section, 
 from claims.report.screen import print_judged, print_plain
 from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
 from claims.tables.score_file import Scores, make_score_table, read_scores
-from claims.text.phrases import count_noun
+from claims.text.phrases import count_noun, join_list
 
 CAVEAT = (
     "Scores do not record how their runs were made. That the rows saw the same data, steps, tuning"
@@ -77,7 +79,9 @@ def build_score_page(
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
     remarks = {
         "Left out": content.notes,
+        "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
+        "Not paired": _runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
         "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}
@@ -113,6 +117,17 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
 
 
+def _doubtful_scores(content: Scores) -> list[str]:
+    """Name scores that may be fractions in a column of percent."""
+    sentences = []
+    for column, arms in content.doubtful.items():
+        sentences.append(
+            f"{column}: {join_list(arms)} with scores between 0 and 1, where others are far above;"
+            " if these are fractions, write all of the column in percent, and judge again"
+        )
+    return sentences
+
+
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:
     """Name each row that shares no seed with the first one."""
     seeds_of_row: dict[str, set[int]] = {}
@@ -127,6 +142,42 @@ def _rows_without_a_pair(table: ScoreTable) -> list[str]:
                 " both rows share nothing else, number their seeds alike"
             )
     return sentences
+
+
+def _runs_without_a_pair(
+    table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
+) -> list[str]:
+    """Name the pairs of rows whose difference leaves runs out, with the columns where it does."""
+    by_text: dict[tuple[str, str], list[str]] = {}
+    for row, other, column in _compared_cells(table, analysed, every_pair=every_pair):
+        own, others = (table.cells[name, column.key].scores.keys() for name in (row, other))
+        num_pairs = len(own & others)
+        if not own or not others or num_pairs == max(len(own), len(others)):
+            continue
+        text = (
+            f"{count_noun(num_pairs, 'pair')} of equal seeds, of {len(own)} and {len(others)} runs"
+        )
+        if not num_pairs:
+            text = "no run has the seeds of a run of the other, so no difference"
+        by_text.setdefault((f"{row} and {other}", text), []).append(column.heading)
+    return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in by_text.items()]
+
+
+def _compared_cells(
+    table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
+) -> Iterable[tuple[str, str, DataColumn]]:
+    """(row, row, column) of every difference that the page is about, each once."""
+    cells: dict[tuple[str, str, str], tuple[str, str, DataColumn]] = {}
+    for judgement in analysed.judgements:
+        for contrast in judgement.resolved.contrasts:
+            for one, other in zip(contrast.terms[::2], contrast.terms[1::2], strict=True):
+                cells[one.row, other.row, one.column.key] = (one.row, other.row, one.column)
+    if cells:
+        return cells.values()
+    pairs = list(combinations(table.rows, 2))
+    if not every_pair:
+        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
+    return [(row, first, column) for (first, row), column in product(pairs, table.with_results)]
 
 
 def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:

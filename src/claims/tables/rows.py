@@ -29,7 +29,30 @@ TRUTH = {"true": "1", "false": "0"}
 METRICS = "metrics."
 PREFIXES = ("", "params.", METRICS, "tags.")
 STATUS_NAMES = ("state", "status")  # in any case
-UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "preempted", "scheduled")
+# as W&B, MLflow, Optuna and Slurm call runs that have no score, or only that of a part
+UNFINISHED = (
+    "aborted",
+    "cancelled",
+    "canceled",
+    "crashed",
+    "error",
+    "fail",
+    "failed",
+    "interrupted",
+    "killed",
+    "node_fail",
+    "oom",
+    "out_of_memory",
+    "pending",
+    "preempted",
+    "pruned",
+    "queued",
+    "running",
+    "scheduled",
+    "timeout",
+)
+# what separates cells where no comma does
+DELIMITERS = ("\t", ";")
 # columns by which the results.csv of a clozelab report is known
 REPORT_COLUMNS = {"row", "column", "is_headline", "counts"}
 
@@ -103,7 +126,12 @@ def _column_of(path: Path, name: str, layout: ScoreLayout, columns: Sequence[str
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
-    reader = csv.DictReader(StringIO(utf8_text(path)), restval="")
+    text = utf8_text(path)
+    heading = text.partition("\n")[0]
+    # Excel writes semicolons where a comma is the decimal sign.
+    present = [sign for sign in DELIMITERS if sign in heading and "," not in heading]
+    delimiter = present[0] if present else ","
+    reader = csv.DictReader(StringIO(text), restval="", delimiter=delimiter)
     columns = list(reader.fieldnames or ())
     for name in columns:
         if columns.count(name) > 1:
@@ -169,7 +197,7 @@ def _is_shown(cells: Mapping[str, str], tasks_of_columns: Collection[str]) -> bo
 def _is_finished(row: NumberedRow) -> bool:
     _, cells = row
     for name, cell in cells.items():
-        if name.casefold() in STATUS_NAMES and cell.casefold() in UNFINISHED:
+        if name.casefold() in STATUS_NAMES and cell.strip().casefold() in UNFINISHED:
             return False
     return True
 

@@ -50,6 +50,8 @@ NEGATED = re.compile(r"(?:^|[^a-z])neg(?:ative)?_")
 # the apostrophe of a spreadsheet before what would be a formula
 ESCAPED = re.compile(f"^'(?=[{re.escape(FORMULA)}])")
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# a score from here on is in percent, so that one of at most 1 beside it may be a fraction
+SURELY_PERCENT = 10.0
 
 
 class ScoreRow(Entry):
@@ -70,7 +72,7 @@ class ScoreRow(Entry):
     example: str = ""
     """the name of an example"""
     score: FiniteFloat
-    """a number; leave the line out where a run failed"""
+    """a number with a decimal point; leave the line out where a run failed"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Scores:
     columns: list[Column] = field(default_factory=list)
     # names of those that were fractions and are percent now
     fractions: list[str] = field(default_factory=list)
+    # column -> its arms with scores that may be fractions, among scores in percent
+    doubtful: dict[str, list[str]] = field(default_factory=dict)
     # what was left out, in words
     notes: list[str] = field(default_factory=list)
     # of those columns whose scores are of single examples
@@ -118,6 +122,7 @@ def read_scores(
     runs: ExampleScores = {}
     examples: ExampleScores = {}
     fractions = []
+    doubtful = {}
     for column, keys in group_by(by_example, lambda key: key[1]).items():
         of_column = {key: by_example[key] for key in keys}
         names = _example_names(path, of_column)
@@ -125,13 +130,16 @@ def read_scores(
         if not content.has_units and _are_fractions(arrays, units.get(column, "")):
             fractions.append(column)
             _become_percent(arrays)
+        elif not content.has_units and units.get(column, "") == "":
+            doubtful[column] = _arms_like_fractions(arrays)
         runs |= arrays
         if names != [""]:
             examples |= arrays
     cells = {}
     for key in by_example:
         cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
-    return Scores(cells, columns, fractions, content.notes, examples)
+    doubtful = {column: arms for column, arms in doubtful.items() if arms}
+    return Scores(cells, columns, fractions, doubtful, content.notes, examples)
 
 
 def _become_percent(arrays: ExampleScores) -> None:
@@ -203,6 +211,21 @@ def _are_fractions(arrays: ExampleScores, unit: str) -> bool:
         return False
     runs = chain.from_iterable(cell.values() for cell in arrays.values())
     return all((np.abs(run) <= 1.0).all() for run in runs)
+
+
+def _arms_like_fractions(arrays: ExampleScores) -> list[str]:
+    """The arms of a column that have a score of at most 1, where others are surely in percent.
+
+    A score of 0 is the same either way.
+    """
+    means = [scores.mean() for cell in arrays.values() for scores in cell.values()]
+    if max(means) < SURELY_PERCENT:
+        return []
+    arms = []
+    for (arm, _), cell in arrays.items():
+        if any(0.0 < scores.mean() <= 1.0 for scores in cell.values()):
+            arms.append(arm)
+    return arms
 
 
 def _column_name(task: str, metric: str, metrics: Mapping[str, set[str]]) -> str:

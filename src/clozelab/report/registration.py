@@ -16,6 +16,7 @@ from typing import NamedTuple
 from claims.text.phrases import join_list
 from clozelab.files.digests import digest
 from clozelab.results.experiment import Experiment
+from clozelab.runs.archive import REGISTRATION_FILE
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import identity_of
 from clozelab.runs.record import JobName, Record, now, write_json
@@ -23,7 +24,6 @@ from clozelab.text.plain import JsonObject, PlainDict, PlainMapping, ReadOnlyJso
 
 # of settings that were registered and are not run
 MOST_SHOWN = 3
-REGISTRATION_FILE = "registration.json"
 PRETRAINING = "pre-training"
 FINETUNING = "fine-tuning"
 NAMES = ("experiment", "arm", "row", "seed", "pretrain_seed", "encoder", "runs_dir", "run_dir")

@@ -318,6 +318,15 @@ def escape(text: object) -> str:
     return "".join(_SPECIAL.get(character, character) for character in line)
 
 
+def first_cell(text: object) -> str:
+    """Plain text as the first cell of a line.
+
+    LaTeX would take a bracket or a star there for an argument of the line break before it.
+    """
+    escaped = escape(text)
+    return f"{{}}{escaped}" if escaped.startswith(("[", "*")) else escaped
+
+
 def mark(text: str, notes: dict[str, str]) -> str:
     """What a cell with this note ends in: its letter among a table's `notes` (note -> letter).
 
@@ -344,7 +353,7 @@ def latex_templates() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters.update(tex=escape, mark=mark)
+    environment.filters.update(tex=escape, first_cell=first_cell, mark=mark)
     return environment
 
 

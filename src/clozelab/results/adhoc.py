@@ -63,7 +63,7 @@ def infer_table(runs: Runs, fixed_rows: Collection[str] = ()) -> ResultTable:
     table = build_table(experiment, replace(runs, records=[*pretrained, *named]))
     # Nobody has asked for more than was begun, and what has not ended is told of by itself.
     cells = {key: replace(cell, missing=()) for key, cell in table.cells.items()}
-    return replace(table, cells=cells)
+    return replace(table, cells=cells, is_inferred=True)
 
 
 def _varying_places(runs: Sequence[Record]) -> list[str]:

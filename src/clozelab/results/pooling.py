@@ -16,11 +16,17 @@ from claims.analysis.history import ANALYSIS_LOG
 from clozelab.files.atomic import atomic_open
 from clozelab.files.origin import RUN_FILE
 from clozelab.results.experiment import load_experiment
-from clozelab.runs.archive import MERGED_NOTES, RUNS, RunArchive, open_archive
+from clozelab.runs.archive import (
+    MERGED_NOTES,
+    REGISTRATION_FILE,
+    RUNS,
+    RunArchive,
+    open_archive,
+)
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
-from clozelab.runs.record import CONFIG_FILE, LOCK_FILE, Record, read_record
-from clozelab.text.plain import PlainDict
+from clozelab.runs.record import CONFIG_FILE, LOCK_FILE, Record, read_record, write_json
+from clozelab.text.plain import JsonObject, PlainDict, read_json
 
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.
 MAY_DIFFER = {
@@ -190,7 +196,7 @@ def _copy_atomically(source: Path, target: Path) -> None:
 
 
 def merge_notes(archives: Iterable[RunArchive], runs_dir: Path) -> None:
-    """Merge looks, each once and in their order, and the jobs that any launch was to run."""
+    """Merge looks and registrations, each once and in their order, and the jobs of all launches."""
     for archive in archives:
         for name in _names_of_runs(archive):
             if not name.endswith(MERGED_NOTES):
@@ -202,6 +208,8 @@ def merge_notes(archives: Iterable[RunArchive], runs_dir: Path) -> None:
                 shutil.copyfile(note, path)
             elif name.endswith(ANALYSIS_LOG):
                 _merge_analyses(path, note)
+            elif name.endswith(REGISTRATION_FILE):
+                _merge_registrations(path, note)
             else:
                 # The folder of the launch lies in that of the runs.
                 merge_launches(path.parents[1], note.parents[1])
@@ -212,3 +220,18 @@ def _merge_analyses(path: Path, more: Path) -> None:
     text = path.read_text(encoding="utf-8") + "\n" + more.read_text(encoding="utf-8")
     lines = sorted(set(text.splitlines()) - {""})
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _merge_registrations(path: Path, more: Path) -> None:
+    """Add the registrations of another file, by date: a report says which of them counts."""
+    by_hash = _registrations(path) | _registrations(more)
+    entries = sorted(by_hash.values(), key=lambda entry: str(entry["date"]))
+    write_json(path, {"registrations": entries})
+
+
+def _registrations(path: Path) -> dict[str, JsonObject]:
+    """Hash -> registration. ValueError: the file is none."""
+    try:
+        return {str(entry["hash"]): entry for entry in read_json(path)["registrations"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no registration that can be read ({error})") from error

@@ -77,6 +77,8 @@ class ResultTable(ScoreTable):
     excluded: tuple[str, ...] = ()
     # folders of runs in no cell, since newer ones are beside them -> why
     outdated: Mapping[Path, str] = field(default_factory=dict)
+    # its rows are what differs between runs: no paper.yaml has lines of them
+    is_inferred: bool = False
     foreign: Collection[Path] = ()  # folders of the runs that `excluded` is about
 
     @property
@@ -170,7 +172,9 @@ class ResultTable(ScoreTable):
     @cached_property
     def edited(self) -> dict[Path, tuple[EditedLine, ...]]:
         """Folder of a complete run -> what paper.yaml says otherwise than the run has it."""
-        edited = {}
+        edited: dict[Path, tuple[EditedLine, ...]] = {}
+        if self.is_inferred:
+            return edited
         for run in chain(*self._complete.values()):
             lines = edited_lines(run, self.spec)
             if lines:

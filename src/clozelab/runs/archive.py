@@ -35,8 +35,10 @@ MANIFEST = "manifest.json"
 RESULTS = "results.csv"
 RUNS = "runs"
 EXPERIMENT = "experiment"
+# what was declared before the first run (report/registration.py)
+REGISTRATION_FILE = "registration.json"
 # Notes that archives have in common, and that say different things in each.
-MERGED_NOTES = (ANALYSIS_LOG, str(LAUNCH_FILE))
+MERGED_NOTES = (ANALYSIS_LOG, str(LAUNCH_FILE), REGISTRATION_FILE)
 # Notes of a folder above runs: looks and launches, and what was promised before.
 NOTE_PATTERNS = (*MERGED_NOTES, "registration*")
 # The answers to single examples: nearly all that an archive weighs.

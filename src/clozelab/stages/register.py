@@ -8,6 +8,7 @@ from clozelab.config import canonical
 from clozelab.planning.steps import Step, make_steps
 from clozelab.report import registration
 from clozelab.results.experiment import open_experiment
+from clozelab.runs.archive import REGISTRATION_FILE
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import values_of
@@ -35,7 +36,7 @@ def main(args: ParsedArgs) -> int:
     entry, is_new = registration.register(root, content, again="again" in args.flags)
     outcome = "registered" if is_new else "registered already"
     say(f"{outcome} on {entry.date}: sha256 {entry.hash}")
-    file = (root / registration.REGISTRATION_FILE).resolve()
+    file = (root / REGISTRATION_FILE).resolve()
     say(f"{file}: commit it, or send it to somebody who keeps it")
     return 0
 
