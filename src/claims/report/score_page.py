@@ -121,6 +121,8 @@ def _doubtful_scores(content: Scores) -> list[str]:
     """Name scores that may be fractions in a column of percent."""
     sentences = []
     for column, arms in content.doubtful.items():
+        if not arms:
+            continue
         sentences.append(
             f"{column}: {join_list(arms)} with scores between 0 and 1, where others are far above;"
             " if these are fractions, write all of the column in percent, and judge again"
@@ -148,19 +150,20 @@ def _runs_without_a_pair(
     table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
 ) -> list[str]:
     """Name the pairs of rows whose difference leaves runs out, with the columns where it does."""
-    by_text: dict[tuple[str, str], list[str]] = {}
-    for row, other, column in _compared_cells(table, analysed, every_pair=every_pair):
-        own, others = (table.cells[name, column.key].scores.keys() for name in (row, other))
-        num_pairs = len(own & others)
-        if not own or not others or num_pairs == max(len(own), len(others)):
+    columns: dict[tuple[str, str], list[str]] = {}  # (both rows, what is left out) -> names
+    for first, second, column in _compared_cells(table, analysed, every_pair=every_pair):
+        first_seeds = table.cells[first, column.key].scores.keys()
+        second_seeds = table.cells[second, column.key].scores.keys()
+        num_pairs = len(first_seeds & second_seeds)
+        numbers = (len(first_seeds), len(second_seeds))
+        if min(numbers) == 0 or num_pairs == max(numbers):
             continue
-        text = (
-            f"{count_noun(num_pairs, 'pair')} of equal seeds, of {len(own)} and {len(others)} runs"
-        )
-        if not num_pairs:
-            text = "no run has the seeds of a run of the other, so no difference"
-        by_text.setdefault((f"{row} and {other}", text), []).append(column.heading)
-    return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in by_text.items()]
+        text = "no run has the seeds of a run of the other, so no difference"
+        if num_pairs:
+            pairs = count_noun(num_pairs, "pair")
+            text = f"{pairs} of equal seeds, of {numbers[0]} and {numbers[1]} runs"
+        columns.setdefault((f"{first} and {second}", text), []).append(column.heading)
+    return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in columns.items()]
 
 
 def _compared_cells(

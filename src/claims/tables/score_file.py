@@ -127,19 +127,21 @@ def read_scores(
         of_column = {key: by_example[key] for key in keys}
         names = _example_names(path, of_column)
         arrays = _example_arrays(of_column, names)
-        if not content.has_units and _are_fractions(arrays, units.get(column, "")):
+        unit = units.get(column, "")
+        if not content.has_units and _are_fractions(arrays, unit):
             fractions.append(column)
             _become_percent(arrays)
-        elif not content.has_units and units.get(column, "") == "":
+        elif not content.has_units and not unit:
             doubtful[column] = _arms_like_fractions(arrays)
         runs |= arrays
         if names != [""]:
             examples |= arrays
-    cells = {}
-    for key in by_example:
-        cells[key] = {seeds: float(scores.mean()) for seeds, scores in runs[key].items()}
-    doubtful = {column: arms for column, arms in doubtful.items() if arms}
+    cells = {key: _means(runs[key]) for key in by_example}
     return Scores(cells, columns, fractions, doubtful, content.notes, examples)
+
+
+def _means(runs: Mapping[Seeds, NDArray[np.float64]]) -> dict[Seeds, float]:
+    return {seeds: float(scores.mean()) for seeds, scores in runs.items()}
 
 
 def _become_percent(arrays: ExampleScores) -> None:
@@ -218,12 +220,12 @@ def _arms_like_fractions(arrays: ExampleScores) -> list[str]:
 
     A score of 0 is the same either way.
     """
-    means = [scores.mean() for cell in arrays.values() for scores in cell.values()]
-    if max(means) < SURELY_PERCENT:
+    means = {arm: list(_means(cell).values()) for (arm, _), cell in arrays.items()}
+    if max(chain.from_iterable(means.values())) < SURELY_PERCENT:
         return []
     arms = []
-    for (arm, _), cell in arrays.items():
-        if any(0.0 < scores.mean() <= 1.0 for scores in cell.values()):
+    for arm, scores in means.items():
+        if any(0.0 < score <= 1.0 for score in scores):
             arms.append(arm)
     return arms
 

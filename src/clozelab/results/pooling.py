@@ -26,7 +26,7 @@ from clozelab.runs.archive import (
 from clozelab.runs.find import cell_of, find, is_copy
 from clozelab.runs.progress import merge_launches
 from clozelab.runs.record import CONFIG_FILE, LOCK_FILE, Record, read_record, write_json
-from clozelab.text.plain import JsonObject, PlainDict, read_json
+from clozelab.text.plain import PlainDict, read_json
 
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.
 MAY_DIFFER = {
@@ -229,7 +229,7 @@ def _merge_registrations(path: Path, more: Path) -> None:
     write_json(path, {"registrations": entries})
 
 
-def _registrations(path: Path) -> dict[str, JsonObject]:
+def _registrations(path: Path) -> dict[str, PlainDict]:
     """Hash -> registration. ValueError: the file is none."""
     try:
         return {str(entry["hash"]): entry for entry in read_json(path)["registrations"]}
