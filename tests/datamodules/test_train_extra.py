@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.composing import composed
+from tests.parts import WORDS, squad_data, tag_data
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.assembly import task_data
@@ -46,6 +47,41 @@ def test_damaged_rows_are_counted_and_said(
         data = read()
     assert data.facts["bad_rows"] == 1
     assert "1 damaged row(s) of" in caplog.text and "more.tsv left out" in caplog.text
+
+
+def test_the_baseline_learns_from_it(read: Any, tmp_path: Path) -> None:
+    rows = [f"the film good\t{i % 2}" for i in range(40)]
+    (tmp_path / "more.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    data = read()
+    assert 0.0 <= data.baselines["bag of words"]["accuracy"] <= 1.0
+    parts = [data.examples_in_use(path, "training") for path in data.train_paths]
+    joined = data.unit.joined(parts)
+    assert len(joined) == len(joined.known_labels) == 340
+    assert joined.texts[300:] == parts[1].texts
+
+
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [
+        (tag_data, {"train_extra": ["more.txt"]}),
+        (tag_data, {"extra_validation_files": {"more": "more.txt"}}),
+        (squad_data, {"extra_validation_files": {"more": "more.json"}}),
+    ],
+)
+def test_a_further_file_is_refused_at_once(make: Any, setting: Any, tmp_path: Path) -> None:
+    tags = WORDS | {"entity_tags": True}
+    questions = {"with_unanswerable": False, "doc_stride": 8, "max_query_length": 8}
+    (key,) = setting
+    settings = setting | (tags if make is tag_data else questions)
+    inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 32)
+    with pytest.raises(ValueError, match=f"task.data.{key}.* on one file"):
+        make(
+            inputs=inputs,
+            train_file="train",
+            validation_file="dev",
+            max_seq_length=32,
+            **settings,
+        )
 
 
 def test_a_number_that_cannot_be_is_refused(read: Any, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ class LabelledData:
     ) -> None:
         super().__init__()
         unit.check_target(target)
+        unit.check_files(train_extra, extra_validation_files)
         self.inputs = inputs
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before

@@ -58,6 +58,16 @@ class TextExamples:
         numbers = [self.numbers[i] for i in index]
         return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers, self.all_labels)
 
+    @classmethod
+    def joined(cls, parts: Sequence[TextExamples]) -> TextExamples:
+        """The texts and labels of labelled files behind each other, for baselines."""
+        joined = cls(labels=[])
+        for part in parts:
+            joined.ids += part.ids
+            joined.texts += part.texts
+            joined.known_labels.extend(part.known_labels)
+        return joined
+
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 
