@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.composing import composed
-from tests.parts import WORDS, squad_data, tag_data
+from tests.parts import ENDINGS, WORDS, choice_data, squad_data, tag_data
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.assembly import task_data
@@ -58,6 +58,37 @@ def test_the_baseline_learns_from_it(read: Any, tmp_path: Path) -> None:
     joined = data.unit.joined(parts)
     assert len(joined) == len(joined.known_labels) == 340
     assert joined.texts[300:] == parts[1].texts
+
+
+def test_an_example_of_several_sequences_counts_once(tmp_path: Path) -> None:
+    for name, count in (("train", 12), ("more", 8), ("dev", 4)):
+        lines = ["context,ending0,ending1,ending2,ending3,label"]
+        for number in range(count):
+            lines.append(f"the film,good,bad,a,the,{number % 4}")
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    data = choice_data(
+        inputs=TaskInputs(
+            "toy", tmp_path, tmp_path / "cache", TOKENIZER, 32, max_unknown_share=1.0
+        ),
+        train_file="train.csv",
+        validation_file="dev.csv",
+        train_extra=["more.csv"],
+        max_seq_length=32,
+        file_format="csv",
+        columns=None,
+        context_column="context",
+        start_column=None,
+        ending_columns=ENDINGS,
+        label_column="label",
+        folds=None,
+        held_out_fold=None,
+        published_train_examples=None,
+    )
+    data.setup()
+    assert (len(data.train_sequences), data.num_first_sequences) == (20, 8)
+    assert (data.first_steps, data.steps_per_epoch) == (2, 3)
+    parts = [data.examples_in_use(path, "training") for path in data.train_paths]
+    assert len(data.unit.joined(parts)) == 20
 
 
 @pytest.mark.parametrize(
