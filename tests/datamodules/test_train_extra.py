@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.composing import composed
 from tests.parts import ENDINGS, WORDS, choice_data, squad_data, tag_data
@@ -14,6 +15,7 @@ from tests.runs.sentiment import TOKENIZER, write_sentiment
 from clozelab.assembly import task_data
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labelled import TaskInputs
+from clozelab.tasks.classes import ClassTarget
 
 
 @pytest.fixture
@@ -58,6 +60,19 @@ def test_the_baseline_learns_from_it(read: Any, tmp_path: Path) -> None:
     joined = data.unit.joined(parts)
     assert len(joined) == len(joined.known_labels) == 340
     assert joined.texts[300:] == parts[1].texts
+    for part in parts:
+        part.labels = None
+    assert data.unit.joined(parts).labels is None
+
+
+def test_balanced_weights_count_all_files(read: Any, tmp_path: Path) -> None:
+    rows = ["the film good\t1"] * 100
+    (tmp_path / "more.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    data = read("task.module.class_weights=balanced")
+    counts = np.bincount(data.train_targets["labels"])
+    assert counts.sum() == 400
+    assert isinstance(data.target, ClassTarget) and data.target.weights is not None
+    assert data.target.weights.tolist() == pytest.approx(400 / (2 * counts))
 
 
 def test_an_example_of_several_sequences_counts_once(tmp_path: Path) -> None:

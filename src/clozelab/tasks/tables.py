@@ -60,12 +60,15 @@ class TextExamples:
 
     @classmethod
     def joined(cls, parts: Sequence[TextExamples]) -> TextExamples:
-        """The texts and labels of labelled files behind each other, for baselines."""
-        joined = cls(labels=[])
+        """The texts and labels of files behind each other, for baselines."""
+        joined = cls()
+        labels: list[Any] = []
         for part in parts:
             joined.ids += part.ids
             joined.texts += part.texts
-            joined.known_labels.extend(part.known_labels)
+            labels += part.labels or []
+        if len(labels) == len(joined):
+            joined.labels = labels
         return joined
 
     def limited(self, most: int | None) -> TextExamples:
