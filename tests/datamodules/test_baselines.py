@@ -173,6 +173,20 @@ def test_every_kind_of_task_has_one(
         ), name
 
 
+def test_the_error_of_numbers_has_one(make: Make, tmp_path: Path) -> None:
+    """Of the bag of words, on the scale of the labels."""
+    rows = []
+    for number in range(40):
+        rows.append(f"the film {'good' if number % 2 else 'bad'} {number}\t{100 + number % 2}")
+    write(tmp_path / "glue/SST-2", train=rows, dev=rows)
+    numbers = ["task.data.numeric_labels=true", "task.data.labels=null"]
+    scores = ["task.metric=validation/mae", "task.module.metrics=[mae]"]
+    data = make("sst2", *numbers, *scores)
+    computed = data.compute_baselines()["bag of words"]
+    assert set(computed) == {"spearman", "pearson", "mae"}
+    assert 0.0 < computed["mae"] < 0.5
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from microworld.world import write_world

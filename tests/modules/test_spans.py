@@ -20,6 +20,7 @@ from clozelab.tasks.passages import SquadFeatures, WindowSettings, build_feature
 from clozelab.tasks.sequences import subset
 from clozelab.tasks.spans import (
     NBestSettings,
+    SpanTarget,
     predict_answers,
     softmax,
     window_candidates,
@@ -213,3 +214,24 @@ def test_loss_is_each_windows_own_softmax(windows: SquadFeatures, tiny_module: A
             expected += F.cross_entropy(own[:, side], batch[name][row]) / 2
         start += length
     torch.testing.assert_close(module.loss(logits, batch), torch.as_tensor(expected))
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        ("f1", 25.0),
+        ("exact_untuned", 25.0),
+        ("best_f1", 25.0),
+        ("HasAns_f1", 0.0),
+        ("NoAns_exact", 100.0),
+        ("pr_f1_ap", None),
+    ],
+)
+def test_no_answer_everywhere_is_scored_by_the_metric(metric: str, score: float | None) -> None:
+    questions = []
+    for number in range(4):
+        answers = ["cat"] if number else []
+        questions.append(SimpleNamespace(id=str(number), answers=answers))
+    split: Any = SimpleNamespace(examples=SimpleNamespace(questions=questions))
+    target = SpanTarget(n_best_size=20, max_answer_length=30, with_unanswerable=True)
+    assert target.majority_score(metric, split) == score

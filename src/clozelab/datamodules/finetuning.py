@@ -31,8 +31,13 @@ class FinetuningDataModule(LabelledData, LightningDataModule):
 
     @property
     def num_first_sequences(self) -> int:
-        """How many leading `train_sequences` training goes through once, before all others."""
-        return sum(len(split.sequences) for split in self.extra)
+        """How many leading `train_sequences` training goes through once, before all others.
+
+        One of them may be several sequences of a split, such as one a choice.
+        """
+        num_extra = sum(len(split.sequences) for split in self.extra)
+        num_all = num_extra + len(self.train.sequences)
+        return num_extra * len(self.train_sequences) // num_all
 
     @property
     def first_steps(self) -> int:

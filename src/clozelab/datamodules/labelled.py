@@ -135,6 +135,7 @@ class LabelledData:
     ) -> None:
         super().__init__()
         unit.check_target(target)
+        unit.check_files(train_extra, extra_validation_files)
         self.inputs = inputs
         self.plan = plan
         # Training and validation files are looked for at once: a missing one is refused before
@@ -497,6 +498,8 @@ class LabelledData:
         batch_context = self._batch_context()
         self.train_sequences = self.unit.batched(training_splits, "training", batch_context)
         self.train_targets = self.unit.targets(training_splits)
+        if self.extra and "labels" in self.train_targets:
+            self.target.learn_shares(self.train_targets["labels"])
         validation_splits = [self.validation, *extra_validation.values()]
         self.validation_sequences = self.unit.batched(
             validation_splits, "validation", batch_context

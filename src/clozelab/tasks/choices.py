@@ -162,6 +162,11 @@ class ChoiceUnit(Unit[TextExamples]):
     def groups(self, examples: TextExamples) -> Sequence[str]:
         return [context for context, *_ in examples.texts]
 
+    def joined(self, parts: Sequence[TextExamples]) -> TextExamples:
+        if len(parts) == 1:
+            return parts[0]
+        return TextExamples.joined(parts)
+
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:
         _, endings = _sequences_of(examples)
         return {"context": [context for context, *_ in examples.texts], "ending": endings}

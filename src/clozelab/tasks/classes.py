@@ -162,9 +162,12 @@ class ClassTarget(KnownClasses):
         # A fine-tuned model brings its classes, and the file may lack some of those.
         if not self.is_of_model:
             warn_of_lacking_classes(path, split.labels, self.classes)
+        # The loss is over inputs: a text in windows counts once for each of them.
+        self.learn_shares(getattr(split, "input_labels", split.labels))
+
+    def learn_shares(self, labels: np.ndarray) -> None:
         if self.class_weights is not None:
-            # The loss is over inputs: a text in windows counts once for each of them.
-            self.weights = self._weigh(getattr(split, "input_labels", split.labels))
+            self.weights = self._weigh(labels)
 
     def _weigh(self, labels: np.ndarray) -> Tensor:
         """The weight of each class [K] of training labels [N]; ValueError for wrong settings."""

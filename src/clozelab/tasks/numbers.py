@@ -6,7 +6,8 @@ Letters: N examples, B of a batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -113,7 +114,9 @@ class NumberTarget(Target):
         labels = {
             name: exact_numbers(examples.known_labels) for name, examples in validation.items()
         }
-        return {BAG: score_each_set(guesses, labels, correlations)}
+        # Guesses are on the scale of the labels, so an error can be told as well.
+        names = dict.fromkeys([*BASELINE_METRICS, *(metric.name for metric in self.metrics)])
+        return {BAG: score_each_set(guesses, labels, partial(_scores, names))}
 
     def prediction_files(
         self,
@@ -139,8 +142,13 @@ def exact_numbers(labels: Sequence[str]) -> NDArray[np.float64]:
 
 
 def correlations(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """What a baseline of numbers is scored by."""
-    return {name: glue.SCORERS[name](predictions, labels) for name in BASELINE_METRICS}
+    """What a baseline of numbers on any scale is scored by."""
+    return _scores(BASELINE_METRICS, predictions, labels)
+
+
+def _scores(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The scores of these names, of numbers [N]."""
+    return {name: glue.SCORERS[name](predictions, labels) for name in names}
 
 
 def are_one_number(predictions: np.ndarray, labels: np.ndarray) -> bool:

@@ -281,6 +281,7 @@ class PassageUnit(Unit[SquadExamples]):
     row_noun = "question"
     training_differs = True
     grouping = "questions of one passage stay together"
+    scores_several_files = False
     settings: WindowSettings  # once `fitted`
 
     def __init__(

@@ -252,12 +252,16 @@ class SpanTarget(Target):
         return threshold, squad.score_v2(golds, answers.texts, answers.null_odds, threshold)
 
     def majority_score(self, name: str, split: PassageSplit) -> float | None:
-        """What "no answer" everywhere scores; None for 1.1, where it is not the most frequent."""
+        """What "no answer" everywhere scores; None for 1.1, where it is not the most frequent.
+
+        None also for a score of thresholds.
+        """
         if not self.settings.with_unanswerable:
             return None
-        questions = split.examples.questions
-        num_unanswerable = sum(not question.answers for question in questions)
-        return 100.0 * num_unanswerable / len(questions)
+        golds = {question.id: question.answers for question in split.examples.questions}
+        scores = squad.score_v2(golds, dict.fromkeys(golds, ""))
+        # no threshold makes a difference
+        return scores.get(name.removeprefix("best_").removesuffix("_untuned"))
 
     def baselines(self, train: SquadExamples, validation: Mapping[str, SquadExamples]) -> Scores:
         """Longest overlap.

@@ -58,6 +58,19 @@ class TextExamples:
         numbers = [self.numbers[i] for i in index]
         return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers, self.all_labels)
 
+    @classmethod
+    def joined(cls, parts: Sequence[TextExamples]) -> TextExamples:
+        """The texts and labels of files behind each other, for baselines."""
+        joined = cls()
+        labels: list[Any] = []
+        for part in parts:
+            joined.ids += part.ids
+            joined.texts += part.texts
+            labels += part.labels or []
+        if len(labels) == len(joined):
+            joined.labels = labels
+        return joined
+
     def limited(self, most: int | None) -> TextExamples:
         return self.select(subset(len(self), most))
 

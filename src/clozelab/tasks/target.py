@@ -153,6 +153,9 @@ class Target(ABC):
     def check_training(self, path: Path, split: Any, column_key: str) -> None:
         """ValueError for a training split from which nothing can be learnt; warns of odd ones."""
 
+    def learn_shares(self, labels: np.ndarray) -> None:
+        """Take the encoded labels of all training files, where the loss depends on their shares."""
+
     def check_splits(self, splits: Sequence[tuple[Path, Any]], tokenizer: Tokenizer) -> None:
         """Warn of what makes training and validation, or the vocabulary, fit badly."""
 

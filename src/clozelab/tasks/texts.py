@@ -217,6 +217,11 @@ class TextUnit(Unit[TextExamples]):
             return None
         return target.strata(examples.labels)
 
+    def joined(self, parts: Sequence[TextExamples]) -> TextExamples:
+        if len(parts) == 1:
+            return parts[0]
+        return TextExamples.joined(parts)
+
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:
         columns = zip(*examples.texts, strict=True)
         return dict(zip(self.layout.text_columns, columns, strict=False))

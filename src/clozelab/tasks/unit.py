@@ -181,6 +181,9 @@ class Unit(ABC, Generic[E]):
     has_training_labels: bool = True
     trains_text_with_itself: bool = False  # a text's positive is the text again
     compares_swapped = False  # whether a pair is the same in swapped order
+    # whether files of `train_extra`, and of `extra_validation_files`, may stand beside the main one
+    trains_on_several_files: ClassVar[bool] = True
+    scores_several_files: ClassVar[bool] = True
     max_seq_length: int  # tokens of a sequence, once `fitted`
 
     def fitted(self, max_seq_length: int, task_name: str) -> Self:
@@ -191,6 +194,23 @@ class Unit(ABC, Generic[E]):
 
     def check_head(self, head: str) -> None:
         """ValueError for a head that cannot stand on it."""
+
+    def check_files(
+        self, train_extra: Sequence[str] | None, extra_validation: Mapping[str, str] | None
+    ) -> None:
+        """ValueError for further files where there can be one alone."""
+        if train_extra and not self.trains_on_several_files:
+            raise ValueError(
+                f"task.data.train_extra={list(train_extra)}: this task trains on one file; write"
+                " all into task.data.train_file"
+            )
+        if extra_validation and not self.scores_several_files:
+            name, file = next(iter(extra_validation.items()))
+            raise ValueError(
+                f"task.data.extra_validation_files.{name}={file}: this task is scored on one file;"
+                " leave the setting out, and score the finished model on that file with"
+                " measure=labelled (docs/measures.md)"
+            )
 
     # Fingerprints, and what a model's folder remembers
 

@@ -335,6 +335,8 @@ class WordUnit(Unit[Sentences]):
     column_key = "task.data.tag_column"
     index_key = "word_index"
     divides_equal_rows = True  # of several documents
+    trains_on_several_files = False
+    scores_several_files = False
 
     def __init__(
         self, *, file_format: str, word_column: int, tag_column: int, document_context: bool
