@@ -585,5 +585,5 @@ def test_a_task_that_is_named_anew_has_its_own_title(finetune: Callable[..., Pat
 
 def test_a_divergence_names_the_rate_that_was_in_force(finetune: Callable[..., Path]) -> None:
     """Not that of the step to come, which is 0 behind the last one."""
-    with pytest.raises(ValueError, match=r"the loss is nan at learning rate [1-9]\S*e\+\d+\. A"):
+    with pytest.raises(ValueError, match=r"the loss is nan at learning rate [1-9]\S*e\+\d+; a"):
         finetune("learning_rate=1e30", "epochs=1", "evaluations_per_epoch=1", name="diverged")
