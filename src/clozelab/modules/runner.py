@@ -47,6 +47,7 @@ SlotsOfBatch = Callable[[Batch], Tensor | None]  # of a batch: some of its slots
 
 
 def all_slots(batch: Batch) -> Tensor | None:  # noqa: ARG001
+    """None: the state of every slot is read."""
     return None
 
 
