@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from claims.text.did_you_mean import hint
+from clozelab.config import GIVEN
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
@@ -153,13 +154,9 @@ def _matching_parts_of_home(run: Record) -> int:
 def find(root: Path) -> Runs:
     """Return every run folder at or below `root`; no run where that is no folder.
 
-    A run folder has a record, or what a claim leaves before it. Hidden folders are left out.
+    A run folder has a record, or what a claim leaves before it.
     """
-    folders = []
-    for place, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        if any(Path(place, name).is_file() for name in MARKS.intersection(files)):
-            folders.append(Path(place))
+    folders = list(_run_folders(root))
     # asked once for all folders: the list of locks of a large machine is long
     held = holders()
     records = [open_folder(folder, root, held) for folder in folders]
@@ -169,6 +166,35 @@ def find(root: Path) -> Runs:
         return run.experiment, run.scale, run.stage != "pretrain", run.stage, run.place
 
     return Runs(root, sorted(records, key=order))
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    """Yield each run folder once, also behind a link to another disk; hidden ones are left out."""
+    inside = root.resolve()
+    seen = set()
+    for name, subfolders, files in os.walk(root, followlinks=True):
+        place = Path(name)
+        status = place.stat()
+        if (status.st_dev, status.st_ino) in seen:  # a circle of links
+            subfolders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        is_run = any((place / mark).is_file() for mark in MARKS.intersection(files))
+        if is_run:
+            yield place
+        # What links of a run, and of what an experiment was given, lead to is no run of here. Nor
+        # does a link to a folder below the root lead to anything that is not met anyway.
+        has_links_to_runs = not is_run and place.name != GIVEN
+        kept = []
+        for subfolder in subfolders:
+            path = place / subfolder
+            if path.is_symlink():
+                is_searched = has_links_to_runs and not path.resolve().is_relative_to(inside)
+            else:
+                is_searched = True
+            if is_searched and not subfolder.startswith("."):
+                kept.append(subfolder)
+        subfolders[:] = kept
 
 
 def find_below(runs_dir: str) -> list[Record]:

@@ -64,10 +64,11 @@ class Launch(BaseModel):
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
         arguments = ["clozelab", *words_to_go_on(self.words)]
-        # Moved since then. The root is RUNS_DIR/EXPERIMENT/SCALE.
-        if Path(self.root) != root.resolve():
+        # Moved since then, and not behind a link. The root is RUNS_DIR/EXPERIMENT/SCALE.
+        here = root.absolute()
+        if Path(self.root) not in (here, root.resolve()):
             arguments = [argument for argument in arguments if not argument.startswith("runs_dir=")]
-            arguments.append(f"runs_dir={root.resolve().parent.parent}")
+            arguments.append(f"runs_dir={here.parent.parent}")
         return command_line(arguments, self.started_in)
 
 

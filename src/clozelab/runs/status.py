@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from claims.text.phrases import DASH, duration, format_count
@@ -17,11 +17,22 @@ from clozelab.runs.progress import (
     read_progress,
     sweep_state,
 )
-from clozelab.runs.record import DAMAGED, KILLED, STAGE_NAMES, JobName, Record
+from clozelab.runs.record import (
+    DAMAGED,
+    KILLED,
+    STAGE_NAMES,
+    JobName,
+    Record,
+    command_line,
+    words_to_go_on,
+)
+from clozelab.text.did_you_mean import key_of, values_of
+from clozelab.text.plain import hydra_text
 from clozelab.training.host import usable_cores
 
 LAUNCHER_FOLDER = "launcher"  # below EXPERIMENT/SCALE: a sweep's own, with a log of each job
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
+RUNS_DIR = "runs"  # that of conf/paths.yaml, where a command names no other
 MAX_COMMANDS = 3  # of single runs that no launch speaks for
 
 
@@ -130,9 +141,10 @@ def _default_folder(stage: str, job: JobName) -> str:
 
 def _folder_of_launches(runs: Sequence[Record], experiment: str, scale: str) -> Path:
     """The folder EXPERIMENT/SCALE above some run, or one that has no launches."""
-    # A run lies some folders below: EXPERIMENT/SCALE/pretrain/ARM/seed-1.
+    # A run lies some folders below: EXPERIMENT/SCALE/pretrain/ARM/seed-1. Behind a link on the way
+    # the folders may be called otherwise.
     for run in runs:
-        for parent in run.folder.resolve().parents:
+        for parent in chain(run.folder.absolute().parents, run.folder.resolve().parents):
             if (parent.parent.name, parent.name) == (experiment, scale):
                 return parent
     return Path()
@@ -155,8 +167,32 @@ def _commands_to_go_on(
         launch = unfinished.get(run.stage)
         is_of_launch = launch is not None and run.job_name in launch.job_names
         if not is_of_launch and run.command:
-            single_runs.append(run.command)
+            single_runs.append(_command_here(run))
     return list(dict.fromkeys([*commands, *single_runs[:MAX_COMMANDS]]))
+
+
+def _command_here(run: Record) -> str:
+    """The command that goes on with a run in the folder that it lies in now."""
+    home = Path(run.home).parts  # below runs_dir; () of an older record
+    values = values_of(run.overrides)
+    folder = run.folder.absolute()
+    key = "runs_dir"
+    made_in = Path(run.started_in, values.get(key, RUNS_DIR), *home)
+    if "run_dir" in values:
+        key = "run_dir"
+        made_in = Path(run.started_in, values[key])
+    if not home or made_in.resolve() == folder.resolve():
+        return run.command
+
+    # Moved since then: with all runs of its runs_dir, or by itself.
+    place = folder
+    if key == "runs_dir" and folder.parts[-len(home) :] == home:
+        place = folder.parents[len(home) - 1]
+    elif key == "runs_dir":
+        key = "run_dir"
+    words = [word for word in words_to_go_on(run.argv) if key_of(word) != key]
+    words.append(f"{key}={hydra_text(str(place))}")
+    return command_line(["clozelab", *words], run.started_in)
 
 
 def running_cells(record: Record, progress: Progress) -> list[str]:
