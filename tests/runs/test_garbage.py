@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from tests.runs.records import edit
 from tests.screens import shows
 
@@ -42,6 +43,7 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
         (run / "checkpoints/last.ckpt").write_bytes(b"x" * 1000)
         (run / "encoder").mkdir()
         (run / "encoder/config.json").write_text("{}")
+        (run / "encoder/model.safetensors").touch()
         edit(run / "run.json", inputs={"corpus": CORPUS})
     for record in (scale / "finetune").rglob("run.json"):
         edit(record, facts={"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]})
@@ -178,3 +180,55 @@ def test_runs_that_do_not_say_what_they_used_keep_their_task(
         "cache/tasks/mrpc-unused",
         "cache/baselines/mrpc-unused",
     }
+
+
+def test_the_only_weights_of_a_run_stay(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its encoder has lost its own: the checkpoint has them alone."""
+    run = world[0].parent / DEMO / "pretrain/mlm/seed-1"
+    (run / "encoder/model.safetensors").unlink()
+    age(run)
+    assert listed(world, capsys)[0] == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints"}
+
+
+def test_beside_a_record_that_cannot_be_read_the_cache_stays(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be of newer code, and need any of it."""
+    run = world[0].parent / DEMO / "pretrain/mlm/seed-1"
+    edit(run / "run.json", a_newer_key=1)
+    age(run)
+    found, out = listed(world, capsys)
+    assert found.isdisjoint({*UNUSED, f"{DEMO}/pretrain/mlm/seed-1/checkpoints"})
+    assert found >= LEFTOVERS
+    shows(out, f"the cache is left alone, because this record cannot be read: {run}/run.json")
+
+
+def test_what_may_not_be_locked_is_left_and_the_rest_goes(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that several people share."""
+    acquire = FileLock.acquire
+
+    def refuse(lock: FileLock) -> Any:
+        if ".text-" in lock.lock_file:
+            raise PermissionError(13, "Permission denied", lock.lock_file)
+        return acquire(lock)
+
+    (world[1] / "corpora/.text-half.lock").touch()
+    age(world[1])
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    found, _ = listed(world, capsys)
+    assert found == EXPECTED - {"cache/corpora/.text-half.tmp"}
+    assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
+    shows(capsys.readouterr().out, "text-unused: [Errno 13] Permission denied", "deleted 11")
+
+
+def test_it_says_what_a_stopped_preparation_would_go_on_from(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world[1] / "corpora/.text-half.work").mkdir()
+    age(world[1])
+    _, out = listed(world, capsys)
+    assert "a stopped preparation would go on from it" in out

@@ -54,7 +54,9 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path) -> 
         if run.holder is not None or run.status == "running":
             busy_folders.add(run.folder)
 
-    items = list(_unused_cache(records, cache_dir))
+    items = list(_cut_off_preparations(cache_dir))
+    if not unreadable_runs(records):
+        items += _unused_cache(records, cache_dir)
     for run in records:
         if run.folder not in busy_folders and _is_quiet(run.folder):
             items += _checkpoints(run)
@@ -64,10 +66,19 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path) -> 
     return sorted(items, key=lambda item: (kinds.index(item.kind), str(item.path)))
 
 
+def unreadable_runs(records: Sequence[Record]) -> list[Record]:
+    """Return the runs whose records do not say what of the cache they need.
+
+    They are damaged, or of newer code.
+    """
+    # Only a record that was read has a fingerprint.
+    return [run for run in records if not run.fingerprint and (run.folder / RUN_FILE).is_file()]
+
+
 def _checkpoints(run: Record) -> Iterator[Garbage]:
-    """Yield the checkpoints of a complete run; of a pre-training, where its encoder is there."""
+    """Yield the checkpoints of a complete run; of a pre-training, where its weights are there."""
     checkpoints = run.folder / "checkpoints"
-    is_whole = run.stage != "pretrain" or (run.folder / "encoder/config.json").is_file()
+    is_whole = run.stage != "pretrain" or (run.folder / "encoder/model.safetensors").is_file()
     if run.is_complete and checkpoints.is_dir() and is_whole:
         yield Garbage("checkpoints", checkpoints, "the run is complete", run.folder)
 
@@ -84,7 +95,7 @@ def _leftovers(runs_dir: Path, busy_folders: set[Path]) -> Iterator[Garbage]:
 
 
 def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
-    """Yield entries of the cache that no run refers to, and what killed preparations left."""
+    """Yield entries of the cache that no run refers to."""
     corpus_fingerprints = {run.inputs.get("corpus") for run in records}
     named_entries = set[str]()
     for run in records:
@@ -93,12 +104,10 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
     tasks_in_use = {run.task for run in records if "cache" not in run.facts}
     tasks_in_use.discard("")
 
-    for path in _cache_entries(cache_dir):
+    for path in _cache_entries(cache_dir, "[!.]*"):
         name = path.name
         room = path.parent.name
-        if name.startswith("."):
-            yield from _cut_off_preparation(path)
-        elif room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
+        if room == "corpora" and _corpus_fingerprint(path) not in corpus_fingerprints:
             lock = path.with_name(f".{name}.lock")
             yield Garbage("cache", path, "no run was trained on it", lock)
         elif room != "corpora":
@@ -108,22 +117,26 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
                 yield Garbage("cache", path, "no run refers to it")
 
 
-def _cut_off_preparation(path: Path) -> Iterator[Garbage]:
-    """Yield the hidden folder of a preparation, unless that still fills it."""
-    # .wiki-0a1b.tmp and .wiki-0a1b.work are filled by whoever holds the lock .wiki-0a1b.lock;
-    # .mrpc-0a1b-x1y2, which has no such ending, by whoever holds that of its room: .tasks.lock
-    lock = path.parent.with_name(f".{path.parent.name}.lock")
-    if path.suffix in PREPARATION_ENDINGS:
-        lock = path.with_suffix(".lock")
-    if not is_held(lock):
-        yield Garbage("leftovers", path, "a killed process left it", lock)
+def _cut_off_preparations(cache_dir: Path) -> Iterator[Garbage]:
+    """Yield the hidden folders of preparations, unless these still fill them."""
+    for path in _cache_entries(cache_dir, ".*"):
+        # .wiki-0a1b.tmp and .wiki-0a1b.work are filled by whoever holds the lock .wiki-0a1b.lock;
+        # .mrpc-0a1b-x1y2, which has no such ending, by whoever holds that of its room: .tasks.lock
+        lock = path.parent.with_name(f".{path.parent.name}.lock")
+        if path.suffix in PREPARATION_ENDINGS:
+            lock = path.with_suffix(".lock")
+        reason = "a killed process left it"
+        if path.suffix == ".work":
+            reason = "a stopped preparation would go on from it"
+        if not is_held(lock):
+            yield Garbage("leftovers", path, reason, lock)
 
 
-def _cache_entries(cache_dir: Path) -> Iterator[Path]:
-    """Yield the quiet folders of the cache in order, hidden ones, too."""
+def _cache_entries(cache_dir: Path, pattern: str) -> Iterator[Path]:
+    """Yield the quiet folders of the cache with such names, in order."""
     paths = list[Path]()
     for part in CACHE_PARTS:
-        paths += cache_dir.glob(f"{part}/*")
+        paths += cache_dir.glob(f"{part}/{pattern}")
     for path in sorted(paths):
         if path.is_dir() and _is_quiet(path):
             yield path
@@ -169,13 +182,13 @@ def size(path: Path) -> int:
 
 def delete(item: Garbage) -> str:
     """Delete one thing; return "" or why it stays."""
-    with held(item.lock) as is_free:
-        if not is_free:
-            return "in use by another process"
-        try:
+    try:
+        with held(item.lock) as is_free:
+            if not is_free:
+                return "in use by another process"
             _remove(item.path)
-        except OSError as error:
-            return str(error)
+    except OSError as error:
+        return str(error)
     return ""
 
 
@@ -188,8 +201,12 @@ def _remove(path: Path) -> None:
 
 
 def is_held(lock: Path) -> bool:
-    with held(lock) as is_free:
-        return not is_free
+    """Whether somebody holds a lock, or it is not ours to take."""
+    try:
+        with held(lock) as is_free:
+            return not is_free
+    except OSError:
+        return True
 
 
 @contextmanager

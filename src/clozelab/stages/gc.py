@@ -8,7 +8,8 @@ from pathlib import Path
 from rich import filesize
 
 from claims.text.terminal import Heading
-from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage
+from clozelab.files.origin import RUN_FILE
+from clozelab.runs.cleanup import KINDS, Garbage, delete, find_garbage, unreadable_runs
 from clozelab.runs.find import find_below
 from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 
@@ -54,6 +55,9 @@ def find_items(values: Mapping[str, str]) -> list[Garbage]:
     cache_dir = Path(path_of("cache_dir", values))
     records = find_below(str(runs_dir))
     items = find_garbage(records, runs_dir, cache_dir)
+    for run in unreadable_runs(records)[:1]:
+        path = run.folder / RUN_FILE
+        say(f"the cache is left alone, because this record cannot be read: {path}", "yellow")
     return [item for item in items if item.kind in kinds]
 
 
