@@ -190,6 +190,58 @@ def test_what_a_report_would_not_compare_is_said(
     assert caution is None or found[0].startswith(caution)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "key"),
+    [
+        ({"seq_length": 32}, {"seq_length": 128}, "validation.seq_length"),
+        ({"instances": 64}, {"instances": 640}, "validation.instances"),
+    ],
+)
+def test_losses_over_other_rows_are_not_offered_in_silence(
+    root: Path, capsys: Any, first: dict[str, int], second: dict[str, int], key: str
+) -> None:
+    folders = [root / "pretrain/mlm" / f"seed-{seed}" for seed in (1, 2)]
+    sentence = f"They were not evaluated in the same way ({key}): their figures cannot be compared."
+    for folder in folders:
+        change(folder, config={"validation": first})
+    main(list(map(str, folders)))
+    assert "in the same way" not in capsys.readouterr().out
+    change(folders[1], config={"validation": second})
+    main(list(map(str, folders)))
+    shows(capsys.readouterr().out, sentence)
+
+
+def test_a_measure_with_other_settings_is_named(tmp_path: Path, writers: Any, capsys: Any) -> None:
+    """Of equal files: the pairs that are read, and what is hidden of a sentence."""
+    folders = []
+    for row, changed in (("mlm", {"max_pairs": 100}), ("ltr", {"masking": "token"})):
+        writers.evaluation(tmp_path, row, "blimp", 1, {"validation/accuracy": 0.7})
+        (folder,) = tmp_path.glob(f"evaluate/{row}/*/*/*")
+        data = {"max_pairs": None, "masking": "word", "how_to_get": row} | changed
+        change(folder, config={"measure": {"name": "blimp", "data": data}})
+        folders.append(str(folder))
+    main(folders)
+    shows(capsys.readouterr().out, "the same way (measure.data.max_pairs, measure.data.masking)")
+
+
+def test_scores_of_two_classes_are_not_offered_in_silence(root: Path, capsys: Any) -> None:
+    folders = [run_of(root, row) for row in ("mlm", "ltr")]
+    for folder, label in zip(folders, ("spam", "ham"), strict=True):
+        score = {"unit": "percent", "value": 80.0, "positive_label": label}
+        change(folder, scores={"validation/f1": score | {"higher_is_better": True}})
+    main(list(map(str, folders)))
+    sentence = "f1 is of the class spam in A and of ham in B: it cannot be compared."
+    shows(capsys.readouterr().out, sentence)
+
+
+def test_folds_have_other_rows(root: Path, capsys: Any) -> None:
+    folders = [run_of(root, "mlm", seeds=(1, seed)) for seed in (1, 2)]
+    for folder in folders:
+        change(folder, config={"task": {"name": "mrpc", "data": {"validation_folds": 5}}})
+    main(list(map(str, folders)))
+    shows(capsys.readouterr().out, "They were scored on other folds: their figures cannot be")
+
+
 def test_losses_keep_the_digits_that_tell_them_apart(
     root: Path, writers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from claims.text.phrases import join_list
+from claims.analysis.comparability import is_within
+from claims.text.phrases import join_list, truncate_list
+from clozelab.metrics.metric import PREFIX
+from clozelab.runs.identity import counting_leaves
 from clozelab.runs.record import Record
 from clozelab.text.plain import flatten
 
@@ -16,6 +19,8 @@ NONE = "(none)"
 SHOWN_DIGITS = 12  # of a checksum: its beginning tells it apart
 # Fields of a record: what its fingerprint is made of, and what was the same by intention, and may
 # not be.
+# Settings that decide which tokens or examples are asked for, and how.
+OF_EVALUATION = ("validation.seq_length", "validation.instances", "measure")
 COMPARED_FIELDS: dict[str, dict[str, bool | set[str]]] = {
     "configuration": {"config": True, "inputs": True, "results_version": True},
     "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
@@ -115,7 +120,38 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
         )
     if records[0].stage == "pretrain" and len(predicted) > 1:
         cautions.append("The objectives predict other tokens: their losses cannot be compared.")
-    return cautions + _cautions_of_reading(records)
+    return [*cautions, *_cautions_of_asking(records), *_cautions_of_reading(records)]
+
+
+def _cautions_of_asking(records: Sequence[Record]) -> Iterator[str]:
+    """Say why figures over equal files cannot be compared, if so: they were asked for otherwise."""
+    settings = [counting_leaves(record.config) for record in records]
+    differing = []
+    for key in dict.fromkeys(chain(*settings)):
+        values = {str(leaves.get(key)) for leaves in settings}
+        if len(values) > 1 and is_within(key, OF_EVALUATION):
+            differing.append(key)
+    if differing:
+        yield (
+            f"They were not evaluated in the same way ({truncate_list(differing)}): their figures"
+            " cannot be compared."
+        )
+
+    folds = set()
+    for record in records:
+        number = (record.config.get("task") or {}).get("data", {}).get("validation_folds")
+        folds.add(number and record.seed % number)
+    if len(folds) > 1:
+        yield "They were scored on other folds: their figures cannot be compared."
+
+    for key in records[0].values:
+        labels = [record.score_of(key).positive_label for record in records]
+        if len(set(labels)) > 1 and None not in labels:
+            name = key.removeprefix(PREFIX)
+            yield (
+                f"{name} is of the class {labels[0]} in A and of {labels[-1]} in B: it cannot be"
+                " compared."
+            )
 
 
 def _cautions_of_reading(records: Sequence[Record]) -> list[str]:
