@@ -96,6 +96,8 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
     files = ["measure.task.data.train_file=train.tsv", "measure.task.data.validation_file=dev.tsv"]
     (record,) = find(evaluate("measure=probe", "task@measure.task=sst2", *files)).evaluate
     assert record.facts["data"]["max_seq_length"] == 8
+    # gc keeps what a run refers to
+    assert any(name.startswith("baselines/probe_sst2-") for name in record.facts["cache"])
 
 
 @pytest.mark.parametrize(

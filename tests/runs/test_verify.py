@@ -186,9 +186,9 @@ def test_a_score_of_zero_is_a_score(place: Path) -> None:
     assert difference == "has validation/matthews 5, where it was 0"
 
 
-def test_a_record_gives_no_permission(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def said(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words by which a run is trained again whose own has two more."""
     said: list[str] = []
 
     def note(words: list[str], **_: Any) -> Any:
@@ -197,11 +197,20 @@ def test_a_record_gives_no_permission(
 
     monkeypatch.setattr(rerun.subprocess, "run", note)
     record = open_run(str(place / "seed-1"))
-    record.overrides.append("allow_targets=[os]")
+    record.overrides += ["allow_targets=[os]", "reuse=never"]
     with pytest.raises(ValueError, match="noted"):
         rerun.rerun_from_checkpoint(record, tmp_path)
+    return said
+
+
+def test_a_record_gives_no_permission(said: list[str]) -> None:
     assert any(one.startswith("stop_after_step=") for one in said)
     assert "allow_targets=[os]" not in said
+
+
+def test_the_checkpoint_that_is_compared_with_is_not_removed(said: list[str]) -> None:
+    """As `reuse=never` would, of a run's own or of `debug=...`: all of it was trained again."""
+    assert "reuse=any" in said and "reuse=never" not in said
 
 
 @pytest.fixture(scope="module")

@@ -175,6 +175,8 @@ def evaluate(job: EvaluationJob, run: Run) -> None:
         summarise(loggers, results["scores"])
         run.content.scores = {key: score_of(job.module, key) for key in results["scores"]}
         facts = {key: results[key] for key in RESULTS_IN_RECORD}
+        # The baselines of a probe were asked for just now.
+        facts["cache"] = used_folders()
         run.complete(results, data=job.data.facts, **facts, **job.saved_config)
 
 

@@ -37,6 +37,7 @@ REPLACED_KEYS = (
     "run_dir",
     "logger",
     "stop_after_step",
+    "reuse",
     "share_runs",
     "trainer.threads",
     "allow_targets",
@@ -198,7 +199,8 @@ def run_command_again(
     for argument in record.argv:
         if key_of(argument) not in replaced and not argument.startswith("logger."):
             arguments.append(argument)
-    arguments += ["logger=none", f"run_dir={hydra_text(str(folder))}"]
+    # `debug=...` removes what a run's folder holds, too: the checkpoint to go on from.
+    arguments += ["logger=none", "reuse=any", f"run_dir={hydra_text(str(folder))}"]
     arguments += [f"{key}={value}" for key, value in overrides.items()]
     if "threads" in record.facts:
         arguments.append(f"trainer.threads={record.facts['threads']}")
