@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from tests.runs.records import edit
 
 from clozelab.runs.find import find
+from clozelab.runs.packing import select_runs
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName
 from clozelab.runs.status import experiment_statuses
@@ -112,3 +115,17 @@ def test_a_sweep_behind_a_link_keeps_its_command(scale: Path, tmp_path: Path, mo
     (status,) = experiment_statuses(find(runs_dir).records)
     assert status.commands == [f"clozelab {' '.join(words)}"]
     assert [sweep.not_begun for sweep in status.sweeps] == [2]
+
+
+def test_a_pack_behind_a_link_has_the_runs_that_others_share(scale: Path, tmp_path: Path) -> None:
+    """A shared run is named from where the folder really is."""
+    runs_dir = scale.parents[1]
+    (runs_dir / NAME).rename(tmp_path / "disk")
+    (runs_dir / NAME).symlink_to(tmp_path / "disk")
+    source = runs_dir / "other/demo/pretrain/mlm/seed-1"
+    shutil.copytree(scale / "pretrain/mlm/seed-1", source)
+    sharing = scale / "pretrain/mlm/seed-1"
+    shared = {"run": os.path.relpath(source, sharing.resolve()), "fingerprint": "", "weights": ""}
+    edit(sharing / "run.json", shared=shared)
+    records = select_runs(scale, scale, "demo", {}).records
+    assert records[-1].place == "other/demo/pretrain/mlm/seed-1"

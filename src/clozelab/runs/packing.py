@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -89,13 +88,14 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
     Without them nobody would know their encoders.
     """
     packed_folders = {record.folder for record in records}
+    inside = runs_dir.resolve()
     shared = {}
     for record in records:
-        if record.shared is None:
+        real_folder = record.shared_folder
+        if real_folder is None or not real_folder.is_relative_to(inside):
             continue
-        # The record has a relative path, such as ../../../other/base/pretrain/mlm/seed-1.
-        folder = Path(os.path.normpath(record.folder / record.shared.run))
-        if folder in packed_folders or folder in shared or not folder.is_relative_to(runs_dir):
+        folder = runs_dir / real_folder.relative_to(inside)
+        if folder in packed_folders or folder in shared:
             continue
         shared_record = read_record(folder)
         if shared_record is not None:
