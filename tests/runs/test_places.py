@@ -51,6 +51,21 @@ def test_no_run_is_found_twice(scale: Path, tmp_path: Path) -> None:
     assert [run.place for run in find(runs_dir).records] == before
 
 
+def test_a_folder_that_goes_meanwhile_is_passed_over(
+    scale: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def slow_walk(*words: Any, **options: Any) -> Any:
+        for name, *more in walk(*words, **options):
+            if name.endswith("mlm/seed-1"):
+                shutil.rmtree(name)
+            yield name, *more
+
+    monkeypatch.setattr("clozelab.runs.find.os.walk", slow_walk)
+    assert len(find(scale).records) == 8
+
+
 def test_what_a_run_was_given_is_not_searched(scale: Path, tmp_path: Path) -> None:
     runs_dir = scale.parents[1]
     before = [run.place for run in find(runs_dir).records]

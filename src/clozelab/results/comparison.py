@@ -125,25 +125,14 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
 
 def _cautions_of_asking(records: Sequence[Record]) -> Iterator[str]:
     """Say why figures over equal files cannot be compared, if so: they were asked for otherwise."""
-    settings = [counting_leaves(record.config) for record in records]
-    differing = []
-    for key in dict.fromkeys(chain(*settings)):
-        values = {str(leaves.get(key)) for leaves in settings}
-        if len(values) > 1 and is_within(key, OF_EVALUATION):
-            differing.append(key)
+    differing = _differing_settings(records)
     if differing:
         yield (
             f"They were not evaluated in the same way ({truncate_list(differing)}): their figures"
             " cannot be compared."
         )
-
-    folds = set()
-    for record in records:
-        number = (record.config.get("task") or {}).get("data", {}).get("validation_folds")
-        folds.add(number and record.seed % number)
-    if len(folds) > 1:
+    if len({_fold_of(record) for record in records}) > 1:
         yield "They were scored on other folds: their figures cannot be compared."
-
     for key in records[0].values:
         labels = [record.score_of(key).positive_label for record in records]
         if len(set(labels)) > 1 and None not in labels:
@@ -152,6 +141,29 @@ def _cautions_of_asking(records: Sequence[Record]) -> Iterator[str]:
                 f"{name} is of the class {labels[0]} in A and of {labels[-1]} in B: it cannot be"
                 " compared."
             )
+
+
+def _differing_settings(records: Sequence[Record]) -> list[str]:
+    """The settings of an evaluation that some records have otherwise."""
+    settings = []
+    for record in records:
+        leaves = counting_leaves(record.config)
+        settings.append({key: leaves[key] for key in leaves if is_within(key, OF_EVALUATION)})
+    differing = []
+    for key in dict.fromkeys(chain(*settings)):
+        values = {str(leaves.get(key)) for leaves in settings}
+        if len(values) > 1:
+            differing.append(key)
+    return differing
+
+
+def _fold_of(record: Record) -> int | None:
+    """The number of the fold that a fine-tuning was scored on; None without folds."""
+    task = record.config.get("task") or {}
+    folds = task.get("data", {}).get("validation_folds")
+    if folds is None:
+        return None
+    return record.seed % int(folds)
 
 
 def _cautions_of_reading(records: Sequence[Record]) -> list[str]:

@@ -31,6 +31,7 @@ PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
 """Where conf/ puts a run: EXPERIMENT/SCALE/STAGE/..."""
 # a claim writes the lock first, then config.yaml, then run.json
 MARKS = frozenset({LOCK_FILE, CONFIG_FILE, RUN_FILE})
+GONE = (-1, -1)
 
 
 @dataclass(frozen=True)
@@ -171,30 +172,41 @@ def find(root: Path) -> Runs:
 def _run_folders(root: Path) -> Iterator[Path]:
     """Yield each run folder once, also behind a link to another disk; hidden ones are left out."""
     inside = root.resolve()
-    seen = set()
+    searched = {GONE}
     for name, subfolders, files in os.walk(root, followlinks=True):
-        place = Path(name)
-        status = place.stat()
-        if (status.st_dev, status.st_ino) in seen:  # a circle of links
+        folder = Path(name)
+        identity = _identity(folder)
+        if identity in searched:  # a circle of links, or gone meanwhile
             subfolders.clear()
             continue
-        seen.add((status.st_dev, status.st_ino))
-        is_run = any((place / mark).is_file() for mark in MARKS.intersection(files))
+        searched.add(identity)
+        is_run = any((folder / mark).is_file() for mark in MARKS.intersection(files))
         if is_run:
-            yield place
-        # What links of a run, and of what an experiment was given, lead to is no run of here. Nor
-        # does a link to a folder below the root lead to anything that is not met anyway.
-        has_links_to_runs = not is_run and place.name != GIVEN
-        kept = []
-        for subfolder in subfolders:
-            path = place / subfolder
-            if path.is_symlink():
-                is_searched = has_links_to_runs and not path.resolve().is_relative_to(inside)
-            else:
-                is_searched = True
-            if is_searched and not subfolder.startswith("."):
-                kept.append(subfolder)
-        subfolders[:] = kept
+            yield folder
+        # What links of a run, and of what an experiment was given, lead to is no run of here.
+        follows_links = not is_run and folder.name != GIVEN
+        visible = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
+        subfolders[:] = [
+            subfolder
+            for subfolder in visible
+            if _is_searched(folder / subfolder, inside, follows_links=follows_links)
+        ]
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """The device and the inode of a folder; GONE where it is not there any more."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return GONE
+    return status.st_dev, status.st_ino
+
+
+def _is_searched(folder: Path, inside: Path, *, follows_links: bool) -> bool:
+    """Whether runs may lie in a folder that are not met elsewhere below `inside`."""
+    if not folder.is_symlink():
+        return True
+    return follows_links and not folder.resolve().is_relative_to(inside)
 
 
 def find_below(runs_dir: str) -> list[Record]:

@@ -174,25 +174,23 @@ def _commands_to_go_on(
 def _command_here(run: Record) -> str:
     """The command that goes on with a run in the folder that it lies in now."""
     home = Path(run.home).parts  # below runs_dir; () of an older record
-    values = values_of(run.overrides)
+    overrides = values_of(run.overrides)
     folder = run.folder.absolute()
-    key = "runs_dir"
-    made_in = Path(run.started_in, values.get(key, RUNS_DIR), *home)
-    if "run_dir" in values:
-        key = "run_dir"
-        made_in = Path(run.started_in, values[key])
+    made_in = Path(run.started_in, overrides.get("runs_dir", RUNS_DIR), *home)
+    if "run_dir" in overrides:
+        made_in = Path(run.started_in, overrides["run_dir"])
     if not home or made_in.resolve() == folder.resolve():
         return run.command
 
     # Moved since then: with all runs of its runs_dir, or by itself.
-    place = folder
-    if key == "runs_dir" and folder.parts[-len(home) :] == home:
-        place = folder.parents[len(home) - 1]
-    elif key == "runs_dir":
-        key = "run_dir"
-    words = [word for word in words_to_go_on(run.argv) if key_of(word) != key]
-    words.append(f"{key}={hydra_text(str(place))}")
-    return command_line(["clozelab", *words], run.started_in)
+    key = "run_dir"
+    target = folder
+    if "run_dir" not in overrides and folder.parts[-len(home) :] == home:
+        key = "runs_dir"
+        target = folder.parents[len(home) - 1]
+    arguments = [word for word in words_to_go_on(run.argv) if key_of(word) != key]
+    arguments.append(f"{key}={hydra_text(str(target))}")
+    return command_line(["clozelab", *arguments], run.started_in)
 
 
 def running_cells(record: Record, progress: Progress) -> list[str]:
