@@ -83,6 +83,18 @@ def test_a_prepared_folder_is_taken_as_it_is(
             inspect.main([str(folder), word, *SETTINGS[:2]])
 
 
+def test_no_instance_is_shown_that_no_step_reads(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a phase comes another, with other rows, or the end of the training."""
+    sizes = "steps: 1, global_batch_size: 4, micro_batch_size: 4"
+    phases = [f"{{seq_length: {length}, {sizes}}}" for length in (32, 64)]
+    settings = [*words, f"phases=[{', '.join(phases)}]"]
+    for step in (0, 1):
+        screen = shown(capsys, [*settings, f"step={step}", "instances=9"])
+        assert re.findall(r"instance (\d+);", screen) == ["0", "1", "2", "3"]
+
+
 def test_a_page_has_no_markup_of_the_text(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

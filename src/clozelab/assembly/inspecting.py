@@ -64,7 +64,7 @@ def inspect_corpus(
         folder: of a prepared corpus.
         documents: how many documents of the training split to draw.
         document: the number of one to take instead.
-        instances: how many training instances to show.
+        instances: how many training instances to show, of one phase at most.
         step: the optimizer step, counted from 0, whose first instances these are.
 
     ValueError for numbers beyond what there is.
@@ -101,6 +101,9 @@ def inspect_corpus(
     shown_documents = [show_document(train, corpus.tokenizer, number) for number in numbers]
     names = train.source_names
     facts = list(_facts(corpus))
+    # Behind the phase come other instances, or none.
+    steps_left = bound.first_step + bound.phase.steps - step
+    instances = min(instances, steps_left * bound.phase.global_batch_size)
     return Inspection(
         title=f"Corpus {corpus.manifest['name']}",
         facts=facts,
