@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from clozelab.models import attention as module
 from clozelab.models.attention import (
@@ -186,6 +188,52 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
     (out[rows] * weights).sum().backward()
     (expected[rows] * weights).sum().backward()
     torch.testing.assert_close(qkv.grad, copy.grad, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(
+    "layout", [Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)], ids=["padded", "full"]
+)
+def test_the_flash_kernel_of_wide_rows_equals_the_reference(layout, mask, real_rows, monkeypatch):
+    """In fp32 without dropout, forward and backward; its least width is lowered to that of here."""
+    monkeypatch.setattr(module, "FLASH_LEAST_WIDTH_IN_TRAINING", 6)
+    kernel = mock.Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(module.F, "scaled_dot_product_attention", kernel)
+    qkv = torch.randn(layout.num_slots, 3, 3, 5, requires_grad=True)
+    copy = qkv.detach().clone().requires_grad_()
+    where = dense_rows(layout, num_heads=3, dtype=qkv.dtype, device=qkv.device, mask=mask)
+    rows = real_rows(layout)
+    out = attention_of(qkv, AttentionInputs(where, mask), dropout_prob=0.1, training=False)
+    assert kernel.call_count == 1
+    expected = reference_attention(*copy.unbind(1), layout, mask=mask)
+    torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
+    weights = torch.randn(len(rows), 3, 5)
+    (out[rows] * weights).sum().backward()
+    (expected[rows] * weights).sum().backward()
+    torch.testing.assert_close(qkv.grad, copy.grad, atol=1e-5, rtol=0)
+
+    # Neither with dropout nor in bf16.
+    kernel.reset_mock()
+    attention_of(qkv, AttentionInputs(where, mask), dropout_prob=0.1, training=True)
+    half = qkv.detach().bfloat16()
+    where = dense_rows(layout, num_heads=3, dtype=half.dtype, device=half.device, mask=mask)
+    attention_of(half, AttentionInputs(where, mask), dropout_prob=0.1, training=False)
+    assert not kernel.called
+
+
+def test_the_flash_kernel_takes_narrower_rows_where_nothing_is_trained(monkeypatch):
+    kernel = mock.Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(module.F, "scaled_dot_product_attention", kernel)
+    layout = Layout.rectangle([128, 100], 128)
+    qkv = torch.randn(layout.num_slots, 3, 2, 4)
+    where = dense_rows(layout, num_heads=2, dtype=qkv.dtype, device=qkv.device, mask=FULL)
+    inputs = AttentionInputs(where, FULL)
+    in_training = attention_of(qkv, inputs, dropout_prob=0.0, training=True)
+    assert not kernel.called
+    with torch.inference_mode():
+        out = attention_of(qkv, inputs, dropout_prob=0.0, training=False)
+    assert kernel.called
+    torch.testing.assert_close(out, in_training, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("width", [1, 10])

@@ -105,6 +105,24 @@ def test_allocator_is_tuned_without_torch() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
+def test_memory_of_a_large_step_stays_with_the_process() -> None:
+    """A step of more than 2 GiB is freed and asked for again without new pages."""
+    code = """if True:
+        import resource
+        from clozelab.training.host import tune_allocator
+
+        tune_allocator()
+        for _ in range(2):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            blocks = [b"x" * 2**26 for _ in range(36)]
+            del blocks
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    first, second = map(int, printed.split())
+    assert first > 1000 and second < first / 100
+
+
 def test_halves_until_it_fits(monkeypatch):
     monkeypatch.setattr(gc, "collect", int)  # looking through a test session takes a second
     tried = []

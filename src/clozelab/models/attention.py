@@ -6,6 +6,8 @@ A `Mask` says what a token may see, a pattern which mask each layer has. What a 
 Which kernel:
 - stream viewable as [B, S], CPU, a window much narrower than S: chunks (windows.py), whose cost
   grows with S alone;
+- the same, CPU, fp32, no dropout in force, 128 slots or more, in training 1,024: torch's flash
+  kernel, which took 0.6 to 0.95 of the time of the next one, and holds no scores;
 - the same, CPU: batched matmul and softmax, which has dropout and took half the
   time of the CPU flash kernel or less at every S from 32 to 512, in training and in inference
   (bf16, one thread);
@@ -52,6 +54,10 @@ VARLEN_MAX_HEAD_DIM = 256
 # Measured on the CPU: from six windows of one side on, and 256 slots, chunks took less time.
 CHUNKS_FROM = 6
 CHUNKS_LEAST_WIDTH = 256
+# Measured on the CPU in fp32: from here on torch's flash kernel took less time, and it holds no
+# scores.
+FLASH_LEAST_WIDTH = 128
+FLASH_LEAST_WIDTH_IN_TRAINING = 1024
 
 
 class Mask(NamedTuple):
@@ -412,7 +418,7 @@ def attention_of(
         rotation = inputs.rotation
         score_bias = inputs.score_bias
         levels = quantise_drop_prob(prob)
-        if score_bias is None:
+        if score_bias is None and not has_flash_kernel(qkv, layout, prob):
             cos_sin = None
             if rotation is not None:
                 cos_sin = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
@@ -420,7 +426,7 @@ def attention_of(
                 qkv, layout.batch_size, layout.width, layout.bias, cos_sin, levels
             )
         # DeBERTa's has a backward of its own.
-        if score_bias.attend is not None and rotation is None:
+        if score_bias is not None and score_bias.attend is not None and rotation is None:
             return score_bias.attend(qkv, layout, levels)
     q, k, v = qkv.unbind(1)
     return attention(q, k, v, inputs, dropout_prob=dropout_prob, training=training)
@@ -463,7 +469,12 @@ def _dense(
         scale *= score_bias.scale
         positions = score_bias.position_ids.unflatten(0, shape[:2])
         bias = _with_score_bias(score_bias.compute(q, k, positions), rows)
-    if rows.kernel == "bmm":
+    if has_flash_kernel(q, rows, prob):
+        if bias is not None:
+            # [1 or B*N, 1 or S, S] -> [1 or B, 1 or N, 1 or S, S]
+            bias = bias.unflatten(0, (1, 1) if len(bias) == 1 else (rows.batch_size, num_heads))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    elif rows.kernel == "bmm":
         q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
         if bias is None:
             scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
@@ -520,6 +531,15 @@ def _grouped(
         of_group = score_bias.at(slots) if score_bias else None
         outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, of_group))
     return from_padded(torch.cat(outputs), groups)
+
+
+def has_flash_kernel(x: Tensor, rows: DenseRows, prob: float) -> bool:
+    """Whether torch's flash kernel is faster than matmul and softmax for `x` on the CPU."""
+    if rows.kernel != "bmm" or prob > 0.0 or x.dtype != torch.float32:
+        return False
+    if torch.is_grad_enabled():
+        return rows.width >= FLASH_LEAST_WIDTH_IN_TRAINING
+    return rows.width >= FLASH_LEAST_WIDTH
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:

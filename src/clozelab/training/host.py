@@ -34,6 +34,7 @@ KERNELS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"}
 M_TRIM_THRESHOLD = -1
 M_TOP_PAD = -2
 M_MMAP_MAX = -4
+NEVER = -1  # of the trim threshold
 OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
@@ -191,7 +192,8 @@ def tune_allocator() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # musl, or another system
         return False
-    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 64 * 2**20}
+    # A threshold of 2 GiB, the largest number, would give the memory of larger steps back.
+    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: NEVER, M_TOP_PAD: 64 * 2**20}
     return [mallopt(parameter, value) for parameter, value in settings.items()] == [1, 1, 1]
 
 
