@@ -76,6 +76,27 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
     assert contents(place / "seed-1") == before
 
 
+def test_a_run_that_its_command_began_anew_goes_on_from_its_checkpoint(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`reuse=never` would remove the copied checkpoint, and train all of it again."""
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    record["overrides"].append("reuse=never")
+    (run / "run.json").write_text(json.dumps(record))
+    logs = []
+
+    def run_again(words: list[str], preexec_fn: object = None, **options: Any) -> Any:
+        done = forked.run(words, **options)
+        logs.append(str(done.stderr))
+        return done
+
+    monkeypatch.setattr(rerun.subprocess, "run", run_again)
+    status, _ = verify(run, capsys)
+    assert status == 0
+    assert "going on after step 5 of 10" in "".join(logs)
+
+
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:

@@ -36,6 +36,7 @@ SHOWN_CHARACTERS = 600  # of the end of what a failed process said
 REPLACED_KEYS = (
     "run_dir",
     "logger",
+    "reuse",
     "stop_after_step",
     "share_runs",
     "trainer.threads",
