@@ -192,6 +192,21 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
         shows("\n".join(run_differences(one, another)), reason)
 
 
+@pytest.mark.parametrize(("now", "num_different"), [("nan", 0), ("1.5", 1), (None, 1)])
+def test_a_loss_that_was_no_number_is_so_again(
+    now: str | None, num_different: int, tmp_path: Path
+) -> None:
+    """As of a step whose update spike=skip has left out."""
+    for name, value in (("old", "nan"), ("new", now)):
+        lines = ["step,tokens,seconds,key,value", "5,10,0.1,train/gradient_norm,inf"]
+        if value is not None:
+            lines.append(f"5,10,0.1,train/loss,{value}")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text("\n".join(lines) + "\n")
+    differences = rerun.figure_differences(tmp_path / "old", tmp_path / "new", range(1, 6), 0.0)
+    assert len(differences) == num_different
+
+
 def test_a_score_of_zero_is_a_score(place: Path) -> None:
     """On another kind of machine the headline score alone is compared."""
     record, metric = open_run(str(place / "seed-1")), "validation/matthews"
