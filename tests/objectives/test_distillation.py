@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -368,6 +369,20 @@ def test_teachers_that_are_refused(
     folder = save(tmp_path / "other", replace(teacher_config, **changes))
     with refuses(reason):
         objective_of(folder, **settings).token.check(student_config, SLOTS)
+
+
+@pytest.mark.parametrize(("longest", "is_told"), [(SLOTS, False), (SLOTS + 1, True)])
+def test_a_teacher_that_has_read_shorter_texts_is_told(
+    teacher, student_config, longest: int, is_told: bool, caplog
+):
+    """It has positions for longer ones, which nothing has trained."""
+    config = json.loads((teacher / "config.json").read_text())
+    config["clozelab"] = {"trained_seq_lengths": [16, SLOTS]}
+    (teacher / "config.json").write_text(json.dumps(config))
+    (teacher / "checksums.json").unlink()
+    objective_of(teacher).token.check(student_config, longest)
+    told = "it was trained on texts of up to 32 tokens, and instances have 33"
+    assert (told in caplog.text) == is_told
 
 
 def test_a_teacher_without_what_is_asked(teacher, teacher_config, student_config, tmp_path):

@@ -207,6 +207,18 @@ def test_half_precision_draws_the_same_words(
     assert torch.equal(*draws)
 
 
+@pytest.mark.parametrize("changes", [{"generator_width": "1/4"}, {"embedding_sharing": "gdes"}])
+def test_phases_train_one_generator(
+    make_encoder: Callable[..., Encoder], objective: Objective, changes: dict[str, Any]
+) -> None:
+    masking = MASKING | {"generator_weight": 1.0, "weight": 50.0}
+    token = ReplacedTokenDetection(**masking | {"generator_width": "1/2"} | changes)
+    other = Objective(input=objective.input, token=token, pair=None)
+    encoder = make_encoder(False, model_type="electra", pooler=None, num_attention_heads=4)
+    with pytest.raises(ValueError, match="phases train two kinds of generator"):
+        build_models(encoder, [objective, other])
+
+
 def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:
     """Against torch's counter on a whole step, with one more projection for the draw."""
     from torch.utils.flop_counter import FlopCounterMode

@@ -247,6 +247,13 @@ def test_settings_out_of_range_are_refused_by_name(key: str, value: Any) -> None
         ({"name": "Nadam"}, "torch.optim has .*NAdam"),
         ({"name": "SGD", "settings": {"speed": 1}}, "SGD does not take this: .*speed"),
         ({"name": "load"}, "optimizer.name is 'load'"),
+        (
+            {"name": "SGD", "settings": {"weight_decay": 1}},
+            r"say optimizer\.weight_decay=1 instead",
+        ),
+        ({"name": "SGD", "settings": {"lr": 2.0}}, r"say optimizer\.learning_rate=2\.0 instead"),
+        ({"name": "NAdam", "settings": {"betas": [0.5, 0.6]}}, r"say optimizer\.betas="),
+        ({"name": "Rprop", "weight_decay": 0.1}, "Rprop has no weight decay: say optimizer.weight"),
     ],
 )
 def test_an_optimizer_that_is_not_there_is_refused(

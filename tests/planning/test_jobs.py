@@ -5,6 +5,7 @@ a real timing.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from tests.planning.workers import OF_THIS_MACHINE, Worker
 from tests.screens import Screens, refuses, shows
 
 from clozelab.assembly.corpora import prepared_corpus
+from clozelab.assembly.encoders import build_objectives
 from clozelab.assembly.passes import MOST_PASSES
+from clozelab.assembly.pretraining import make_data
 from clozelab.corpus.instances import FullSentences
-from clozelab.launch.sweep import compose
+from clozelab.launch.overrides import check_overrides
+from clozelab.launch.sweep import compose, phase_objectives
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.modules.pretraining import PretrainingModel
@@ -396,6 +400,39 @@ def test_a_budget_in_words_is_held_against_the_text(
     assert name == "mlm:" and "passes over" in last
     assert float(told) == pytest.approx(passes, rel=0.15)  # the plan also counts [CLS] and [SEP]
     assert ("by heart" in last) == (passes > MOST_PASSES)
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        ["phases=[{seq_length:32,steps:40,global_batch_size:8,micro_batch_size:8}]"],
+        ["phases.0.steps=40", "phases.1.steps=10"],
+        ["steps_factor=0.02"],
+    ],
+)
+def test_the_command_of_a_budget_reads_so_many_words(
+    phases: list[str],
+    tmp_path: Path,
+    folders: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where phases say steps, which no steps_factor would change."""
+    Worker(monkeypatch)
+    documents = [f"Word w{number} stands beside the word x{number}.\n" * 5 for number in range(75)]
+    (tmp_path / "text.txt").write_text("\n".join(documents))
+    words = ["scale=demo", f"text={tmp_path}/text.txt", *folders]
+    prepared_corpus(compose("prepare", words).config)
+    words += [*phases, "objective=mlm", "objective/input=full_sentences"]
+    assert main(["pretrain", *words, "budget=40000words"]) == 0
+    out = capsys.readouterr().out
+    command = shlex.split(out[out.rindex("run: ") :].partition("\n")[0])
+    assert command[1:3] == ["clozelab", "pretrain"]
+    composed = compose("pretrain", command[3:])
+    check_overrides(composed)
+    cfg: Any = composed.config
+    data = make_data(cfg, prepared_corpus(cfg), build_objectives(phase_objectives(cfg)))
+    assert data.words_by_step()[-1] == pytest.approx(40_000, rel=0.03)
 
 
 def test_a_busy_machine_is_told_beside_the_time(

@@ -261,6 +261,23 @@ def test_going_on_from_given_weights(
     assert not (tmp_path / "no").exists()
 
 
+def test_a_given_generator_that_does_not_fit_is_refused_before_anything_is_claimed(
+    workplace: Path, rtd_run: Path, tmp_path: Path
+) -> None:
+    """Embeddings of a pair that has them apart would become the generator's own, unsaid."""
+    run = tmp_path / "run"
+    wider = RTD | {"objective.token.generator_width": 1}
+    with refuses("/generator: its hidden_size is 8, and that of this objective's generator 16:"):
+        run_here(workplace, run, encoder=rtd_run / "encoder", **wider)
+    gdes = RTD | {"objective.token.embedding_sharing": "gdes"}
+    run_here(workplace, tmp_path / "gdes", **gdes)
+    with refuses("have embeddings of their own, and this objective shares one table: say"):
+        run_here(workplace, run, encoder=tmp_path / "gdes/encoder", **RTD)
+    assert not run.exists()
+    # Embeddings that are one may part.
+    run_here(workplace, run, encoder=rtd_run / "encoder", **gdes)
+
+
 @pytest.fixture(scope="module")
 def teacher(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("teacher") / "run"

@@ -76,6 +76,27 @@ def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, ca
     assert contents(place / "seed-1") == before
 
 
+def test_a_run_that_its_command_began_anew_goes_on_from_its_checkpoint(
+    place: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`reuse=never` would remove the copied checkpoint, and train all of it again."""
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    record["overrides"].append("reuse=never")
+    (run / "run.json").write_text(json.dumps(record))
+    logs = []
+
+    def run_again(words: list[str], preexec_fn: object = None, **options: Any) -> Any:
+        done = forked.run(words, **options)
+        logs.append(str(done.stderr))
+        return done
+
+    monkeypatch.setattr(rerun.subprocess, "run", run_again)
+    status, _ = verify(run, capsys)
+    assert status == 0
+    assert "going on after step 5 of 10" in "".join(logs)
+
+
 def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     place: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -169,6 +190,21 @@ def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(pl
         (late, "figures differ, first train/loss of step 7: "),
     ):
         shows("\n".join(run_differences(one, another)), reason)
+
+
+@pytest.mark.parametrize(("now", "num_different"), [("nan", 0), ("1.5", 1), (None, 1)])
+def test_a_loss_that_was_no_number_is_so_again(
+    now: str | None, num_different: int, tmp_path: Path
+) -> None:
+    """As of a step whose update spike=skip has left out."""
+    for name, value in (("old", "nan"), ("new", now)):
+        lines = ["step,tokens,seconds,key,value", "5,10,0.1,train/gradient_norm,inf"]
+        if value is not None:
+            lines.append(f"5,10,0.1,train/loss,{value}")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text("\n".join(lines) + "\n")
+    differences = rerun.figure_differences(tmp_path / "old", tmp_path / "new", range(1, 6), 0.0)
+    assert len(differences) == num_different
 
 
 def test_a_score_of_zero_is_a_score(place: Path) -> None:

@@ -47,7 +47,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE, may_have_head
 from clozelab.modules.model import given_vectors, open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
-from clozelab.objectives.objective import Objective, build_models
+from clozelab.objectives.objective import Models, Objective, build_models
 from clozelab.optim.groups import match_groups
 from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
@@ -65,6 +65,14 @@ from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 HEADLINE = "validation/loss"
+# Of a generator: what objective.token.generator_width and generator_depth say.
+GENERATOR_SIZES = (
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "num_hidden_layers",
+    "embedding_size",
+)
 # what begin_with_frequencies does; another beginning makes other results
 FRESH_HEAD = "frequencies and the identity"
 
@@ -307,6 +315,8 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
         if model.is_trained:
             names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
     match_groups(names, cfg.optimizer.get("groups"))
+    if cfg.encoder is not None and not cfg.fresh_weights:
+        check_generator(Path(cfg.encoder), models, objectives)
     lengths = [phase.seq_length for phase in cfg.phases]
     # A teacher reads the held-out instances, too.
     longest = max(*lengths, cfg.validation.seq_length)
@@ -317,6 +327,44 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
                 "encoder= and objective.token.teacher_layers both say what the student starts from:"
                 " leave one of them out"
             )
+
+
+def check_generator(encoder: Path, models: Models, objectives: Sequence[Objective]) -> None:
+    """Refuse a generator beside a given encoder whose size or embeddings do not fit.
+
+    One that shares its embeddings would put its own in the place of the encoder's.
+    """
+    folder = _given_folders(encoder, objectives).get("generator")
+    if folder is None:
+        return
+    generator = models["generator"].encoder
+    given = vars(folders.read_config(folder))
+    fresh = "copy the encoder alone to another folder, for a fresh generator"
+    for name in GENERATOR_SIZES:
+        wanted = getattr(generator.config, name)
+        if given[name] != wanted:
+            raise ValueError(
+                f"{folder}: its {name} is {given[name]}, and that of this objective's generator"
+                f" {wanted}: give the objective.token.generator_width and generator_depth that it"
+                f" was trained with, or {fresh}"
+            )
+    if given["vocab_size"] != generator.config.vocab_size:
+        return  # `require_same_vocabulary` says so
+    is_shared = generator.embeddings is models["encoder"].encoder.embeddings
+    if is_shared and not _have_equal_embeddings(encoder, folder):
+        raise ValueError(
+            f"{encoder} and {folder} have embeddings of their own, and this objective shares one"
+            f" table: say objective.token.embedding_sharing=gdes, or {fresh}"
+        )
+
+
+def _have_equal_embeddings(encoder: Path, generator: Path) -> bool:
+    """Whether the files of two encoders have the same numbers in their embeddings."""
+    states = []
+    for folder in (encoder, generator):
+        states.append(folders.load_encoder(folder, warns_of_fresh=False).embeddings.state_dict())
+    first, second = states
+    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> None:

@@ -14,6 +14,7 @@ H hidden size, N heads, D head dimension.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -43,6 +44,7 @@ from clozelab.objectives.objective import (
     real_tokens,
 )
 
+log = logging.getLogger(__name__)
 LayerPairs: TypeAlias = Sequence[Sequence[int]]
 """(layer of the student, layer of the teacher) of each loss between two layers."""
 TeacherLayers: TypeAlias = Sequence[int] | str | None
@@ -197,6 +199,16 @@ class Distillation(MaskedLanguageModel):
             f"it has {teacher.max_position_embeddings} positions, and instances have {longest}:"
             " take shorter phases, or another teacher",
         )
+        provenance = folders.read_provenance(self.teacher)
+        trained = max(provenance.get("trained_seq_lengths", [longest]))
+        if trained < longest:
+            log.warning(
+                "teacher=%s: it was trained on texts of up to %d tokens, and instances have %d:"
+                " what it says behind is of positions that nothing has trained",
+                self.teacher,
+                trained,
+                longest,
+            )
         self._require(
             not self.teacher_weights["cosine"] or teacher.hidden_size == student.hidden_size,
             f"the cosine compares states of one width: its hidden_size is {teacher.hidden_size},"

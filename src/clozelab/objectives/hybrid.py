@@ -72,7 +72,7 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
             raise ValueError(
                 f"causal_fraction is {self.causal_fraction:g}, so a global batch of"
                 f" {global_batch_size} has steps without an instance of one kind: choose"
-                f" phases.global_batch_size of {int(np.ceil(1 / smallest))} or more."
+                f" phases.N.global_batch_size of {int(np.ceil(1 / smallest))} or more."
             )
 
     def predicted_share(self, seq_length: int) -> float:

@@ -93,9 +93,9 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         discriminator = models["encoder"]
         discriminator.add_head("rtd")
+        config = self.generator_config(discriminator.encoder.config)
+        embeddings = discriminator.encoder.embeddings
         if "generator" not in models:
-            config = self.generator_config(discriminator.encoder.config)
-            embeddings = discriminator.encoder.embeddings
             if self.embedding_sharing == "gdes":
                 generator = Encoder(config)
                 separate_gradients(generator.embeddings, embeddings)
@@ -105,6 +105,13 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             train_what_is_read(generator, reads_pooler=False)
             models["generator"] = AuxiliaryModel(generator, trained=True)
             models["generator"].add_head("lm")
+        are_apart = isinstance(embeddings.word_embeddings, DeltaEmbedding)
+        is_as_wanted = are_apart == (self.embedding_sharing == "gdes")
+        if models["generator"].encoder.config != config or not is_as_wanted:
+            raise ValueError(
+                "phases train two kinds of generator, and a run has one: give all phases the same"
+                " objective.token.generator_width, generator_depth and embedding_sharing"
+            )
 
     def generator_config(self, config: EncoderConfig) -> EncoderConfig:
         return generator_config(config, self.generator_width, self.generator_depth)

@@ -21,6 +21,8 @@ from clozelab.optim.muon import Muon
 from clozelab.text.plain import PlainMapping
 
 LIBRARIES = ("torch.optim", "pytorch_optimizer")
+# What a class calls it -> its key of ours: in `settings` it would be lost, or be logged as another.
+OWN_KEYS = {"lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas"}
 
 
 def build_adamw(
@@ -160,11 +162,20 @@ def build_torch(
             f"optimizer: {library}.{name} evaluates other weights than it trains, which is not"
             " supported here: choose another"
         )
+    for key, own_key in OWN_KEYS.items():
+        if settings and key in settings:
+            word = f"optimizer.{own_key}={settings[key]}"
+            raise ValueError(f"optimizer.settings.{key}: say {word} instead")
+    taken = inspect.signature(optimizer_class).parameters
+    if weight_decay and not taken.keys() & {"weight_decay", "kwargs"}:
+        raise ValueError(
+            f"optimizer: {library}.{name} has no weight decay: say optimizer.weight_decay=0"
+        )
     named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
     param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
     arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
     try:
-        if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
+        if betas is not None and "betas" in taken:
             arguments["betas"] = tuple(betas)
         return optimizer_class(param_groups, **arguments)
     except (TypeError, ValueError) as error:

@@ -98,8 +98,22 @@ def _print_shares(plan: Plan, shares: Mapping[str, pandas.DataFrame]) -> None:
         factors = {f"steps_factor={factor:.3g}" for factor in share.steps_factor}
         # Of several arms each has its own.
         if plan.args.names == ["pretrain"] and len(factors) == 1:
-            words = shlex.join([*plan.args.overrides, *factors])
-            say(f"run: clozelab pretrain {words}", style="bold")
+            _print_command(plan.args.overrides, *factors)
+
+
+def _print_command(overrides: Sequence[str], factor: str) -> None:
+    """Print the pre-training of these words with another `steps_factor`.
+
+    It multiplies the scale's phases, so those of the words become the scale's.
+    """
+    words = []
+    for word in overrides:
+        root = key_of(word).partition(".")[0]
+        if root == "phases":
+            word = word.replace("phases", "scale.pretrain.phases", 1)
+        if root != "steps_factor":
+            words.append(word)
+    say(f"run: clozelab pretrain {shlex.join([*words, factor])}", style="bold")
 
 
 def _print_sizes(plan: Plan, flops: float) -> None:
@@ -148,8 +162,7 @@ def _print_words(plan: Plan, words: float) -> Sequence[float]:
         factor = f"steps_factor={cfg.steps_factor * factors[-1]:.4g}"
         say(f"{arm.name}: {format_count(read)} words; {format_count(words)} with {factor}")
         if len(plan.costing.arms) == 1:
-            others = [word for word in plan.args.overrides if key_of(word) != "steps_factor"]
-            say(f"run: clozelab pretrain {shlex.join([*others, factor])}", style="bold")
+            _print_command(plan.args.overrides, factor)
     return factors
 
 

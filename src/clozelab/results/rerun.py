@@ -36,6 +36,7 @@ SHOWN_CHARACTERS = 600  # of the end of what a failed process said
 REPLACED_KEYS = (
     "run_dir",
     "logger",
+    "reuse",
     "stop_after_step",
     "reuse",
     "share_runs",
@@ -302,10 +303,11 @@ def figure_differences(old: Path, new: Path, steps: range, tolerance: float) -> 
     keys = old_figures | new_figures
     different = []
     for key in keys:
-        # A figure of one run alone is nan in the other, and so never within the tolerance.
+        # A figure of one run alone is shown as nan in the other.
         old_value = old_figures.get(key, math.nan)
         new_value = new_figures.get(key, math.nan)
-        if not abs(old_value - new_value) <= tolerance * abs(old_value):
+        is_logged_twice = key in old_figures and key in new_figures
+        if not is_logged_twice or not _is_near(old_value, new_value, tolerance):
             different.append((key, old_value, new_value))
     if not different:
         return []
@@ -316,6 +318,13 @@ def figure_differences(old: Path, new: Path, steps: range, tolerance: float) -> 
         f" {old_value:.6g}, now {new_value:.6g}"
     )
     return [message]
+
+
+def _is_near(old_value: float, new_value: float, tolerance: float) -> bool:
+    """Whether two figures differ by at most a fraction; what is no number has to be so in both."""
+    if not math.isfinite(old_value) or not math.isfinite(new_value):
+        return str(old_value) == str(new_value)
+    return abs(old_value - new_value) <= tolerance * abs(old_value)
 
 
 def _figures(folder: Path, steps: range) -> dict[tuple[int, str], float]:
