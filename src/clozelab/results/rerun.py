@@ -38,7 +38,6 @@ REPLACED_KEYS = (
     "logger",
     "reuse",
     "stop_after_step",
-    "reuse",
     "share_runs",
     "trainer.threads",
     "allow_targets",
