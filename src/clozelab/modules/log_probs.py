@@ -28,7 +28,9 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.
     with torch.autocast(device_type, enabled=False), product_library():
         states_and_labels = zip(hidden.float().split(rows), labels.split(rows), strict=True)
         for chunk_states, chunk_labels in states_and_labels:
-            logits = head(chunk_states) / temperature  # [rows, V]
+            logits = head(chunk_states)  # [rows, V]
+            if temperature != 1.0:
+                logits = logits / temperature
             label_logits = logits.gather(1, chunk_labels[:, None])
             credit = (label_logits == logits.amax(1, keepdim=True)).float()
             # A model that says the same of all tokens knows none.
