@@ -29,7 +29,7 @@ from claims.text.phrases import duration, format_count, signed, truncate_list
 from clozelab.report import page as pages
 from clozelab.report.plots import known_heights
 from clozelab.report.render import Report, write_report
-from clozelab.report.screen import print_page
+from clozelab.report.screen import print_page, print_problems
 from clozelab.results.experiment import find_experiment, load_experiment
 from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
@@ -557,6 +557,17 @@ def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writer
         "\n".join(line.strip() for line in printed.splitlines() if "more cell" in line),
         "collapsed: 1 more cell, in report.md",
     )
+
+
+def test_the_screen_shows_the_first_lines_of_a_large_sweeps_problems() -> None:
+    missing = [f"run {number} of arm a" for number in range(20)]
+    arms = "; ".join(f"rate{number} 50.4%" for number in range(500))
+    console = Console(width=100, file=io.StringIO())
+    print_problems({"Missing": missing, "Not learnt": [arms]}, console)
+    printed = console.file.getvalue()
+    assert printed.count("missing: run ") == 8
+    shows(printed, "missing: 12 more lines, in report.md", "not learnt: rate0 50.4%; rate1")
+    assert len(printed.splitlines()) < 20 and "... (see report.md)" in printed
 
 
 @pytest.mark.usefixtures("no_pictures")

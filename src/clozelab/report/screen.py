@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from clozelab.report.page import Page
     from clozelab.report.render import Report
 
-# Of a kind of trouble that small encoders may have in every cell of a row.
+# Of a kind of trouble that small encoders may have in every cell of a row, and of any other.
 MOST_LINES = {"Collapsed": 3, "Below the baseline": 3}
+MOST_LINES_OF_OTHERS = 8
+# of one line, such as one that names all arms of a large sweep
+MOST_CHARACTERS = 600
 
 
 def show(report: Report) -> None:
@@ -55,11 +59,14 @@ def print_title(page: Page, console: Console) -> None:
 
 
 def print_problems(problems: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print the lines of each kind of trouble, of some kinds the first ones alone."""
+    """Print the first lines of each kind of trouble, and the beginning of a long one."""
     for heading, lines in problems.items():
-        shown_lines = list(lines[: MOST_LINES.get(heading, len(lines))])
+        shown_lines = []
+        for line in lines[: MOST_LINES.get(heading, MOST_LINES_OF_OTHERS)]:
+            shown_lines.append(shorten(line, MOST_CHARACTERS, placeholder=" ... (see report.md)"))
         num_more = len(lines) - len(shown_lines)
         if num_more:
-            shown_lines.append(f"{count_noun(num_more, 'more cell')}, in report.md")
+            noun = "more cell" if heading in MOST_LINES else "more line"
+            shown_lines.append(f"{count_noun(num_more, noun)}, in report.md")
         text = "\n".join(f"{heading.lower()}: {line}" for line in shown_lines)
         print_plain(text, console, "yellow")
