@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +31,7 @@ from clozelab.corpus.unigram import SPACE
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
-WORD = re.compile(r"[^\W\d_]+")
+JOINERS = "\u200c\u200d"  # of no width, inside Persian and Indic words
 GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
 # Unigram takes a new piece, since its score is so much above the sum of its old pieces' scores.
 UNIGRAM_MARGIN = 1e-3
@@ -37,11 +39,20 @@ UNIGRAM_UNKNOWN = 10.0  # an unknown character's score is so far below the lowes
 
 
 def count_words(documents: Iterable[Document]) -> Counter[str]:
-    """Runs of letters, as they are written."""
+    """Runs of letters with their marks, as they are written."""
     counts: Counter[str] = Counter()
     for document in documents:
-        counts.update(WORD.findall("\n".join(document.lines)))
+        counts.update(word_pattern().findall("\n".join(document.lines)))
     return counts
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    """Letters, and what stands on or between them: an accent apart, a vowel of Hindi, a joiner."""
+    # Python's \w denies marks; re is slow for a set with the few beyond the basic plane.
+    characters = map(chr, range(1 << 16))
+    marks = "".join(one for one in characters if unicodedata.category(one).startswith("M"))
+    return re.compile(rf"[^\W\d_]+(?:[{marks}{JOINERS}]+[^\W\d_]*)*")
 
 
 def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
