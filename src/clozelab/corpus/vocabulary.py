@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -28,10 +27,10 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 from clozelab.corpus.unigram import SPACE
+from clozelab.text.words import marks
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
-JOINERS = "\u200c\u200d"  # of no width, inside Persian and Indic words
 GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
 # Unigram takes a new piece, since its score is so much above the sum of its old pieces' scores.
 UNIGRAM_MARGIN = 1e-3
@@ -48,11 +47,8 @@ def count_words(documents: Iterable[Document]) -> Counter[str]:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Letters, and what stands on or between them: an accent apart, a vowel of Hindi, a joiner."""
-    # Python's \w denies marks; re is slow for a set with the few beyond the basic plane.
-    characters = map(chr, range(1 << 16))
-    marks = "".join(one for one in characters if unicodedata.category(one).startswith("M"))
-    return re.compile(rf"[^\W\d_]+(?:[{marks}{JOINERS}]+[^\W\d_]*)*")
+    """Letters, and what stands on or between them."""
+    return re.compile(rf"[^\W\d_]+(?:[{marks()}]+[^\W\d_]*)*")
 
 
 def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
