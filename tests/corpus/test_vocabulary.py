@@ -153,7 +153,6 @@ def test_the_words_that_save_most_tokens_come_first(tmp_path: Path) -> None:
             ["cafe\u0301s", "d", "e\u0301te\u0301", "naïve", "x"],
         ),
         ("می\u200cخواهم", ["می\u200cخواهم"]),
-        ("จากที่นี่", ["จากที่นี่"]),
     ],
 )
 def test_a_mark_is_a_part_of_its_word(line: str, words: list[str]) -> None:

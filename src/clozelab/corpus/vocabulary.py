@@ -27,7 +27,7 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 from clozelab.corpus.unigram import SPACE
-from clozelab.text.words import marks
+from clozelab.text.words import JOINERS, runs_of
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
@@ -47,8 +47,7 @@ def count_words(documents: Iterable[Document]) -> Counter[str]:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Letters, and what stands on or between them."""
-    return re.compile(rf"[^\W\d_]+(?:[{marks()}]+[^\W\d_]*)*")
+    return re.compile(runs_of(r"[^\W\d_]", JOINERS))
 
 
 def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:

@@ -23,7 +23,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 from scipy.special import softmax
 
-from clozelab.text.words import marks
+from clozelab.text.words import SINGLE, runs_of
 
 # as a run's record and the report say
 BAG = "bag of words"
@@ -31,6 +31,7 @@ OVERLAP = "longest overlap"
 TAGS = "most frequent tag"
 BM25 = "BM25"
 RANDOM = "random order"
+LETTERS = rf"[^\W{SINGLE}]"
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
 # of gradient descent with momentum, on all examples at once
@@ -136,8 +137,8 @@ def words_of(text: str) -> list[str]:
 
 @cache
 def word_pattern(others: str = "") -> re.Pattern[str]:
-    """Letters and digits with the marks on and between them, and what else `others` says."""
-    return re.compile(rf"\w+(?:[{marks()}]+\w*)*{others}")
+    """Words of letters and digits, each character of Chinese, and what else `others` says."""
+    return re.compile(rf"[{SINGLE}]|{runs_of(LETTERS)}{others}")
 
 
 def overlap(first: str, second: str) -> float:
