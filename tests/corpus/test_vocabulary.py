@@ -144,6 +144,33 @@ def test_the_words_that_save_most_tokens_come_first(tmp_path: Path) -> None:
     assert pieces_per_word(new, counts) == pytest.approx(expected_after)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("हिन्दी में किताबें।", ["हिन्दी", "में", "किताबें"]),
+        (
+            "cafe\u0301s d'e\u0301te\u0301, naïve_x2",
+            ["cafe\u0301s", "d", "e\u0301te\u0301", "naïve", "x"],
+        ),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+    ],
+)
+def test_a_mark_is_a_part_of_its_word(line: str, words: list[str]) -> None:
+    assert count_words([Document(0, 0, 0, [line])]) == Counter(words)
+
+
+def test_words_with_marks_become_entries(tmp_path: Path) -> None:
+    bert(tmp_path / "old", do_lower_case=False)
+    old = read_tokenizer(tmp_path / "old")
+    # The tokenizer has them as one piece of unknown letters; each is worth a token.
+    counts = count_words([Document(0, 0, 0, ["हिन्दी किताबें हिन्दी किताबें हिन्दी"])])
+    words = useful_words(old, counts, 9)
+    assert words == ["हिन्दी", "किताबें"]
+    new = with_entries(old, entries_of(old, words))
+    assert new.encode_words(words)[1].tolist() == [1, 1]
+    assert new.unk_id not in new.encode_words(words)[0]
+
+
 @EVERY_KIND
 def test_pieces_of_a_longer_vocabulary(old: Tokenizer) -> None:
     new = with_entries(old, entries_of(old, NEW))

@@ -319,6 +319,12 @@ PASSAGE = "Anna sang in Rome. In the old Town, Bob met a King of France. Bob lef
 
 def test_words() -> None:
     assert words_of("It's A dog.") == ["it", "'", "s", "a", "dog", "."]
+    # A vowel of Hindi and an accent apart are parts of their words.
+    assert words_of("किताबें पढ़ीं।") == ["किताबें", "पढ़ीं", "।"]
+    assert words_of("cafe\u0301s x_2") == ["cafe\u0301s", "x_2"]
+    # Characters of a script without blanks are words.
+    assert words_of("我喜欢, abc電影") == [*"我喜欢", ",", "abc", *"電影"]
+    assert bare_words("The किताबें, cafe\u0301") == ["किताबें", "cafe\u0301"]
     assert bare_words("The dog, an owl and A cat!") == ["dog", "owl", "and", "cat"]
 
 

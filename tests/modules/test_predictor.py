@@ -518,6 +518,16 @@ def test_marks_belong_to_their_words() -> None:
     assert words == [*expected, "می\u200cخواهم", "don't", "\ud800"]
 
 
+def test_chinese_characters_are_words() -> None:
+    """Text of them has no blanks, and a clause would get one tag."""
+    from clozelab.modules.token_heads import word_spans
+
+    text = "我去过北京,GPT-4 3月。東京タワー 김치"
+    words = [text[a:b] for a, b in word_spans(text)]
+    after = ["GPT-4", "3", "月", "。", "東", "京", "タワー", "김치"]
+    assert words == [*"我去过北京,", *after]
+
+
 @pytest.mark.parametrize("value", ["3", 1.5, True])
 def test_settings_that_are_no_whole_numbers(model: Any, value: Any) -> None:
     ours, _ = model("classification", labels=("no", "yes"))

@@ -377,6 +377,24 @@ def test_an_export_keeps_what_the_folder_says_or_takes_what_one_says(
         assert max_positions(tmp_path / name) == 12
 
 
+@pytest.mark.parametrize("name", ["dot", "euclidean", None])
+def test_an_export_keeps_by_what_vectors_are_compared(
+    write: Any, tmp_path: Path, name: str | None
+) -> None:
+    folder = write(SentenceVectors())
+    settings = {"similarity_fn_name": name}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    words = [f"to={tmp_path / 'out'}", "format=sentence_transformers"]
+    assert main(["export", str(folder), *words]) == 0
+    library = pytest.importorskip("sentence_transformers")
+    before, after = (
+        library.SentenceTransformer(str(place), device="cpu")
+        for place in (folder, tmp_path / "out")
+    )
+    vectors = before.encode(TEXTS)
+    assert torch.equal(after.similarity(vectors, vectors), before.similarity(vectors, vectors))
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_vectors_without_a_prompts_tokens_are_refused(write: Any, pooling: str) -> None:
     """The library leaves them out of a mean, and takes the first token behind them for [CLS]."""

@@ -407,6 +407,26 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
     shows(said, "table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/mnli/seed-1/c")
 
 
+def test_a_launch_names_the_text_as_its_runs_do(packed: Any, pool: Any, tmp_path: Path) -> None:
+    """So a report finds by whose command they were made."""
+    text = "/home/alice/texts/a.txt"
+    words = ["pretrain", "-m", f"corpus={text}", "data_dir=/home/alice/data"]
+
+    def change(root: Path) -> None:
+        for path in root.rglob("run.json"):
+            edit(path, started_in="/home/alice")
+            if "pretrain/" in str(path.relative_to(root)):
+                config = read_json(path.parent, path.name)["config"]
+                edit(path, config={**config, "corpus": {"sources": [{"path": text}]}})
+        (root / "launcher").mkdir()
+        launch = {"words": words, "started_in": "/home/alice", "root": str(root), "jobs": []}
+        (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
+
+    assert pool(packed("one", 1, change=change))[0] == 0
+    launches = read_json(tmp_path / "pooled" / NAME / "demo", "launcher/launch.json")
+    assert launches["pretrain"]["words"] == [*words[:3], "data_dir=data"]
+
+
 def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_path: Path) -> None:
     def noted(day: int) -> Callable[[Path], None]:
         def note(root: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_shares_are_those_of_an_independent_sum(model: Any) -> None:
 
 
 def test_attention_is_of_the_text_that_was_classified(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Of a text longer than the fine-tuning's that is its first tokens, as in the answer."""
     ours, _ = model("classification")
@@ -150,6 +150,7 @@ def test_attention_is_of_the_text_that_was_classified(
     ((tokens, _, maps, _),) = drawn
     assert tokens == ("[CLS]", "a", "b", "c", "d", "[SEP]")
     assert np.abs(maps - ours.attention("a b c d")).max() < 1e-6
+    shows(capsys.readouterr().err, "the text was cut at the 6 tokens of the fine-tuning")
 
 
 def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> None:

@@ -104,6 +104,39 @@ def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None
     assert np.array_equal(np.float32(vectors[0]), predictor.embed([""])[0])
 
 
+SINGLE: dict[str, Any] = {"text": "a b"}
+TWO: dict[str, Any] = {"text": "a b", "pair": "c"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "read", "other", "said"),
+    [
+        (1, SINGLE, TWO, "is a pair, and single texts are read here"),
+        (2, TWO, SINGLE, "is a single text, and pairs are read here"),
+    ],
+)
+def test_a_record_of_another_kind_takes_no_other_along(
+    client: Any,
+    predictor: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    trained: int,
+    read: dict[str, Any],
+    other: dict[str, Any],
+    said: str,
+) -> None:
+    # Nobody knows what it was trained on: the first record says it.
+    answers = predictions(client, {"records": [read, other, read]})
+    assert ["label" in answer for answer in answers] == [True, False, True]
+    assert said in answers[1]["error"]
+    provenance = {**predictor.model.provenance, "texts_per_example": trained}
+    monkeypatch.setitem(predictor.model.config, "clozelab", provenance)
+    answers = predictions(client, {"records": [other, read]})
+    assert said in answers[0]["error"] and "label" in answers[1]
+    for body in ({"records": [read, other], "errors": "raise"}, other):
+        answer = client.post("/predict", json=body)
+        assert answer.status_code == 400 and said in answer.json()["error"]
+
+
 def test_other_places_are_errors_in_json(
     client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from tests.tasks.labelled_files import read_task
 
 from clozelab.addresses import PERMITTED, build_parts
 from clozelab.assembly.finetuning import check_finetuning
+from clozelab.assembly.prediction import rename_classes
 from clozelab.assembly.task_data import task_code
 from clozelab.metrics import glue
 from clozelab.runs.code import own_code
@@ -24,10 +25,12 @@ from clozelab.tasks.features import FeatureUnit
 from clozelab.tasks.numbers import NumberTarget, are_one_number
 from clozelab.tasks.passages import PassageUnit
 from clozelab.tasks.prompts import PromptTarget
+from clozelab.tasks.right_choice import ChoiceTarget
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.similarity import CosineTarget, VectorClassTarget
 from clozelab.tasks.spans import SpanTarget
+from clozelab.tasks.superglue import AnswerSetTarget, SubmittedClass
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.tags import TagTarget
 from clozelab.tasks.target import Target
@@ -48,6 +51,24 @@ def split_of(labels: np.ndarray) -> Split:
 def examples_of(labels: list[str]) -> TextExamples:
     texts = [(f"{label} text {number % 2}",) for number, label in enumerate(labels)]
     return TextExamples([str(n) for n in range(len(labels))], texts, labels)
+
+
+def test_other_names_of_classes_stand_in_the_predictions_of_test_files() -> None:
+    labels: dict[str, Any] = {"labels": ["0", "1"], "metrics": ["accuracy"]}
+    outputs = np.array([[1.0, 0.0], [0.0, 1.0]])
+    split = split_of(np.zeros(2))
+    names = {"0": "no", "1": "yes"}
+    renamed = rename_classes(SubmittedClass(**labels), names, Path("RUN"))
+    (lines,) = renamed.prediction_files("x", split, outputs, {}).values()
+    assert ['"label": "no"' in line for line in lines] == [True, False]
+    # These would not have them.
+    for target in (
+        SubmittedClass(submitted=["False", "True"], **labels),
+        ChoiceTarget(ending_columns=["a", "b"], metrics=["accuracy"]),
+        AnswerSetTarget(),
+    ):
+        with pytest.raises(ValueError, match="label_names: the test predictions of RUN are num"):
+            rename_classes(target, names, Path("RUN"))
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])

@@ -17,6 +17,7 @@ from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.reuse import is_record_of
 from clozelab.schema import FinetuneConfig
+from clozelab.tasks.target import Target
 from clozelab.text.plain import read_json
 from clozelab.training.trainer import build_trainer
 
@@ -64,8 +65,7 @@ def predict_task(
         data.setup()
         module = load_module(cfg, model_folder, scores_path, data)
         if label_names:
-            names = renamed_labels(module.target.classes, label_names, run)
-            module.target = module.target.renamed(names)
+            module.target = rename_classes(module.target, label_names, run)
         trainer = build_trainer(
             hardware,
             max_steps=1,
@@ -76,6 +76,16 @@ def predict_task(
             log_interval_steps=1,
         )
         return sorted(finetuning.predict_splits(module, trainer, data, data.load_test(), out))
+
+
+def rename_classes(target: Target, label_names: Mapping[str, str], run: Path) -> Target:
+    """The target whose predictions call its classes so; ValueError where they call none by name."""
+    if not target.writes_names():
+        raise ValueError(
+            f"label_names: the test predictions of {run} are numbers, or words that its benchmark"
+            " wants: leave it out"
+        )
+    return target.renamed(renamed_labels(target.classes, label_names, run))
 
 
 def require_finetuning(run: Path) -> Record:

@@ -16,6 +16,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,10 +27,10 @@ from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 from clozelab.corpus.unigram import SPACE
+from clozelab.text.words import JOINERS, runs_of
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
-WORD = re.compile(r"[^\W\d_]+")
 GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
 # Unigram takes a new piece, since its score is so much above the sum of its old pieces' scores.
 UNIGRAM_MARGIN = 1e-3
@@ -37,11 +38,16 @@ UNIGRAM_UNKNOWN = 10.0  # an unknown character's score is so far below the lowes
 
 
 def count_words(documents: Iterable[Document]) -> Counter[str]:
-    """Runs of letters, as they are written."""
+    """Runs of letters with their marks, as they are written."""
     counts: Counter[str] = Counter()
     for document in documents:
-        counts.update(WORD.findall("\n".join(document.lines)))
+        counts.update(word_pattern().findall("\n".join(document.lines)))
     return counts
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    return re.compile(runs_of(r"[^\W\d_]", JOINERS))
 
 
 def pieces_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:

@@ -39,6 +39,7 @@ from clozelab.modules.sentence_folders import (
     activation_keys,
     sentence_files,
     sidecar_files,
+    similarity_of,
 )
 from clozelab.text.plain import PlainDict
 
@@ -214,7 +215,8 @@ def without_heads(model: Model) -> Model:
 def sentence_transformers_files(model: Model, pooling: str) -> dict[str, str]:
     """What that library reads beside the encoder; `auto` is as the model's vectors are made."""
     vectors = sentence_vectors(model.folder, None if pooling == "auto" else pooling)
-    files = sentence_files(vectors, model.encoder.config, model.embedded_length)
+    similarity = similarity_of(model.folder)
+    files = sentence_files(vectors, model.encoder.config, model.embedded_length, similarity)
     if not files:
         raise ValueError(
             "pooling=cls: sentence-transformers reads the first token: a causal encoder's sees only"

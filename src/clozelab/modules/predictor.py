@@ -486,8 +486,8 @@ class Predictor(ModelRunner):
 
         A model that predicts a number for each word gives `NumberedWords`.
         A text that is a list of words is taken as it is. Of any other, words are runs of letters
-        and digits, and single marks. Texts may have any length. Each is read by itself; a warning
-        says once where the model was trained with context.
+        and digits, characters of Chinese, and single marks. Texts may have any length. Each is read
+        by itself; a warning says once where the model was trained with context.
         """
         head = self.head("tags", "tag words")
         given = self._read(texts, "tag", columns)

@@ -153,6 +153,11 @@ def read_prompts(folder: Path) -> dict[str, str]:
     return {name: str(prompt) for name, prompt in prompts.items() if prompt}
 
 
+def similarity_of(folder: Path) -> str | None:
+    """By what sentence-transformers compares a folder's vectors; None where it does not say."""
+    return _library_settings(folder).get("similarity_fn_name")
+
+
 class ModuleEntry(TypedDict):
     """An entry of modules.json."""
 
@@ -294,7 +299,7 @@ def _kept_columns(folder: Path, is_normalized: bool) -> int | None:
     path = folder / LIBRARY_FILE
     library = _library_settings(folder)
     _warn_of_unknown(path, library, KNOWN_LIBRARY_KEYS)
-    similarity = library.get("similarity_fn_name") or "cosine"
+    similarity = similarity_of(folder) or "cosine"
     if similarity != "cosine" and not (similarity == "dot" and is_normalized):
         log.warning(
             "%s compares vectors by %s (similarity_fn_name); search and measures here take the"
@@ -412,9 +417,15 @@ def longest_text(folder: Path) -> int | None:
 
 
 def sentence_files(
-    vectors: SentenceVectors, config: EncoderConfig, max_length: int
+    vectors: SentenceVectors,
+    config: EncoderConfig,
+    max_length: int,
+    similarity: str | None = None,
 ) -> dict[str, str]:
-    """The library's files for an encoder's folder, by their names; none where it would be wrong."""
+    """The library's files for an encoder's folder, by their names; none where it would be wrong.
+
+    `similarity`: by what vectors are compared; None: the library's own choice, the cosine.
+    """
     if vectors.pooling == "cls" and not _reads_first_token(config):
         return {}
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
@@ -430,6 +441,8 @@ def sentence_files(
         library["truncate_dim"] = vectors.size
     if any(vectors.prompts.values()):
         library["prompts"] = dict(vectors.prompts)
+    if similarity is not None:
+        library["similarity_fn_name"] = similarity
     contents: PlainMapping = {
         MODULES_FILE: modules,
         "1_Pooling/config.json": {"word_embedding_dimension": config.output_size, **modes},

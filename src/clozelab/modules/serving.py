@@ -24,7 +24,7 @@ from clozelab.modules.model_tasks import meaning_of
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import PlacedRow
 from clozelab.text.did_you_mean import check_choice
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import PlainDict, PlainMapping
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -160,12 +160,15 @@ def parse_request(predictor: Predictor, body: bytes) -> PendingRequest:
     # One record that cannot be read is the whole request.
     has_records = "records" in content
     records = records_of(content)
-    rows = [PlacedRow(f"record {number}", record) for number, record in enumerate(records, 1)]
-    for row in rows:
-        refuse_unknown_keys(row.record, act, row.place)
+    is_paired = reads_pairs(predictor, act, records[0])
+    rows = []
+    for number, record in enumerate(records, 1):
+        place = f"record {number}"
+        refuse_unknown_keys(record, act, place)
+        rows.append(PlacedRow(place, record, other_kind(record, act, is_paired=is_paired)))
     # Requests with one key may go through the model together.
     return PendingRequest(
-        batch_key=json.dumps([act, options, "pair" in records[0]], sort_keys=True),
+        batch_key=json.dumps([act, options, is_paired], sort_keys=True),
         act=act,
         options=options,
         rows=rows,
@@ -188,6 +191,22 @@ def records_of(content: PlainDict) -> list[PlainDict]:
                 f"{key} stands beside records, and would be read of none: say it in each of them"
             )
     return records
+
+
+def reads_pairs(predictor: Predictor, act: str, first: PlainMapping) -> bool:
+    """Whether a request's records are pairs: as the model was trained, else as the first one is."""
+    if act == "classify" and predictor.model.texts_per_example is not None:
+        return predictor.model.texts_per_example == 2
+    return act == "next" or "pair" in first
+
+
+def other_kind(record: PlainMapping, act: str, *, is_paired: bool) -> str | None:
+    """What is wrong with a single text among pairs, or a pair among single texts."""
+    if act in answering.ROLES_BY_ROW or ("pair" in record) == is_paired:
+        return None
+    if is_paired:
+        return "is a single text, and pairs are read here: give its pair, too"
+    return "is a pair, and single texts are read here: give one text"
 
 
 def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[object]:

@@ -42,9 +42,13 @@ log = logging.getLogger(__name__)
 PredictWords = Callable[[nn.Module, Tensor], Tensor]
 """(an output layer, states [W, H]) -> [W, n]: what is predicted of each word."""
 # A mark (an accent apart from its letter, a vowel of Hindi) is a part of its word here, which
-# Python's \w denies.
+# Python's \w denies. Chinese has no blanks between words: its taggers read characters.
+LETTERS = r"[[\w\p{N}]&&[^\p{Han}]]"
 WORDS = Split(
-    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"),
+    Regex(
+        rf"\p{{Han}}\p{{M}}*|{LETTERS}+(?:(?:[-'’.]|\p{{Cf}}+){LETTERS}+)*"
+        r"|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"
+    ),
     "removed",
     invert=True,
 )

@@ -167,27 +167,28 @@ def hide_folders(selection: Selection, files: dict[str, Path], target: Path) -> 
         if folder in record_of:
             records = [record_of[folder]]
         text = path.read_text(encoding="utf-8")
-        for record in records:
-            text = _renamed_paths(text, Path(record.started_in), ".", record)
-            text = _renamed_paths(text, selection.runs_dir, RUNS, record)
+        configs = "\n".join(json.dumps(record.config, ensure_ascii=False) for record in records)
+        for started_in in dict.fromkeys(record.started_in for record in records):
+            text = _renamed_paths(text, Path(started_in), ".", configs)
+        text = _renamed_paths(text, selection.runs_dir, RUNS, configs)
         copies[name] = target / name
         copies[name].parent.mkdir(parents=True, exist_ok=True)
         copies[name].write_text(text, encoding="utf-8")
     return copies
 
 
-def _renamed_paths(text: str, folder: Path, new_name: str, record: Record) -> str:
+def _renamed_paths(text: str, folder: Path, new_name: str, configs: str) -> str:
     """Let the paths in a text that begin with `folder` begin with its new name, "." for none.
 
-    Those that the run's configuration has stay as they are: its fingerprint knows them.
+    Those that a run's configuration (`configs`, as JSON) has stay as they are: its fingerprint
+    knows them, and the words of a launch are those of its runs.
     """
     if len(folder.parts) < 2:  # "/" or "."
         return text
     begin = re.escape(str(folder))
-    config = json.dumps(record.config, ensure_ascii=False)
     # Not where a path of the configuration stands: behind it the path would have to go on.
     not_of_config = ""
-    for path in re.findall(rf'{begin}[^"]*', config):
+    for path in dict.fromkeys(re.findall(rf'{begin}[^"]*', configs)):
         not_of_config += rf"(?!{re.escape(path)}(?![\w./-]))"
     # Not inside a longer path; then a slash before a name (group 1), or the end of the path.
     pattern = rf"(?<![\w./-]){not_of_config}{begin}(/(?=[\w.])|(?![\w.-]))"

@@ -7,6 +7,7 @@ Letters: L layers, N heads, T tokens.
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,12 @@ def main(args: ParsedArgs) -> int:
         content = draw(tokens, attribution, maps, layer_heads)
     with atomic_open(out) as file:
         file.write(content)
+    if predictor.num_cut:
+        print(
+            f"the text was cut at the {predictor.model.window_length} tokens of the fine-tuning:"
+            " the rest was neither read nor explained",
+            file=sys.stderr,
+        )
     print(out)
     return 0
 

@@ -136,5 +136,8 @@ def new_tokenizer(
         words = vocabulary.read_words(Path(values["words"]))
     entries = vocabulary.entries_of(old, words)
     if not entries:
-        raise ValueError("vocabulary: every word has an entry already; there is nothing to add")
+        raise ValueError(
+            "vocabulary: every word has an entry already, or is cut by the tokenizer: there is"
+            " nothing to add"
+        )
     return vocabulary.with_entries(old, entries)

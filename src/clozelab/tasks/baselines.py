@@ -14,7 +14,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,15 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 from scipy.special import softmax
 
+from clozelab.text.words import SINGLE, runs_of
+
 # as a run's record and the report say
 BAG = "bag of words"
 OVERLAP = "longest overlap"
 TAGS = "most frequent tag"
 BM25 = "BM25"
 RANDOM = "random order"
-WORD = re.compile(r"\w+|[^\w\s]")  # what BERT's basic tokeniser makes of plain text, nearly
+LETTERS = rf"[^\W{SINGLE}]"
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
 # of gradient descent with momentum, on all examples at once
@@ -129,7 +131,14 @@ def text_pairs(rows: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def words_of(text: str) -> list[str]:
-    return WORD.findall(text.lower())
+    """What BERT's basic tokeniser makes of plain text, nearly."""
+    return word_pattern(r"|[^\w\s]").findall(text.lower())
+
+
+@cache
+def word_pattern(others: str = "") -> re.Pattern[str]:
+    """Words of letters and digits, each character of Chinese, and what else `others` says."""
+    return re.compile(rf"[{SINGLE}]|{runs_of(LETTERS)}{others}")
 
 
 def overlap(first: str, second: str) -> float:
@@ -308,7 +317,7 @@ def bare_words(text: str) -> list[str]:
 
 
 def _places(text: str) -> Places:
-    words = ((match.group().lower(), *match.span()) for match in re.finditer(r"\w+", text))
+    words = ((match.group().lower(), *match.span()) for match in word_pattern().finditer(text))
     return [place for place in words if place[0] not in ARTICLES]
 
 

@@ -38,6 +38,9 @@ class ChoiceTarget(ClassTarget):
     def of_model(self, classes: Sequence[str]) -> ChoiceTarget:
         return self
 
+    def writes_names(self) -> bool:
+        return False  # numbers of choices
+
     def check_training(self, path: Path, split: Split, column_key: str) -> None:
         warn_of_lacking_classes(path, split.labels, self.classes)
 

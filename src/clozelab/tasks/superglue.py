@@ -45,6 +45,9 @@ class SubmittedClass(ClassTarget):
         self.submitted = submitted
         super().__init__(**classes)
 
+    def writes_names(self) -> bool:
+        return self.submitted is None
+
     def prediction_files(
         self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
     ) -> Files:
@@ -85,6 +88,9 @@ class CandidateTarget(ClassTarget):
     def __init__(self, *, class_weights: Mapping[object, float] | str | None = None) -> None:
         super().__init__(labels=["0", "1"], class_weights=class_weights)
         self.metrics = list(self.of_questions)
+
+    def writes_names(self) -> bool:
+        return False  # 0 and 1, or the candidate itself
 
     def majority_score(self, name: str, split: Split) -> float | None:
         return None

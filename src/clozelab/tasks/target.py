@@ -115,6 +115,10 @@ class Target(ABC):
         renamed.classes = list(names)
         return renamed
 
+    def writes_names(self) -> bool:
+        """Whether the predictions of a test file have the names of the classes."""
+        return True
+
     def preview_classes(self, labels: Sequence[str]) -> Sequence[str] | None:
         """The classes of a training file with these labels; None where there are none."""
         return None

@@ -121,6 +121,14 @@ def test_characters_of_a_script_without_spaces_are_words() -> None:
     assert run_any(NearDuplicates(), [[text_of_one_line], [changed]])[0] == [[text_of_one_line]]
 
 
+def test_words_of_other_vowels_are_other_words() -> None:
+    """In Hindi a vowel behind a consonant is a mark, which is no letter to Python."""
+    documents = [["वह किताब पढ़ता है और मैं कहानी सुनता हूँ"]]
+    documents.append(["वही किताबे पढ़ती हो और मेँ कहाने सूनती हूँ"])
+    assert run_any(NearDuplicates(), documents)[0] == documents
+    assert run_any(NearDuplicates(), [*documents, documents[0]])[0] == documents
+
+
 def test_a_document_of_fewer_words_than_a_run_stays() -> None:
     documents = [["one two three four"], ["one two three four"], [], []]
     assert run_any(NearDuplicates(), documents)[0] == documents

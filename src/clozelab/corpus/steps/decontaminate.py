@@ -41,7 +41,7 @@ class Decontaminate(TableStep):
     """
 
     name = "decontaminate"
-    version = 2  # of lists the words count together, and JSON whatever its file is called
+    version = 3  # a vowel of Hindi is a part of its word
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class NearDuplicates(SurveyStep):
     """
 
     name = "near_duplicates"
+    version = 2  # a vowel of Hindi is a part of its word
 
     def __init__(self, threshold: float = 0.8, ngram: int = 5) -> None:
         check_range("near_duplicates: threshold", threshold, MIN_THRESHOLD, 1)

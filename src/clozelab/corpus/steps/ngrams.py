@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from clozelab.corpus.documents import hash_of
+from clozelab.text.words import SINGLE, runs_of
 
-# Kana and Chinese characters: text of them has no spaces, so each is a word.
-_SINGLE = "\u3040-\u30ff\u3400-\u9fff"
-_WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]+")
+_LETTERS = rf"[^\W_{SINGLE}]"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: no bit of a word is lost
 # the most frequent words of a large corpus; some 40 MB
 _cached_hash = lru_cache(maxsize=2**18)(hash_of)
@@ -21,7 +20,12 @@ _cached_hash = lru_cache(maxsize=2**18)(hash_of)
 
 def words_of(text: str) -> list[str]:
     """Its words without upper case, punctuation and variants of characters."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return _word_pattern().findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    return re.compile(rf"[{SINGLE}]|{runs_of(_LETTERS)}")
 
 
 def ngram_hashes(words: Sequence[str], size: int) -> np.ndarray:
