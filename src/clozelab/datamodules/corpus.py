@@ -341,7 +341,10 @@ class CorpusDataModule(LightningDataModule):
         So errors come before training starts, and forked workers share the instances.
         """
         for number, (objective, phase) in enumerate(zip(self.objectives, self.phases, strict=True)):
-            objective.token.check_batch(phase.global_batch_size)
+            try:
+                objective.token.check_batch(phase.global_batch_size)
+            except ValueError as error:
+                raise ValueError(f"phases.{number}: {error}") from None
             self.instances("train", phase.seq_length, objective, self._weights(number))
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
