@@ -383,13 +383,16 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     corpus.train = replace(corpus.train, document_source=np.zeros(250, dtype=np.uint8))
     ordered.instances("train", 16)
     assert "left out" not in caplog.text
+    assert sum(ordered.sizes().values()) == 6000
     halves = np.cumsum(np.append(0, np.tile([9, 9, 4, 4], 250)))
     corpus.train = replace(
         corpus.train,
         tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6500)]),
         sentence_offsets=halves,
     )
-    make(Objective(input=SentencePairs(), token=MLM, pair=pair)).instances("train", 16)
+    ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
+    # Of [9, 9, 4, 4] the sentences 9 and 4 fit together, or from the end 4 and 4.
+    assert sum(ordered.sizes().values()) == 125 * (13 + 8)
     shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
 
 
