@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge.add_argument("scores", type=Path, help="a CSV, a Parquet file or a folder of results")
     judge.add_argument("claims", type=Path, nargs="?", help="a YAML file of claims")
     judge.add_argument("--out", type=Path, help="a folder for the report")
+    judge.add_argument("--compare", choices=("first", "all"), help="what, without claims")
     options = parser.parse_args(arguments)
 
     from rich.console import Console
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from claims.report.score_page import judge_files, print_score_page  # not for --help
 
     try:
-        page = judge_files(options.scores, options.claims, options.out)
+        page = judge_files(options.scores, options.claims, options.out, options.compare)
     except (OSError, ValueError) as error:
         print(f"claims: {error}", file=sys.stderr)
         return 1

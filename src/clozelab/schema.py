@@ -620,7 +620,7 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     reinitialise_layers: Annotated[int, Field(ge=0), Added(was=0)] = MISSING
     epochs: Positive = MISSING
     global_batch_size: Count = MISSING
-    max_train_examples: Count | None = MISSING
+    max_train_examples: Count | None = MISSING  # of each training file
     # whether a seed draws those, as many of each class (few-shot); else all runs share one draw
     sample_by_seed: Annotated[bool, Added(was=False)] = MISSING
     # which of the run's two seeds draws them, and chooses the fold

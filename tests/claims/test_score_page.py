@@ -104,6 +104,11 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
         ("ours", "bert"),
         ("theirs", "bert"),
     }
+    page = judge_files(path, None, None, "all")
+    assert ("theirs", "ours") in {(one.row, one.first) for one in page.judged.differences}
+    assert main(["judge", str(path), "--compare", "all"]) == 0
+    with refuses("compare=all is for scores without a file of claims"):
+        judge_files(path, write_claims(tmp_path / "claims.yaml"), None, "all")
 
 
 def test_a_claim_of_several_lines_stands_in_one_row(tmp_path: Path) -> None:

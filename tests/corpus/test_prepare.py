@@ -408,6 +408,12 @@ def test_a_tokenizer_without_an_unknown_token_counts_none(tmp_path: Path, data: 
     assert corpus.manifest["unknown_fraction"] == 0
 
 
+def test_a_sample_without_a_text_is_refused_by_its_setting(tmp_path: Path, data: Path) -> None:
+    """And not as text of another language than the vocabulary's, which has nothing."""
+    with pytest.raises(ValueError, match="sample_characters=20 leaves no text to learn"):
+        run(tmp_path, "one.txt", sample_characters=20)
+
+
 def _peak_megabytes(tmp_path: Path) -> float:
     texts.SHARD_CHARACTERS = 500_000
     run(tmp_path, "one.txt", sample_characters=200_000)

@@ -24,6 +24,7 @@ from clozelab.corpus.instances import DrawnInstances, FullSentences, SegmentPair
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream
+from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
@@ -36,9 +37,13 @@ PHASES = [
     {"seq_length": 16, "steps": 5, "global_batch_size": 12, "micro_batch_size": 4},
     {"seq_length": 32, "steps": 3, "global_batch_size": 8, "micro_batch_size": 8},
 ]
-MLM = MaskedLanguageModel(
-    predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0
-)
+MASKING = {
+    "predict_prob": 0.15,
+    "mask_fraction": 0.8,
+    "random_fraction": 0.1,
+    "same_fraction": 0.1,
+}
+MLM = MaskedLanguageModel(**MASKING, weight=1.0)
 MLM_NSP = Objective(
     input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0)
 )
@@ -378,13 +383,16 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     corpus.train = replace(corpus.train, document_source=np.zeros(250, dtype=np.uint8))
     ordered.instances("train", 16)
     assert "left out" not in caplog.text
+    assert sum(ordered.sizes().values()) == 6000
     halves = np.cumsum(np.append(0, np.tile([9, 9, 4, 4], 250)))
     corpus.train = replace(
         corpus.train,
         tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6500)]),
         sentence_offsets=halves,
     )
-    make(Objective(input=SentencePairs(), token=MLM, pair=pair)).instances("train", 16)
+    ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
+    # Of [9, 9, 4, 4] the sentences 9 and 4 fit together, or from the end 4 and 4.
+    assert sum(ordered.sizes().values()) == 125 * (13 + 8)
     shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
 
 
@@ -452,6 +460,13 @@ def test_weights_that_cannot_be_kept_are_refused_before_training(make: Make) -> 
         make(source_weights=[{}, {"wiki": 1e-9, "books": 1.0}]).setup("fit")
     with pytest.raises(ValueError, match="the weight of wiki is missing"):
         make(source_weights=[{"books": 1.0}, {}]).setup("fit")
+
+
+def test_a_batch_that_is_too_small_is_named_with_its_phase(make: Make) -> None:
+    token = Hybrid(causal_fraction=0.1, shift=1, weight=1.0, **MASKING)
+    objective = Objective(input=FullSentences(), token=token, pair=None)
+    with pytest.raises(ValueError, match=r"^phases.1: global_batch_size is 8 .* of 10 or more"):
+        make(objective).setup("fit")
 
 
 @pytest.mark.parametrize("weights", [(), WEIGHTS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tests.parts import ENDINGS, WORDS, choice_data, squad_data, tag_data
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
 from clozelab.assembly import task_data
+from clozelab.assembly.labelled import READ_ONCE
 from clozelab.datamodules.finetuning import FinetuningDataModule
-from clozelab.datamodules.labelled import TaskInputs
+from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
 from clozelab.tasks.classes import ClassTarget
 
 
@@ -23,7 +25,7 @@ def read(tmp_path: Path) -> Any:
     """read(*words) -> the data of a sentiment task with an extra file `more.tsv`, set up."""
     write_sentiment(tmp_path, train=300, dev=8)
 
-    def build(*words: str) -> FinetuningDataModule:
+    def build(*words: str, plan: TrainingPlan = READ_ONCE) -> FinetuningDataModule:
         extra = "+task.data.train_extra=[more.tsv]"
         task = dict(
             vars(
@@ -31,7 +33,7 @@ def read(tmp_path: Path) -> Any:
             )
         )
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 32)
-        data = task_data.build_task_data(task, inputs)
+        data = task_data.build_task_data(task, inputs, plan)
         data.setup()
         data.refuse_outside()
         return data
@@ -63,6 +65,18 @@ def test_the_baseline_learns_from_it(read: Any, tmp_path: Path) -> None:
     for part in parts:
         part.labels = None
     assert data.unit.joined(parts).labels is None
+
+
+def test_the_limit_is_of_each_file_and_the_log_says_so(
+    read: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [f"the film good\t{i % 2}" for i in range(40)]
+    (tmp_path / "more.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    with caplog.at_level(logging.INFO):
+        data = read(plan=replace(READ_ONCE, max_train_examples=16))
+    assert len(data.train_sequences) == 32
+    assert "16 of 300 training examples" in caplog.text
+    assert "beside them 16 of 40 training examples of" in caplog.text and "more.tsv" in caplog.text
 
 
 def test_balanced_weights_count_all_files(read: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from clozelab.launch.experiments import (
     ExperimentSource,
     inline_configs,
     sweeps_in,
-    take_experiment_file,
+    take_experiment,
 )
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.sweep import Sweep, compose, make_loader
@@ -66,6 +66,34 @@ def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
         (place / "task/mnli.yaml").write_text("name: mnli\n")
         tuned = Sweep("sweep_finetune", words, folder=place).jobs
         assert {job[1] for job in tuned} == {"task=mnli", "task=mrpc"}
+
+
+OWN_TASK = """
+defaults: [format/labelled@_here_, _self_]
+name: mrpc
+title: Mine
+data: {train_file: mine.csv, text_columns: [text], label_column: label}
+"""
+
+
+def test_a_task_of_ones_own_goes_before_a_benchmark_of_its_name(tmp_path: Path) -> None:
+    """In a sweep, and in the process of a job, whose command line names the folder."""
+    (tmp_path / "paper.yaml").write_text("arms: {a: {objective: mlm}}\ncolumns: [mrpc]\n")
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task/mrpc.yaml").write_text(OWN_TASK)
+    sweep = Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path)
+    assert {sweep.config(job).task.title for job in sweep.jobs} == {"Mine"}
+    words = ["--config-dir", str(tmp_path), "--config-name", "sweep_finetune", "row=a"]
+    command = [sys.executable, "-m", "clozelab", "finetune", *words, "--cfg", "job"]
+    done = forked.run([*command, "task=mrpc"], capture_output=True, text=True, cwd=tmp_path)
+    assert OmegaConf.create(done.stdout).task.title == "Mine"
+    (tmp_path / "paths.yaml").write_text("{}\n")
+    with refuses("clozelab's own paths is replaced by no experiment's", Exception):
+        Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path).config(sweep.jobs[0])
+    (tmp_path / "paths.yaml").unlink()
+    (tmp_path / "task/mrpc.yaml").write_text("defaults: [mrpc, _self_]\ntitle: Mine\n")
+    with refuses("task/mrpc: its defaults name mrpc, which is this file itself", Exception):
+        Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path).config(sweep.jobs[0])
 
 
 def test_arms_may_be_called_as_numbers_are_spelt(tmp_path: Path) -> None:
@@ -154,10 +182,11 @@ def test_one_file_on_the_command_line(place: Path, screen: Screens) -> None:
     assert OmegaConf.create(text).objective.token.predict_prob == 0.3
 
 
-def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
-    words = ["--config-dir", str(tmp_path), "seed=1"]
-    assert take_experiment_file(words) == words
+def test_an_experiment_is_taken_from_the_command_line(tmp_path: Path) -> None:
+    words = ["--config-dir", f"{tmp_path}/none", "seed=1"]
+    assert take_experiment(words) == words, "Hydra says that it is not there"
+    assert take_experiment(["--config-dir", str(tmp_path), "seed=1"]) == ["seed=1"]
     (tmp_path / "one.yaml").write_text("arms: {}")
     words = ["-m", f"--config-dir={tmp_path}/one.yaml", "seed=1"]
-    assert take_experiment_file(words) == ["-m", "seed=1"]
-    assert take_experiment_file([]) == []
+    assert take_experiment(words) == ["-m", "seed=1"]
+    assert take_experiment([]) == []

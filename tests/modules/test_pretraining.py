@@ -13,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 from tests.conftest import TINY
 from tests.screens import refuses, shows
 from torch import nn
@@ -162,6 +163,20 @@ class Steps(IterableDataset):
             yield [collate(rows[i : i + self.run.micro]) for i in range(0, ROWS, self.run.micro)]
 
 
+class ToyData(LightningDataModule):
+    def __init__(self, train: DataLoader, validation: DataLoader, first_steps: list[int]) -> None:
+        super().__init__()
+        self.train = train
+        self.validation = validation
+        self.first_steps = first_steps
+
+    def train_dataloader(self) -> DataLoader:
+        return self.train
+
+    def val_dataloader(self) -> DataLoader:
+        return self.validation
+
+
 class ToyRun:
     """One run folder; `fit` may be called again after an interruption."""
 
@@ -191,6 +206,7 @@ class ToyRun:
             "spike": "off",
             "stop_after": None,
             "graphs": False,
+            "first_steps": [0],
         } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
@@ -242,7 +258,8 @@ class ToyRun:
         validation = DataLoader(
             [collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None
         )
-        self.trainer.fit(self.module, loader, validation, ckpt_path=newest_intact(last.parent))
+        data = ToyData(loader, validation, self.options["first_steps"])
+        self.trainer.fit(self.module, datamodule=data, ckpt_path=newest_intact(last.parent))
         return self.module
 
     def rows(self) -> list[tuple[int, str, str]]:
@@ -353,6 +370,20 @@ def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> No
     assert_same_bits(whole.module, parts.module)
     assert whole.rows() == parts.rows()
     assert [step for step, key, _ in whole.rows() if key == "validation/loss"] == [4, 8]
+
+
+def test_no_logged_mean_is_over_steps_of_two_phases(tmp_path: Path) -> None:
+    """Phases of three and five steps: a log point stands at the end of the first one, too."""
+    run = ToyRun(tmp_path, log=5, first_steps=[0, 3])
+    run.fit()
+    every = ToyRun(tmp_path / "every")
+    every.folder.mkdir()
+    every.fit()
+    by_step = [float(value) for _, key, value in every.rows() if key == "train/nsp_loss"]
+    logged = {step: float(value) for step, key, value in run.rows() if key == "train/nsp_loss"}
+    assert list(logged) == [3, 5, 8]
+    means = [np.mean(by_step[first:end]) for first, end in ((0, 3), (3, 5), (5, 8))]
+    assert list(logged.values()) == pytest.approx(means, rel=1e-4)
 
 
 def test_sums_of_a_checkpoint_follow_the_module_to_its_device(tmp_path: Path) -> None:

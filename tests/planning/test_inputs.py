@@ -422,6 +422,17 @@ def test_each_seed_of_worth_it_draws_its_own_examples_for_all_its_rows() -> None
     assert drawn == [("further", 1, 1), ("further", 2, 2), ("given", 1, 1), ("given", 2, 2)]
 
 
+def test_similarity_is_of_the_pairs_that_are_named(workplace: Path) -> None:
+    (workplace / "pairs.tsv").write_text("a\tb\t1\n")
+    words = ["worth_it", *GIVEN, "inputs.words=0", "inputs.pairs=pairs.tsv"]
+    (filled, _) = fill("plan", words)
+    sweep = Sweep("sweep_evaluate", ("scale=adapt", "measure=given_pairs"), folder=Path(filled))
+    for job in sweep.jobs:
+        data = sweep.config(job).measure.task["data"]
+        assert data["train_file"] == data["validation_file"]
+        assert Path(data["validation_file"]).read_text() == "a\tb\t1\n"
+
+
 def test_tasks_of_errors_are_refused_before_claims_are_about_them() -> None:
     """Of an error lower is better, and `higher by one point` would contradict what helped."""
     data = "task.data.train_file=a.csv"

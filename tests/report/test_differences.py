@@ -35,11 +35,14 @@ def test_a_report_says_that_it_compares_with_the_first_row_alone(
     sentence = "Other pairs are not compared: a file of claims for "
     for name in ("report.md", "report.html"):
         shows(page_of(tmp_path, name), f"against the first one ({first}), paired by seed", sentence)
-    # what it says to do
+    # what it says to do, and the same in a word
     pairs = tmp_path / "pairs.yaml"
     pairs.write_text("compare: all\n")
     assert judge([str(tmp_path / "report/results.csv"), str(pairs)]) == 0
+    printed = capsys.readouterr().out
+    assert judge([str(tmp_path / "report/results.csv"), "compare=all"]) == 0
     shows(capsys.readouterr().out, "differences of all pairs; paired by seed", "longer against")
+    shows(printed, "differences of all pairs; paired by seed", "longer against")
 
 
 def test_two_rows_have_no_other_pairs(

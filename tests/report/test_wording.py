@@ -71,6 +71,24 @@ def test_an_interval_without_zero_is_written_without_it(
     assert interval(replace(ESTIMATE, low=low, high=high)) == expected
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "boundaries", "expected"),
+    [
+        (1.04, 2.5, (1.0,), "[+1.04, +2.50]"),
+        (0.004, 0.96, (-1.0, 1.0), "[+0.004, +0.960]"),
+        (-0.996, 0.3, (-1.0,), "[−0.996, +0.300]"),
+        (-1.003, 0.3, (-1.0, 1.0), "[−1.003, +0.300]"),
+        (-1.0, 0.3, (-1.0, 1.0), "[−1.0, +0.3]"),
+        (0.24, 0.27, (0.25,), "[+0.2, +0.3]"),
+        (-0.04, 1.2, (0.0,), "[0.0, +1.2]"),
+    ],
+)
+def test_an_interval_shows_on_which_side_of_a_margin_it_ends(
+    low: float, high: float, boundaries: tuple[float, ...], expected: str
+) -> None:
+    assert interval(replace(ESTIMATE, low=low, high=high), 1, boundaries) == expected
+
+
 def test_what_makes_a_verdict_exploratory_and_bars_its_size_is_said() -> None:
     breach = Breach(BreachKind.CLAIMED_LATE, "2026-01-01")
     judged = judgement(CONTRAST, breaches=(breach,), size_obstacle="direction only")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.screens import Screens, refuses, shows
 
 from clozelab.runs.cleanup import held
 from clozelab.runs.find import find, select
-from clozelab.runs.progress import elapsed, read_progress, sweep_state
+from clozelab.runs.progress import elapsed, read_progress, sweep_state, trouble_of
 from clozelab.runs.record import JobName
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
@@ -65,6 +66,13 @@ def test_every_folder_is_there_with_its_status(root: Path) -> None:
     (runs / "ltr/seed-9").mkdir()
     (runs / "ltr/seed-9/config.yaml").write_text("seed: 9\n")
     assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
+    metrics = runs / "mlm/seed-9/metrics.csv"
+    metrics.touch()
+    # Whether it still runs is not known here, but since when it has written nothing.
+    for minutes, trouble in ((0, ""), (30, "silent for 30.0 min; its process on elsewhere is not")):
+        os.utime(metrics, (time.time() - 60 * minutes, time.time() - 60 * minutes))
+        (record,) = (one for one in find(root).records if one.folder == runs / "mlm/seed-9")
+        assert trouble_of(record).startswith(trouble) and bool(trouble_of(record)) == bool(trouble)
     (record,) = (one for one in find(root).records if one.folder == runs / "ltr/seed-9")
     assert (record.status, record.problem) == ("damaged", "no run.json")
 

@@ -111,6 +111,15 @@ def test_a_dry_run_is_as_good_as_its_sample(tmp_path: Path) -> None:
     assert forecast.result_bytes == pytest.approx(written, rel=0.6)
 
 
+def test_a_dry_run_takes_out_benchmarks(tmp_path: Path) -> None:
+    """Which needs a table, but not all documents."""
+    write_text(tmp_path / "data")
+    (tmp_path / "data" / "benchmark.txt").write_text("document 7 it has two sentences\n")
+    step = {"decontaminate": {"files": ["benchmark.txt"], "ngram": 6}}
+    cfg = config(tmp_path, steps=["clean", step, "near_duplicates"])
+    assert forecast_corpus(cfg)["one"].documents == 49
+
+
 def test_a_dry_run_of_a_world_that_is_not_there(tmp_path: Path) -> None:
     cfg = generated_config(tmp_path)
     with refuses("is generated when it is prepared, within minutes: there is no text yet"):

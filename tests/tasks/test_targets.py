@@ -250,9 +250,21 @@ def test_examples_that_are_compared_share_no_batch_by_their_length(tmp_path: Pat
             ],
             "mined_negatives=2 are mined by encoder=, which lacks adaptation.adapter=FOLDER",
         ),
+        (
+            [
+                "task=own",
+                "task.data.train_file=mine.tsv",
+                "task.module.metrics=[f1,macro_f1]",
+                "task.metric=validation/macro_f1",
+                "+task.data.extra_validation_files.macro=other.tsv",
+            ],
+            "extra_validation_files.macro: its f1 would be called macro_f1, as another score",
+        ),
     ],
 )
-def test_a_fine_tuning_refuses_a_wrong_pair_before_it_reads(words: list[str], message: str) -> None:
+def test_a_fine_tuning_refuses_what_its_parts_cannot_do_before_it_reads(
+    words: list[str], message: str
+) -> None:
     config: Any = composed("finetune", [*words, "encoder=none", "row=mine"]).config
     with pytest.raises(ValueError, match=message):
         check_finetuning(config)

@@ -225,7 +225,7 @@ def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
     if table.has_paper and _is_our_measure(judgement, table):
         paper = f"{paper} (ours)"
     ours = signed(difference.mean if difference else None, decimals)
-    interval_text = interval(difference, decimals)
+    interval_text = interval(difference, decimals, judgement.claim.boundaries)
     weakest = ""
     if judgement.crossover:
         ours = wording.crossover_place(judgement.crossover)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 from claims.analysis.statistics import SIGNIFICANCE
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from claims.analysis.statistics import Estimate
 
 PLUS_MINUS = "\u00b1"
-SMALLEST_END = 1e-5  # of an interval: no more digits are written for a smaller one
+MOST_DECIMALS = 5  # of an interval, however near its end is to zero or a margin
 
 
 def percent(estimate: Estimate | None, decimals: int = 1) -> str:
@@ -38,21 +39,31 @@ def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
     return f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
 
 
-def interval(estimate: Estimate | None, decimals: int = 1) -> str:
+def interval(estimate: Estimate | None, decimals: int = 1, boundaries: Sequence[float] = ()) -> str:
     """Write an interval as `[−1.2, +0.4]`.
 
     It is empty where there is none, and in words where there is no spread to make one of.
+    `boundaries` are the margins of its claim: an end has as many decimals as show its side of each.
     """
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
     if estimate.has_no_spread:
         return "no spread"
+    ends = (estimate.low, estimate.high)
+    told_apart = list(product(ends, filter(None, boundaries)))
     # [0.0, +1.2] would not say that zero is outside.
     if estimate.low * estimate.high > 0.0:
-        nearest_end = max(SMALLEST_END, min(abs(estimate.low), abs(estimate.high)))
-        while float(f"{nearest_end:.{decimals}f}") == 0.0:
+        told_apart.append((min(ends, key=abs), 0.0))
+    for end, boundary in told_apart:
+        while decimals < MOST_DECIMALS and _changes_side(end, boundary, decimals):
             decimals += 1
     return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+
+
+def _changes_side(end: float, boundary: float, decimals: int) -> bool:
+    """Whether a number, written with so many decimals, is no longer on its side of another one."""
+    written = float(f"{end:.{decimals}f}")
+    return (written > boundary, written < boundary) != (end > boundary, end < boundary)
 
 
 def scores_by_seed(cell: Cell, decimals: int) -> str:

@@ -17,7 +17,7 @@ from claims.report.files import write_claims, write_page, write_pictures, write_
 from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain
-from claims.tables.claim_file import ClaimFile, check_names, read_claim_file
+from claims.tables.claim_file import ClaimFile, Compared, check_names, read_claim_file
 from claims.tables.score_file import Scores, make_score_table, read_scores
 from claims.text.phrases import count_noun, join_list
 
@@ -37,12 +37,15 @@ class ScorePage(JudgedPage):
     caveat: str
 
 
-def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> ScorePage:
+def judge_files(
+    scores: Path, claims: Path | None, folder: Path | None, compare: Compared | None = None
+) -> ScorePage:
     """Judge the claims of a file against scores, and write the report where there is a folder.
 
     Args:
         scores: a CSV, a Parquet file or a folder of result files.
         claims: a YAML file; without it, all rows are compared with the first one.
+        compare: the same without a file, or all pairs.
         folder: for report.html, report.md, pictures, results.csv and claims.csv. It keeps
             looks.jsonl, too, so that seeds which are added later count as added.
 
@@ -52,7 +55,12 @@ def judge_files(scores: Path, claims: Path | None, folder: Path | None) -> Score
     if folder is not None and folder.suffix == ".csv":
         raise ValueError(f"{folder} is no folder: the report has several files")
     scores.stat()  # a missing file of scores is named before one of claims
-    file = ClaimFile(columns=(), compare="first")
+    if claims is not None and compare:
+        raise ValueError(
+            f"compare={compare} is for scores without a file of claims: write"
+            f" `compare: {compare}` into {claims}, or leave the file out"
+        )
+    file = ClaimFile(columns=(), compare="first" if compare is None else compare)
     if claims is not None:
         file = read_claim_file(claims)
     content = read_scores(scores, file.scores, file.columns)

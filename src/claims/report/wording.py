@@ -272,7 +272,8 @@ def _of_collapsed_runs(contrast: Contrast) -> str:
         text = "without collapsed runs no pair of seeds is left"
     else:
         mean = signed(without_collapsed.mean)
-        text = f"without collapsed runs {mean} {interval(without_collapsed)}".rstrip()
+        ends = interval(without_collapsed, boundaries=contrast.boundaries)
+        text = f"without collapsed runs {mean} {ends}".rstrip()
     if not contrast.is_tested:
         return text
     if contrast.depends_on_collapsed_runs:

@@ -31,12 +31,16 @@ UNQUOTED = {("string_type", kind): "a text: put it in quotes" for kind in (bool,
 """(error, type) of a text that YAML reads as another value -> what it should be."""
 
 
+Compared = Literal["first", "all"]
+"""What is compared without claims: all rows with the first one, or all pairs."""
+
+
 class ClaimFile(TableSpec):
     """Claims about a file of scores."""
 
     title: str = ""
     """what stands over the page"""
-    compare: Literal["first", "all"] | None = None
+    compare: Compared | None = None
     """first, for all rows against the first one, or all, for all pairs; without claims"""
     scores: ScoreLayout = DEFAULT_LAYOUT
     """a mapping that names the columns of the file of scores"""

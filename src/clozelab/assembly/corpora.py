@@ -12,7 +12,12 @@ from clozelab.addresses import allowed, build, locate, parameters_of
 from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import CorpusSource
 from clozelab.corpus.mixing import check_weights
-from clozelab.corpus.preparation.forecast import SECONDS, CorpusForecast, forecast_source
+from clozelab.corpus.preparation.forecast import (
+    SECONDS,
+    CorpusForecast,
+    forecast_source,
+    settled_steps,
+)
 from clozelab.corpus.preparation.pool import ShardPool
 from clozelab.corpus.prepare import MakePool, plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
@@ -79,12 +84,13 @@ def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
             " no text yet to measure; leave --dry-run out"
         )
     tokenizer = arguments.tokenizer.given(cfg.data_dir)
+    steps = settled_steps(arguments.steps)
     forecasts = {}
     for index, source in enumerate(arguments.sources):
         files = source.shards(index, Path(cfg.data_dir))
         seconds = SECONDS / len(arguments.sources)
         forecasts[source.name] = forecast_source(
-            files, arguments.steps, tokenizer, seconds, arguments.tokenizer.kind
+            files, steps, tokenizer, seconds, arguments.tokenizer.kind
         )
     return forecasts
 

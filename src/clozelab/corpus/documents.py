@@ -17,7 +17,7 @@ import sentencex
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import TextShard, cut_shards
 from clozelab.corpus.steps.clean import EMPTY, Clean, lines_with_word
-from clozelab.corpus.steps.step import CorpusStep, Document, StepReport, TableStep
+from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, StepReport, TableStep
 
 # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
 LANGUAGE = "en"
@@ -29,6 +29,7 @@ MAX_PIECE_CHARACTERS = 8000
 # what `read_documents` reads at a time
 READ_CHARACTERS = 1_000_000
 DUPLICATE = "duplicate document"
+NO_TABLE: Arrays = {}
 
 # Blanks that are no ASCII. sentencex 1.0.32 panics where one stands between a single capital and a
 # full stop, as in "vitamin C&nbsp;."
@@ -45,13 +46,13 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents of all files in order, their lines sentences, each text once.
 
-    Steps that have to know all documents are left out. `counts` grows. ValueError as of
-    `cut_shards`.
+    Steps with a table are left out. `counts` grows. ValueError as of `cut_shards`.
     """
     seen = set[int]()
+    without_table = [(step, NO_TABLE) for step in steps if not isinstance(step, TableStep)]
     for shard in cut_shards(files, counts, max_characters=READ_CHARACTERS):
         report = StepReport()
-        for document in prepared_documents(shard, steps, report):
+        for document in prepared_documents(shard, without_table, report):
             text_hash = hash_of("\n".join(document.lines))
             if text_hash in seen:
                 counts.dropped[DUPLICATE] += 1
@@ -65,13 +66,12 @@ def read_documents(
 
 
 def prepared_documents(
-    shard: TextShard, steps: Sequence[CorpusStep], report: StepReport
+    shard: TextShard, steps: Sequence[tuple[CorpusStep, Arrays]], report: StepReport
 ) -> Iterator[Document]:
-    """What the steps without a table leave of a shard, with sentences for lines."""
+    """What steps leave of a shard, each with its table; with sentences for lines."""
     documents = shard.documents()
-    for step in steps:
-        if not isinstance(step, TableStep):
-            documents = step.apply(documents, {}, report)
+    for step, table in steps:
+        documents = step.apply(documents, table, report)
     return sentences_of(documents, report)
 
 

@@ -160,10 +160,15 @@ class Instances(ABC):
         return means
 
     @property
-    def left_out_fraction(self) -> float:
-        """Share of the tokens that no instance has, by `mean_tokens`."""
+    def tokens_read(self) -> NDArray[np.float64]:
+        """Tokens of each source that some instance has [sources], by `mean_tokens`."""
         counts = np.bincount(self.sources(), minlength=len(self._source_names))
-        return 1.0 - float(counts @ self.mean_tokens) / max(1, len(self._tokens))
+        return counts * self.mean_tokens
+
+    @property
+    def left_out_fraction(self) -> float:
+        """Share of the tokens that no instance has."""
+        return 1.0 - float(self.tokens_read.sum()) / max(1, len(self._tokens))
 
     def _document_of(self, sentence: I64) -> I64:
         """Number of the document that each sentence is in."""
@@ -199,11 +204,6 @@ class InputFormat(ABC):
     @abstractmethod
     def instances(self) -> type[Instances]:
         """The class of its instances."""
-
-    @property
-    def fewest_sentences(self) -> int:
-        """Of a document that is read; one of fewer is left out."""
-        return 1
 
     def bind(
         self,
@@ -333,8 +333,9 @@ class BoundPairs(Instances):
         sizes = np.diff(self._documents)
         is_skipped = sizes < layout.fewest_sentences
         self.num_skipped_documents = int(is_skipped.sum())
-        tokens = np.diff(self._sentences[self._documents])
-        self._skipped_fraction = float(tokens[is_skipped].sum() / max(1, tokens.sum()))
+        tokens = np.where(is_skipped, 0, np.diff(self._sentences[self._documents]))
+        read = np.bincount(self._sources, tokens, len(self._source_names))
+        self._tokens_read = read.astype(np.float64)
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = np.zeros_like(self._sources)
         if layout.negative_scope == "source":
@@ -355,9 +356,9 @@ class BoundPairs(Instances):
         return len(self._starts)
 
     @property
-    def left_out_fraction(self) -> float:
-        """That of documents without a place to split; other text is read in some epoch."""
-        return self._skipped_fraction
+    def tokens_read(self) -> NDArray[np.float64]:
+        """Those of documents with a place to split; all of their text is read in some epoch."""
+        return self._tokens_read
 
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_of(self._starts)]
@@ -789,7 +790,7 @@ class SegmentPairs(InputFormat):
 
     @property
     def fewest_sentences(self) -> int:
-        """Two, since a document of a single sentence has no place to split, unless B is random."""
+        """Of a document that is read: two, for a place to split, unless B is random."""
         return 1 if self.lone_sentences == "random" else 2
 
     @property
@@ -849,12 +850,18 @@ class WindowInstances(Instances):
     def sources(self) -> NDArray[np.uint8]:
         return self._sources[self._document_at(self._offsets[self._bounds[:-1]])]
 
+    @property
+    def tokens_read(self) -> NDArray[np.float64]:
+        """All: windows hold each token of a source once."""
+        tokens = np.diff(self._token_documents)
+        read = np.bincount(self._sources, tokens, len(self._source_names))
+        return read.astype(np.float64)
+
     @cached_property
     def mean_tokens(self) -> NDArray[np.float64]:
-        """As of all instances; windows hold each token of a source once."""
-        num_sources = len(self._source_names)
-        tokens = np.bincount(self._sources, np.diff(self._token_documents), num_sources)
-        return tokens / np.maximum(np.bincount(self.sources(), minlength=num_sources), 1)
+        """As of all instances."""
+        counts = np.bincount(self.sources(), minlength=len(self._source_names))
+        return self.tokens_read / np.maximum(counts, 1)
 
     def pack_drawn(self, drawn: DrawnInstances) -> PackedInstances:
         """Windows do not depend on seed and epoch: only their order and their masks change."""

@@ -126,11 +126,9 @@ class TokenShards:
     def num_documents(self) -> int:
         return len(self.document_offsets) - 1
 
-    def tokens_by_source(self, fewest_sentences: int = 1) -> dict[str, int]:
-        """Name of each source -> its tokens, in documents of so many sentences at least."""
-        offsets = np.asarray(self.document_offsets)
-        tokens = np.diff(np.asarray(self.sentence_offsets)[offsets])
-        tokens[np.diff(offsets) < fewest_sentences] = 0
+    def tokens_by_source(self) -> dict[str, int]:
+        """Name of each source -> its tokens."""
+        tokens = np.diff(np.asarray(self.sentence_offsets)[np.asarray(self.document_offsets)])
         counts = np.zeros(len(self.source_names), dtype=np.int64)
         np.add.at(counts, np.asarray(self.document_source), tokens)
         return dict(zip(self.source_names, counts.tolist(), strict=True))

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from clozelab.corpus.encoding import Tokenizer
@@ -100,9 +101,20 @@ class TokenizerSettings:
         return tokenizer
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn a vocabulary from a sample; ValueError where it was too small to have a text."""
+        remaining = iter(texts)
+        first = next(remaining, None)
+        if first is None:
+            raise ValueError(
+                f"tokenizer.sample_characters={self.sample_characters} leaves no text to learn a"
+                " vocabulary from: it is drawn in blocks of some 32 sentences, so give thousands,"
+                " or null for all of the text"
+            )
         # the longest silence of a preparation
         log.info("learning a vocabulary of %d entries", self.vocab_size)
-        tokenizer: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
+        tokenizer: Tokenizer = KINDS[self.kind].train(
+            chain([first], remaining), self.vocab_size, **self._rules
+        )
         if tokenizer.vocab_size < self.vocab_size:
             log.warning(
                 "the text gives a vocabulary of %d entries, %d were asked for",

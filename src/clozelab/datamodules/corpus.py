@@ -341,7 +341,10 @@ class CorpusDataModule(LightningDataModule):
         So errors come before training starts, and forked workers share the instances.
         """
         for number, (objective, phase) in enumerate(zip(self.objectives, self.phases, strict=True)):
-            objective.token.check_batch(phase.global_batch_size)
+            try:
+                objective.token.check_batch(phase.global_batch_size)
+            except ValueError as error:
+                raise ValueError(f"phases.{number}: {error}") from None
             self.instances("train", phase.seq_length, objective, self._weights(number))
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
@@ -422,9 +425,10 @@ class CorpusDataModule(LightningDataModule):
         return np.cumsum(np.concatenate(of_steps))
 
     def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its training text, without documents left out."""
-        fewest = max(objective.input.fewest_sentences for objective in self.objectives)
-        return self.corpus.train.tokens_by_source(fewest)
+        """Name of each source -> tokens of its training text that instances of all phases have."""
+        read = [bound.instances.tokens_read for bound in self.bound_phases()]
+        fewest = np.rint(np.min(read, axis=0)).astype(np.int64)
+        return dict(zip(self.corpus.train.source_names, fewest.tolist(), strict=True))
 
     def tokens_by_phase(self) -> list[float]:
         """Tokens of text that each phase reads: its instances may be short, and are not padded."""

@@ -84,7 +84,7 @@ class TrainingPlan:
     global_batch_size: int
     epochs: float
     evaluations_per_epoch: int
-    max_train_examples: int | None
+    max_train_examples: int | None  # of each training file
     seed: int
     num_workers: int
     # of the draw of the training examples, as many of each class; None: one draw for all runs
@@ -477,6 +477,14 @@ class LabelledData:
             self.max_seq_length,
             reason,
         )
+        for path, extra in zip(self.train_extra_paths or (), self.extra, strict=True):
+            log.info(
+                "%s: beside them %d of %d training examples of %s, gone through once before",
+                self.inputs.name,
+                len(extra),
+                extra.num_available,
+                path,
+            )
 
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets."""
@@ -575,7 +583,7 @@ class LabelledData:
         return {path: split.num_bad_rows for _, path, split in self.splits()}
 
     def limit(self, role: str) -> int | None:
-        """How many examples of a split are used; None: all."""
+        """How many examples of one file of a split are used; None: all."""
         if role == "training":
             return self.plan.max_train_examples
         return None

@@ -50,7 +50,7 @@ def run_application(
     task.clozelab_track = track  # type: ignore[attr-defined]
     task.clozelab_words = [verb, *arguments]  # type: ignore[attr-defined]
 
-    hydra_arguments = experiments.take_experiment_file(list(arguments))
+    hydra_arguments = experiments.take_experiment(list(arguments))
     if "--help-all" in hydra_arguments:  # Hydra's own help
         hydra_arguments = [word for word in hydra_arguments if word != "--help-all"]
         hydra_arguments.append("--help")
@@ -61,7 +61,7 @@ def run_application(
     modes = [argument for argument in hydra_arguments if argument.startswith("hydra.mode=")]
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
     # Only a file of somebody else's, an option or a word about Hydra can ask for a sweep otherwise.
-    is_plain = not any(word.startswith("-") or "hydra" in word for word in hydra_arguments)
+    is_plain = not any(word.startswith("-") or "hydra" in word for word in arguments)
     run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
     try:
         sys.argv = [f"clozelab {verb}", *flags[:1], *overrides]
@@ -71,7 +71,7 @@ def run_application(
             run()
     finally:
         sys.argv = argv
-        experiments.take_experiment_file([])  # what is composed next is of no such file
+        experiments.take_experiment([])  # what is composed next is of no such place
 
 
 def _refuse_options(arguments: Sequence[str]) -> None:

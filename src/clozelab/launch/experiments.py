@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml  # type: ignore[import-untyped]
-from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
@@ -302,6 +302,9 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
     defaults: list[object] = []
     if isinstance(plain, dict):
         defaults = plain.pop("defaults", None) or []
+    _refuse_itself(source, config_path, defaults)
+    if "/" not in config_path and (CONF_DIR / config_path).with_suffix(".yaml").is_file():
+        raise ValueError(f"{source}: clozelab's own {config_path} is replaced by no experiment's")
     # Whether it lies below Hydra's own keys, or lays others over them.
     laid = [config_path, f"@{result.header.get('package')}", *map(str, defaults)]
     if any(re.search(r"\bhydra\b", entry) for entry in laid):
@@ -312,6 +315,18 @@ def check_file(source: str, config_path: str, result: ConfigResult) -> None:
             fault = _text_problem(key, value)
         if fault is not None:
             raise ValueError(f"{source}: {fault}; {ONLY_DATA}")
+
+
+def _refuse_itself(source: str, config_path: str, defaults: Sequence[object]) -> None:
+    """ValueError where a file is to stand on clozelab's of the same name, which it replaces."""
+    name = config_path.rpartition("/")[2]
+    for entry in defaults:
+        base = str(entry).partition("@")[0]
+        if base in (name, f"/{config_path}"):
+            raise ValueError(
+                f"{source}: its defaults name {base}, which is this file itself: give it a name of"
+                f" its own, to stand on clozelab's {config_path}"
+            )
 
 
 def _key_problem(key: str, value: object) -> str | None:
@@ -465,19 +480,20 @@ def sweeps_in(experiment: Path) -> dict[str, str]:
     return {stage: name for stage, name in SWEEPS.items() if source.is_config(name)}
 
 
-class ExperimentFileSearchPath(SearchPathPlugin):
-    """Lets `--config-dir` be a file, which Hydra itself refuses."""
+class ExperimentSearchPath(SearchPathPlugin):
+    """Lets `--config-dir` be a file, which Hydra refuses, and come before conf/."""
 
     address = ""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if self.address:
-            search_path.append("command-line", self.address)
+            main = SearchPathQuery(provider="main")
+            search_path.prepend("command-line", self.address, anchor=main)
 
 
-def take_experiment_file(arguments: list[str]) -> list[str]:
-    """A command line without `--config-dir FILE`, which `ExperimentFileSearchPath` then has."""
-    ExperimentFileSearchPath.address = ""
+def take_experiment(arguments: list[str]) -> list[str]:
+    """A command line without `--config-dir PLACE`, which `ExperimentSearchPath` then has."""
+    ExperimentSearchPath.address = ""
     for index, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")
         if option not in ("--config-dir", "-cd"):
@@ -486,14 +502,14 @@ def take_experiment_file(arguments: list[str]) -> list[str]:
         end = index + 1
         if not equals:
             end = index + 2
-        file = Path(value or arguments[index:end][-1])
-        if file.is_file():
-            ExperimentFileSearchPath.address = f"file://{file.resolve()}"
+        place = Path(value or arguments[index:end][-1])
+        if place.exists():
+            ExperimentSearchPath.address = f"file://{place.resolve()}"
             return [*arguments[:index], *arguments[end:]]
     return arguments
 
 
 def register() -> None:
     """Let Hydra read folders of files in this way; harmless when called again."""
-    Plugins.instance().register(ExperimentFileSearchPath)
+    Plugins.instance().register(ExperimentSearchPath)
     hydra_compat.SourcesRegistry.instance().types["file"] = ExperimentSource

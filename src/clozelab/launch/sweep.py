@@ -67,7 +67,7 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
             raise ValueError(f"{folder} is no folder")
         path = f"file://{folder.resolve()}"
         search_path.prepend(
-            provider="command-line", path=path, anchor=SearchPathQuery(provider="schema")
+            provider="command-line", path=path, anchor=SearchPathQuery(provider="main")
         )
     return GatedLoader(config_search_path=search_path)
 

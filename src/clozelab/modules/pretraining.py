@@ -148,6 +148,7 @@ class PretrainingModule(TrainingModule):
         # name -> [sum, count] on the device, since the last log point or validation
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
+        self._first_steps: Sequence[int] = ()  # of the phases, as far as the data know them
         self._validated = ""  # the token term of the validation's objective
         self._phase = -1
         self.spikes = SpikeWatch(spike)
@@ -165,6 +166,8 @@ class PretrainingModule(TrainingModule):
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
+        datamodule = getattr(self.trainer, "datamodule", None)
+        self._first_steps = getattr(datamodule, "first_steps", ())
         # A checkpoint is read before the module moves to its device.
         for name, values in self._train_sums.items():
             self._train_sums[name] = values.to(self.device)
@@ -208,7 +211,9 @@ class PretrainingModule(TrainingModule):
                 own_counts = self._to_device(list(objective.counts(batch).values()))
                 loss += graphs.add_gradient(batch, counts, own_counts)
         norm = self.clip_gradient_norm() if graphs is None else graphs.clip()
-        is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
+        # No mean is over steps of two phases.
+        ends = (self.total_steps, *self._first_steps)
+        is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 in ends
         updates = self._decide_update(step + 1, loss, norm, is_log_step=is_log_step)
         schedule: Any = self.lr_schedulers()
         if graphs is None:

@@ -70,9 +70,9 @@ class Hybrid(ObjectiveOfParts, MaskedLanguageModel):
         smallest = min(part.weight for part in self.parts.values()) / self.weight
         if global_batch_size * smallest < 1:
             raise ValueError(
-                f"causal_fraction is {self.causal_fraction:g}, so a global batch of"
-                f" {global_batch_size} has steps without an instance of one kind: choose"
-                f" phases.N.global_batch_size of {int(np.ceil(1 / smallest))} or more."
+                f"global_batch_size is {global_batch_size} and causal_fraction"
+                f" {self.causal_fraction:g}, so some steps have no instance of one kind: choose"
+                f" a global_batch_size of {int(np.ceil(1 / smallest))} or more."
             )
 
     def predicted_share(self, seq_length: int) -> float:

@@ -53,7 +53,7 @@ def real_tokens(batch: TorchBatch) -> Tensor:
 
 def overrides(own: object, base: type, *methods: str) -> bool:
     """Whether the class of `own` has not `base`'s own methods of these names."""
-    return any(getattr(type(own), name, None) is not getattr(base, name) for name in methods)
+    return any(getattr(type(own), name, None) is not getattr(base, name, None) for name in methods)
 
 
 class EncoderWithHeads(nn.Module):
@@ -337,15 +337,21 @@ class TokenObjective(_Weighted):
     def read_slots(self, batch: TorchBatch) -> Tensor | None:  # noqa: ARG002
         """int64 [R], some perhaps twice: the only slots whose last states `terms` reads.
 
-        None: all of them, as also where a subclass has its own `terms` and lists nothing. A state
-        that is not listed may be NaN.
+        None: all of them. A state that is not listed may be NaN.
         """
         return None
+
+    def slots_to_read(self, batch: TorchBatch) -> Tensor | None:
+        """The same; None also where a subclass reads in its own way and lists nothing."""
+        lists = next(base for base in type(self).__mro__ if "read_slots" in vars(base))
+        if overrides(self, lists, "terms", "part_states"):  # the latter of objectives/parts.py
+            return None
+        return self.read_slots(batch)
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
         model = models["encoder"]
-        output = model.states(batch["input_ids"], batch, self.read_slots(batch))
+        output = model.states(batch["input_ids"], batch, self.slots_to_read(batch))
         hidden = model.predicted_states(output, batch)
         return output, [self.prediction_term(model, hidden, batch)]
 

@@ -16,7 +16,6 @@ from clozelab.objectives.objective import (
     Models,
     TokenObjective,
     TorchBatch,
-    overrides,
 )
 
 
@@ -40,14 +39,12 @@ class ObjectiveOfParts(TokenObjective):
         return sum(self.counts(batch).values())
 
     def read_slots(self, batch: TorchBatch) -> Tensor | None:
-        if overrides(self, ObjectiveOfParts, "terms", "part_states"):
-            return None
         positions: Tensor = batch["prediction_positions"]
         return positions
 
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         model = models["encoder"]
-        output = model.states(batch["input_ids"], batch, self.read_slots(batch))
+        output = model.states(batch["input_ids"], batch, self.slots_to_read(batch))
         # One forward for all parts. Each has its own mean, so a part of few predictions weighs what
         # its weight says.
         terms = []

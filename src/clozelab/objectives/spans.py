@@ -25,7 +25,6 @@ from clozelab.objectives.objective import (
     LossTerm,
     Models,
     TorchBatch,
-    overrides,
 )
 
 
@@ -61,8 +60,6 @@ class SpanBoundary(MaskedLanguageModel):
         return super().counts(batch) | {"sbo": len(batch["span_places"])}
 
     def read_slots(self, batch: TorchBatch) -> Tensor | None:
-        if overrides(self, SpanBoundary, "terms"):
-            return None
         names = ("prediction_positions", "left_boundaries", "right_boundaries")
         return torch.cat([batch[name] for name in names])
 

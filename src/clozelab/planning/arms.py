@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from clozelab.assembly.encoders import given_lengths
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source
@@ -51,6 +53,13 @@ NO_WEIGHTS: Weights = {}
 LengthKey = tuple[Objective, int, tuple[tuple[str, float], ...]]
 
 
+class InstanceLength(NamedTuple):
+    """The mean of instances."""
+
+    tokens: float
+    text: float  # of these, those that are not special
+
+
 @dataclass
 class Corpus:
     """A prepared corpus, or a made-up one where there is none yet.
@@ -72,7 +81,7 @@ class Corpus:
     sampled: float | None = None
     sampled_held_out: int = 0
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
-    _lengths: dict[LengthKey, float] = field(default_factory=dict, repr=False)
+    _lengths: dict[LengthKey, InstanceLength] = field(default_factory=dict, repr=False)
 
     @property
     def held_out_sentences(self) -> int:
@@ -118,8 +127,8 @@ class Corpus:
 
     def mean_length(
         self, objective: Objective, seq_length: int, weights: Weights = NO_WEIGHTS
-    ) -> float:
-        """Tokens of text in an instance, by a sample; arms that share an objective share it."""
+    ) -> InstanceLength:
+        """Tokens in an instance, by a sample; arms that share an objective share it."""
         key = (objective, seq_length, tuple(weights.items()))
         if key not in self._lengths:
             if weights:
@@ -136,8 +145,15 @@ class Corpus:
             lengths = arrays["lengths"]
             if "text_lengths" in arrays:
                 lengths = arrays["text_lengths"]
-            self._lengths[key] = float(np.mean(lengths))
+            num_text = (~instances.pack(0, epoch, index).special).sum()
+            self._lengths[key] = InstanceLength(float(np.mean(lengths)), num_text / len(index))
         return self._lengths[key]
+
+    def read_shares(self, objective: Objective, seq_length: int) -> NDArray[np.float64]:
+        """Share of each source's tokens that some instance has [sources]; 1 of one without any."""
+        sizes = np.array([*self._beginning(objective).tokens_by_source().values()])
+        read = self.instances(objective, seq_length).tokens_read
+        return np.where(sizes > 0, read / np.maximum(sizes, 1), 1.0)
 
 
 def _beginning_of(shards: TokenShards, most_tokens: int) -> TokenShards:
@@ -223,9 +239,25 @@ class Arm(Shape):
         for phase, objective, weights in parts:
             of_instance = float(phase["seq_length"])
             if self.corpus.folder is not None or self.corpus.sampled is not None:
-                of_instance = self.corpus.mean_length(objective, phase["seq_length"], weights)
+                length = self.corpus.mean_length(objective, phase["seq_length"], weights)
+                of_instance = length.tokens
             tokens.append(round(phase["steps"] * phase["global_batch_size"] * of_instance))
         return tokens
+
+    @cached_property
+    def text_of_phases(self) -> list[float]:
+        """Tokens of text that each phase reads: special ones are none."""
+        tokens = []
+        parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
+        for phase, objective, weights in parts:
+            length = self.corpus.mean_length(objective, phase["seq_length"], weights)
+            tokens.append(phase["steps"] * phase["global_batch_size"] * length.text)
+        return tokens
+
+    @property
+    def passes(self) -> float:
+        """How often it reads the text of a prepared corpus."""
+        return sum(self.text_of_phases) / sum(self.sizes.values())
 
     @property
     def tokens(self) -> int:
@@ -236,7 +268,7 @@ class Arm(Shape):
         """The multiple of its steps with which it does not yet learn its text by heart."""
         if self.corpus.folder is None:
             return float("inf")
-        times = [self.tokens / sum(self.sizes.values()), *self.passes_by_source.values()]
+        times = [self.passes, *self.passes_by_source.values()]
         # A little less, since factors are rounded.
         return 0.99 * MOST_PASSES / max(times)
 
@@ -245,13 +277,17 @@ class Arm(Shape):
         """How often each source of a prepared corpus is read; empty without weights."""
         if self.corpus.folder is None or not any(self.source_weights):
             return {}
-        return passes_by_source(self.phase_tokens, self.source_weights, self.sizes)
+        return passes_by_source(self.text_of_phases, self.source_weights, self.sizes)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its training text, without documents left out."""
-        fewest = max(objective.input.fewest_sentences for objective in self.of_phases)
-        return self.corpus.train.tokens_by_source(fewest)
+        """Name of each source -> tokens of its training text that instances of all phases have."""
+        shares = []
+        for phase, objective in zip(self.phases, self.of_phases, strict=True):
+            shares.append(self.corpus.read_shares(objective, phase["seq_length"]))
+        whole = self.corpus.train.tokens_by_source()
+        read = np.rint(np.min(shares, axis=0) * list(whole.values())).astype(np.int64)
+        return dict(zip(whole, read.tolist(), strict=True))
 
     @cached_property
     def parameters(self) -> int:

@@ -337,9 +337,9 @@ def _amounts_read(arm: Arm, tokens: float) -> list[str]:
     """How often an arm reads its prepared text and, with weights, each source of it."""
     if not arm.corpus.folder:
         return []
-    amounts = [passes(tokens, sum(arm.sizes.values()))[0]]
+    factor = tokens / arm.tokens
+    amounts = [passes(factor * sum(arm.text_of_phases), sum(arm.sizes.values()))[0]]
     if arm.passes_by_source:
-        factor = tokens / arm.tokens
         times = {name: factor * often for name, often in arm.passes_by_source.items()}
         amounts.append(source_passes(times)[0])
     return amounts

@@ -15,6 +15,7 @@ from claims.text.phrases import SHOWN, join_list, truncate_list
 from clozelab.report.summaries import arms_below_baseline
 from clozelab.results.evidence import encoder_of, own_factors, seeds_of
 from clozelab.results.table import ResultTable, scored_run
+from clozelab.runs.progress import trouble_of
 from clozelab.runs.record import STAGE_NAMES, Record
 
 
@@ -59,7 +60,8 @@ def _outdated_runs(table: ResultTable) -> Iterator[str]:
 def _unfinished(runs: Iterable[Record]) -> Iterator[str]:
     for run in runs:
         if not run.is_complete:
-            problem = f": {run.problem}" if run.problem else ""
+            trouble = trouble_of(run)
+            problem = f": {trouble}" if trouble else ""
             yield f"{run.place} ({run.status}){problem}"
 
 

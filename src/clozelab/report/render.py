@@ -10,6 +10,8 @@ the table from it.
 from __future__ import annotations
 
 import csv
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -314,7 +316,8 @@ def write_latex(page: Page, path: Path) -> Path:
 
 def escape(text: object) -> str:
     """Plain text as LaTeX sets it; one line."""
-    line = " ".join(str(text).split())
+    # Of a letter and its accent as two characters pdfLaTeX knows the letter alone.
+    line = unicodedata.normalize("NFC", " ".join(str(text).split()))
     return "".join(_SPECIAL.get(character, character) for character in line)
 
 
@@ -325,6 +328,11 @@ def first_cell(text: object) -> str:
     """
     escaped = escape(text)
     return f"{{}}{escaped}" if escaped.startswith(("[", "*")) else escaped
+
+
+def label(text: str) -> str:
+    """What a label may be made of: ASCII letters, digits and dashes."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text)
 
 
 def mark(text: str, notes: dict[str, str]) -> str:
@@ -353,7 +361,7 @@ def latex_templates() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters.update(tex=escape, first_cell=first_cell, mark=mark)
+    environment.filters.update(tex=escape, first_cell=first_cell, label=label, mark=mark)
     return environment
 
 

@@ -215,6 +215,16 @@ def read_progress(record: Record) -> Progress:
     )
 
 
+def trouble_of(record: Record) -> str:
+    """Why it failed; of one that nobody here holds, for how long it has been silent."""
+    silence = ""
+    if record.status == "running" and record.holder is None:
+        silence = read_progress(record).silence
+    if not silence:
+        return record.problem
+    return f"{silence}; its process on {record.machine} is not seen from here"
+
+
 def _seconds_since_change(*paths: Path) -> float | None:
     """Return how long ago one of these files was written to; None where there is none."""
     times = []

@@ -12,7 +12,7 @@ from claims.text.phrases import count_noun, duration
 from claims.text.terminal import Heading
 from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
-from clozelab.runs.progress import elapsed
+from clozelab.runs.progress import elapsed, trouble_of
 from clozelab.runs.record import STAGE_NAMES, STATUSES, Record
 from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 
@@ -131,5 +131,6 @@ def print_summary(records: Sequence[Record]) -> None:
         summary += f": {', '.join(states)}"
     say(summary)
     for record in records:
-        if record.problem:
-            say(f"{record.status}: {record.place}: {record.problem}", style="yellow")
+        trouble = trouble_of(record)
+        if trouble:
+            say(f"{record.status}: {record.place}: {trouble}", style="yellow")

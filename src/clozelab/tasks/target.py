@@ -254,11 +254,22 @@ class Target(ABC):
 
 
 def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]:
-    """The scores of a task; the names are of further validation splits."""
-    metrics = list(target.metrics)
-    for name in extra_splits:
-        metrics += [replace(metric, name=f"{name}_{metric.name}") for metric in target.metrics]
-    return metrics
+    """The scores of a task; the names are of further validation splits.
+
+    ValueError for a name with which a score would be called as another one is.
+    """
+    own = {metric.name: metric for metric in target.metrics}
+    metrics = dict(own)
+    for split in extra_splits:
+        for metric in own.values():
+            name = f"{split}_{metric.name}"
+            if name in metrics:
+                raise ValueError(
+                    f"task.data.extra_validation_files.{split}: its {metric.name} would be called"
+                    f" {name}, as another score of this task is; give the file another name"
+                )
+            metrics[name] = replace(metric, name=name)
+    return list(metrics.values())
 
 
 class Threshold(TypedDict):

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from clozelab.corpus.documents import prepared_documents
+from clozelab.corpus.documents import NO_TABLE, prepared_documents
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import SHARD_CHARACTERS, TextShard, cut_shards
 from clozelab.corpus.shards import token_dtype
 from clozelab.corpus.simple_tokenizers import BytesTokenizer, WhitespaceTokenizer
 from clozelab.corpus.sizes import in_even_steps
-from clozelab.corpus.steps.step import CorpusStep, StepReport
+from clozelab.corpus.steps.step import Arrays, CorpusStep, StepReport, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer, WordPieceTokenizer
 from clozelab.corpus.unigram import CharacterTokenizer
 from clozelab.readers.lines import COMPRESSIONS
@@ -27,6 +27,8 @@ MEASURED_FILES = 4  # of a kind of a source's files
 CHARACTERS_PER_TOKEN = 4.5  # of English and a vocabulary that is not learnt yet
 SINGLE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")  # kana and Chinese: a token each
 OFFSET_BYTES = 8  # of each sentence and, four times, of each document
+# a step with its table, which is empty for one without
+SettledStep = tuple[CorpusStep, Arrays]
 
 
 @dataclass
@@ -55,18 +57,29 @@ class CorpusForecast:
         return self.seconds / min(workers, num_shards)
 
 
+def settled_steps(steps: Sequence[CorpusStep]) -> list[SettledStep]:
+    """The steps that need not know all documents, which a forecast leaves out."""
+    settled: list[SettledStep] = []
+    for step in steps:
+        if isinstance(step, TableStep) and not isinstance(step, SurveyStep):
+            settled.append((step, step.settle([])))
+        elif not isinstance(step, TableStep):
+            settled.append((step, NO_TABLE))
+    return settled
+
+
 def forecast_source(
     files: Sequence[Shard],
-    steps: Sequence[CorpusStep],
+    steps: Sequence[SettledStep],
     tokenizer: Tokenizer | None,
     seconds: float,
     kind: str = WordPieceTokenizer.kind,
 ) -> CorpusForecast:
     """Measure for so many seconds what beginnings of files take, and multiply it.
 
-    Files that are read or packed in different ways are measured apart. Steps that have to know all
-    documents are left out. `tokenizer` is None where one of this `kind` is to be learnt; then
-    tokens are guessed, and the time of encoding them is taken for that of the rest.
+    Files that are read or packed in different ways are measured apart. `tokenizer` is None where
+    one of this `kind` is to be learnt; then tokens are guessed, and the time of encoding them is
+    taken for that of the rest.
     """
     alike = defaultdict[tuple[str, str], list[Shard]](list)
     for file in files:
@@ -82,7 +95,7 @@ def forecast_source(
 
 def _forecast_alike(
     files: Sequence[Shard],
-    steps: Sequence[CorpusStep],
+    steps: Sequence[SettledStep],
     tokenizer: Tokenizer | None,
     seconds: float,
     kind: str,
@@ -126,7 +139,7 @@ def _forecast_alike(
 def _measure(
     measured: CorpusForecast,
     shard: TextShard,
-    steps: Sequence[CorpusStep],
+    steps: Sequence[SettledStep],
     tokenizer: Tokenizer | None,
     kind: str,
 ) -> None:
