@@ -309,12 +309,7 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     with torch.device("meta"):
         models = build_models(Encoder(student), list(dict.fromkeys(objectives)))
         factory.adaptation(vars(cfg), models["encoder"].encoder)()
-    # Named as a PretrainingModule names what it trains.
-    names = []
-    for model_name, model in models.items():
-        if model.is_trained:
-            names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
-    match_groups(names, cfg.optimizer.get("groups"))
+    match_groups(_trained_names(models), cfg.optimizer.get("groups"))
     if cfg.encoder is not None and not cfg.fresh_weights:
         check_generator(Path(cfg.encoder), models, objectives)
     lengths = [phase.seq_length for phase in cfg.phases]
@@ -329,6 +324,15 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
             )
 
 
+def _trained_names(models: Models) -> list[str]:
+    """The parameters that are trained, as a PretrainingModule names them."""
+    names = []
+    for model_name, model in models.items():
+        if model.is_trained:
+            names += [f"model.models.{model_name}.{name}" for name, _ in model.named_parameters()]
+    return names
+
+
 def check_generator(encoder: Path, models: Models, objectives: Sequence[Objective]) -> None:
     """Refuse a generator beside a given encoder whose size or embeddings do not fit.
 
@@ -338,17 +342,17 @@ def check_generator(encoder: Path, models: Models, objectives: Sequence[Objectiv
     if folder is None:
         return
     generator = models["generator"].encoder
-    given = vars(folders.read_config(folder))
+    given_config = vars(folders.read_config(folder))
     fresh = "copy the encoder alone to another folder, for a fresh generator"
     for name in GENERATOR_SIZES:
-        wanted = getattr(generator.config, name)
-        if given[name] != wanted:
+        size = getattr(generator.config, name)
+        if given_config[name] != size:
             raise ValueError(
-                f"{folder}: its {name} is {given[name]}, and that of this objective's generator"
-                f" {wanted}: give the objective.token.generator_width and generator_depth that it"
-                f" was trained with, or {fresh}"
+                f"{folder}: its {name} is {given_config[name]}, and that of this objective's"
+                f" generator {size}: give the objective.token.generator_width and generator_depth"
+                f" that it was trained with, or {fresh}"
             )
-    if given["vocab_size"] != generator.config.vocab_size:
+    if given_config["vocab_size"] != generator.config.vocab_size:
         return  # `require_same_vocabulary` says so
     is_shared = generator.embeddings is models["encoder"].encoder.embeddings
     if is_shared and not _have_equal_embeddings(encoder, folder):

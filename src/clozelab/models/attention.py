@@ -475,20 +475,29 @@ def _dense(
             bias = bias.unflatten(0, (1, 1) if len(bias) == 1 else (rows.batch_size, num_heads))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     elif rows.kernel == "bmm":
-        q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
-        if bias is None:
-            scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
-        else:
-            bias = bias.expand(len(q), rows.width, rows.width)
-            scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
-        probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
-        out = torch.bmm(probs, v).view(rows.batch_size, num_heads, rows.width, head_dim)
+        out = _by_matmul(q, k, v, bias, scale, prob)
     else:
         is_causal = rows.mask.is_causal and bias is None
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal, scale=scale
         )
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
+
+
+def _by_matmul(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, prob: float
+) -> Tensor:
+    """Matmul and softmax: q, k, v [B, N, S, D], bias [1 or B*N, 1 or S, S] -> [B, N, S, D]."""
+    width = q.shape[2]
+    by_head = (-1, *q.shape[2:])
+    q, k, v_by_head = (x.reshape(by_head) for x in (q, k, v))  # [B*N, S, D]
+    if bias is None:
+        scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
+    else:
+        bias = bias.expand(len(q), width, width)
+        scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
+    probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
+    return torch.bmm(probs, v_by_head).view(v.shape)
 
 
 def _with_score_bias(added: Tensor, rows: DenseRows) -> Tensor:

@@ -140,6 +140,22 @@ def build_torch(
     not have, for a class with weights of its own for evaluation, and for what the class does not
     take.
     """
+    own_settings = dict(settings) if settings else {}
+    optimizer_class = _optimizer_class(library, name)
+    _check_settings(optimizer_class, f"{library}.{name}", weight_decay, own_settings)
+    named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
+    param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
+    arguments: dict[str, object] = {"lr": learning_rate, **own_settings}
+    try:
+        if betas is not None and "betas" in inspect.signature(optimizer_class).parameters:
+            arguments["betas"] = tuple(betas)
+        return optimizer_class(param_groups, **arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
+
+
+def _optimizer_class(library: str, name: str) -> Callable[..., Optimizer]:
+    """The class of a library; ValueError where either is not there."""
     if library not in LIBRARIES:
         raise ValueError(f"optimizer.library is {library!r}: choose one of {', '.join(LIBRARIES)}")
     try:
@@ -155,31 +171,29 @@ def build_torch(
             optimizers[member_name] = member
     if name not in optimizers:
         raise ValueError(f"optimizer.name is {name!r}: {library} has {', '.join(optimizers)}")
-    optimizer_class = optimizers[name]
+    return optimizers[name]
+
+
+def _check_settings(
+    optimizer_class: Callable[..., Optimizer],
+    name: str,
+    weight_decay: float,
+    settings: PlainMapping,
+) -> None:
+    """ValueError for a class that cannot be used here, and for settings without effect."""
     # Schedule-free ones, for example: nobody here would call it before a validation.
     if hasattr(optimizer_class, "eval"):
         raise ValueError(
-            f"optimizer: {library}.{name} evaluates other weights than it trains, which is not"
+            f"optimizer: {name} evaluates other weights than it trains, which is not"
             " supported here: choose another"
         )
     for key, own_key in OWN_KEYS.items():
-        if settings and key in settings:
+        if key in settings:
             word = f"optimizer.{own_key}={settings[key]}"
             raise ValueError(f"optimizer.settings.{key}: say {word} instead")
-    taken = inspect.signature(optimizer_class).parameters
-    if weight_decay and not taken.keys() & {"weight_decay", "kwargs"}:
-        raise ValueError(
-            f"optimizer: {library}.{name} has no weight decay: say optimizer.weight_decay=0"
-        )
-    named, matches = match_parameters(named_parameters, groups, layer_decay, layer_decay_rule)
-    param_groups = decay_groups(named.items(), weight_decay, learning_rate, matches)
-    arguments: dict[str, object] = {"lr": learning_rate, **(settings or {})}
-    try:
-        if betas is not None and "betas" in taken:
-            arguments["betas"] = tuple(betas)
-        return optimizer_class(param_groups, **arguments)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"optimizer: {library}.{name} does not take this: {error}") from error
+    parameters = inspect.signature(optimizer_class).parameters
+    if weight_decay and not parameters.keys() & {"weight_decay", "kwargs"}:
+        raise ValueError(f"optimizer: {name} has no weight decay: say optimizer.weight_decay=0")
 
 
 def _two_numbers(betas: object) -> tuple[float, float]:

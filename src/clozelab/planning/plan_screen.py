@@ -106,14 +106,14 @@ def _print_command(overrides: Sequence[str], factor: str) -> None:
 
     It multiplies the scale's phases, so those of the words become the scale's.
     """
-    words = []
-    for word in overrides:
-        root = key_of(word).partition(".")[0]
+    command = ["clozelab", "pretrain"]
+    for override in overrides:
+        root = key_of(override).partition(".")[0]
         if root == "phases":
-            word = word.replace("phases", "scale.pretrain.phases", 1)
-        if root != "steps_factor":
-            words.append(word)
-    say(f"run: clozelab pretrain {shlex.join([*words, factor])}", style="bold")
+            command.append(override.replace("phases", "scale.pretrain.phases", 1))
+        elif root != "steps_factor":
+            command.append(override)
+    say(f"run: {shlex.join([*command, factor])}", style="bold")
 
 
 def _print_sizes(plan: Plan, flops: float) -> None:
