@@ -37,6 +37,7 @@ LONGEST, ROWS = 128, 32
 LEARNING_RATE = 5e-5
 WARMUP_SHARE = 0.1
 SMOKE_EXAMPLES = 64
+ACCURACY = "validation/accuracy"  # in scores.json
 OURS, PEER = "clozelab finetune", "transformers, a loop with dynamic padding"
 
 
@@ -68,7 +69,7 @@ def read_accuracy(folder: Path) -> float:
     """Per cent, from the one scores.json below a turn's folder."""
     (path,) = folder.rglob("scores.json")
     scores = json.loads(path.read_text(encoding="utf-8"))
-    return float(scores["accuracy"]["value"])
+    return 100.0 * float(scores["scores"][ACCURACY])
 
 
 # The sides
@@ -159,7 +160,7 @@ def train_peer(folder: Path, arguments: argparse.Namespace) -> None:
         num_right += int((logits.argmax(-1) == batch["labels"]).sum())
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    scores = {"accuracy": {"value": 100.0 * num_right / len(validation)}}
+    scores = {"scores": {ACCURACY: num_right / len(validation)}}
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
 
 
