@@ -51,6 +51,15 @@ def test_no_run_is_found_twice(scale: Path, tmp_path: Path) -> None:
     assert [run.place for run in find(runs_dir).records] == before
 
 
+def test_a_link_to_a_folder_above_finds_no_runs_of_others(scale: Path) -> None:
+    """They would even count before one's own, where the link's name sorts before."""
+    runs_dir = scale.parents[1]
+    before = [run.place for run in find(runs_dir).records]
+    shutil.copytree(runs_dir, runs_dir.with_name("other_runs"))
+    (runs_dir / "above").symlink_to(runs_dir.parent)
+    assert [run.place for run in find(runs_dir).records] == before
+
+
 def test_a_folder_that_goes_meanwhile_is_passed_over(
     scale: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
