@@ -141,15 +141,19 @@ def test_a_sweep_behind_a_link_keeps_its_command(scale: Path, tmp_path: Path, mo
     assert [sweep.not_begun for sweep in status.sweeps] == [2]
 
 
-def test_a_pack_behind_a_link_has_the_runs_that_others_share(scale: Path, tmp_path: Path) -> None:
-    """A shared run is named from where the folder really is."""
+@pytest.mark.parametrize("moved", [NAME, "other"])
+def test_a_pack_behind_a_link_has_the_runs_that_others_share(
+    scale: Path, tmp_path: Path, moved: str
+) -> None:
+    """A shared run is named from where the folder really is, by where it is itself."""
     runs_dir = scale.parents[1]
-    (runs_dir / NAME).rename(tmp_path / "disk")
-    (runs_dir / NAME).symlink_to(tmp_path / "disk")
     source = runs_dir / "other/demo/pretrain/mlm/seed-1"
     shutil.copytree(scale / "pretrain/mlm/seed-1", source)
+    (runs_dir / moved).rename(tmp_path / "disk")
+    (runs_dir / moved).symlink_to(tmp_path / "disk")
     sharing = scale / "pretrain/mlm/seed-1"
-    shared = {"run": os.path.relpath(source, sharing.resolve()), "fingerprint": "", "weights": ""}
+    way = os.path.relpath(source.resolve(), sharing.resolve())
+    shared = {"run": way, "fingerprint": "", "weights": ""}
     edit(sharing / "run.json", shared=shared)
     records = select_runs(scale, scale, "demo", {}).records
     assert records[-1].place == "other/demo/pretrain/mlm/seed-1"
