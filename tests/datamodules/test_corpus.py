@@ -396,6 +396,32 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
 
 
+def test_a_phase_takes_no_text_from_a_source_that_it_does_not_read(
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Books are single sentences: no text for the pairs of the first phase, which leaves them out.
+
+    A source that none reads counts whole.
+    """
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6000)]),
+        sentence_offsets=np.arange(1001) * 6,
+        document_offsets=np.append(np.arange(0, 501, 2), np.arange(501, 1001)),
+        document_source=np.repeat([0, 1], [250, 500]).astype(np.uint8),
+    )
+    windows = Objective(input=FullSentences(), token=MLM, pair=None)
+    data = make(windows, source_weights=[{"wiki": 1, "books": 0}, {"wiki": 1, "books": 1}])
+    data.objectives = [MLM_NSP, windows]
+    assert data.sizes() == {"wiki": 3000, "books": 3000}
+    with caplog.at_level(logging.INFO):
+        log_passes(data)
+    shows(caplog.text, "books is read")
+    data = make(windows, source_weights=[{"wiki": 1, "books": 0}] * 2)
+    data.objectives = [MLM_NSP, windows]
+    assert data.sizes() == {"wiki": 3000, "books": 3000}
+
+
 # What is refused
 
 

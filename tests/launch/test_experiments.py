@@ -91,9 +91,10 @@ def test_a_task_of_ones_own_goes_before_a_benchmark_of_its_name(tmp_path: Path) 
     with refuses("clozelab's own paths is replaced by no experiment's", Exception):
         Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path).config(sweep.jobs[0])
     (tmp_path / "paths.yaml").unlink()
-    (tmp_path / "task/mrpc.yaml").write_text("defaults: [mrpc, _self_]\ntitle: Mine\n")
-    with refuses("task/mrpc: its defaults name mrpc, which is this file itself", Exception):
-        Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path).config(sweep.jobs[0])
+    for entry in ("mrpc", "/task: mrpc", "/task@_here_: mrpc"):
+        (tmp_path / "task/mrpc.yaml").write_text(f"defaults:\n- {entry}\n- _self_\ntitle: Mine\n")
+        with refuses("mrpc, which is this file itself: give it a name of its own", Exception):
+            Sweep("sweep_finetune", ("scale=demo",), folder=tmp_path).config(sweep.jobs[0])
 
 
 def test_arms_may_be_called_as_numbers_are_spelt(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def test_no_run_is_found_twice(scale: Path, tmp_path: Path) -> None:
     assert [run.place for run in find(runs_dir).records] == before
 
 
+def test_a_link_to_a_folder_above_finds_no_runs_of_others(scale: Path) -> None:
+    """They would even count before one's own, where the link's name sorts before."""
+    runs_dir = scale.parents[1]
+    before = [run.place for run in find(runs_dir).records]
+    shutil.copytree(runs_dir, runs_dir.with_name("other_runs"))
+    (runs_dir / "above").symlink_to(runs_dir.parent)
+    assert [run.place for run in find(runs_dir).records] == before
+
+
 def test_a_folder_that_goes_meanwhile_is_passed_over(
     scale: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,15 +141,19 @@ def test_a_sweep_behind_a_link_keeps_its_command(scale: Path, tmp_path: Path, mo
     assert [sweep.not_begun for sweep in status.sweeps] == [2]
 
 
-def test_a_pack_behind_a_link_has_the_runs_that_others_share(scale: Path, tmp_path: Path) -> None:
-    """A shared run is named from where the folder really is."""
+@pytest.mark.parametrize("moved", [NAME, "other"])
+def test_a_pack_behind_a_link_has_the_runs_that_others_share(
+    scale: Path, tmp_path: Path, moved: str
+) -> None:
+    """A shared run is named from where the folder really is, by where it is itself."""
     runs_dir = scale.parents[1]
-    (runs_dir / NAME).rename(tmp_path / "disk")
-    (runs_dir / NAME).symlink_to(tmp_path / "disk")
     source = runs_dir / "other/demo/pretrain/mlm/seed-1"
     shutil.copytree(scale / "pretrain/mlm/seed-1", source)
+    (runs_dir / moved).rename(tmp_path / "disk")
+    (runs_dir / moved).symlink_to(tmp_path / "disk")
     sharing = scale / "pretrain/mlm/seed-1"
-    shared = {"run": os.path.relpath(source, sharing.resolve()), "fingerprint": "", "weights": ""}
+    way = os.path.relpath(source.resolve(), sharing.resolve())
+    shared = {"run": way, "fingerprint": "", "weights": ""}
     edit(sharing / "run.json", shared=shared)
     records = select_runs(scale, scale, "demo", {}).records
     assert records[-1].place == "other/demo/pretrain/mlm/seed-1"

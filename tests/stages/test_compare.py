@@ -240,6 +240,14 @@ def test_folds_have_other_rows(root: Path, capsys: Any) -> None:
         change(folder, config={"task": {"name": "mrpc", "data": {"validation_folds": 5}}})
     main(list(map(str, folders)))
     shows(capsys.readouterr().out, "They were scored on other folds: their figures cannot be")
+    # Where the other seed chooses the fold, it is that of one pre-training.
+    for folder in folders:
+        change(folder, config={"sampling_seed": "pretrain_seed"})
+    main(list(map(str, folders)))
+    assert "other folds" not in capsys.readouterr().out
+    change(folders[1], config={"pretrain_seed": 2})
+    main(list(map(str, folders)))
+    shows(capsys.readouterr().out, "They were scored on other folds")
 
 
 def test_losses_keep_the_digits_that_tell_them_apart(

@@ -425,10 +425,15 @@ class CorpusDataModule(LightningDataModule):
         return np.cumsum(np.concatenate(of_steps))
 
     def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its training text that instances of all phases have."""
-        read = [bound.instances.tokens_read for bound in self.bound_phases()]
-        fewest = np.rint(np.min(read, axis=0)).astype(np.int64)
-        return dict(zip(self.corpus.train.source_names, fewest.tolist(), strict=True))
+        """Name of each source -> tokens of its text that instances of all its phases have."""
+        sizes = self.corpus.train.tokens_by_source()
+        for bound in self.bound_phases():
+            weights = self._weights(bound.number)
+            for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
+                # Of a source that it leaves out, a phase need not be able to read any.
+                if weights is None or weights[name]:
+                    sizes[name] = min(sizes[name], round(read))
+        return sizes
 
     def tokens_by_phase(self) -> list[float]:
         """Tokens of text that each phase reads: its instances may be short, and are not padded."""

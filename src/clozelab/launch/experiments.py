@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -321,11 +321,14 @@ def _refuse_itself(source: str, config_path: str, defaults: Sequence[object]) ->
     """ValueError where a file is to stand on clozelab's of the same name, which it replaces."""
     name = config_path.rpartition("/")[2]
     for entry in defaults:
-        base = str(entry).partition("@")[0]
-        if base in (name, f"/{config_path}"):
+        bases = [str(entry).partition("@")[0]]
+        if isinstance(entry, Mapping):  # {/task@_here_: mrpc} is /task/mrpc
+            groups = {str(group).partition("@")[0]: choice for group, choice in entry.items()}
+            bases = [f"{group}/{choice}" for group, choice in groups.items()]
+        if not {name, f"/{config_path}"}.isdisjoint(bases):
             raise ValueError(
-                f"{source}: its defaults name {base}, which is this file itself: give it a name of"
-                f" its own, to stand on clozelab's {config_path}"
+                f"{source}: its defaults name {bases[0]}, which is this file itself: give it a name"
+                f" of its own, to stand on clozelab's {config_path}"
             )
 
 

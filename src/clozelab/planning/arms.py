@@ -281,13 +281,16 @@ class Arm(Shape):
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its training text that instances of all phases have."""
-        shares = []
-        for phase, objective in zip(self.phases, self.of_phases, strict=True):
-            shares.append(self.corpus.read_shares(objective, phase["seq_length"]))
-        whole = self.corpus.train.tokens_by_source()
-        read = np.rint(np.min(shares, axis=0) * list(whole.values())).astype(np.int64)
-        return dict(zip(whole, read.tolist(), strict=True))
+        """Name of each source -> tokens of its text that instances of all its phases have."""
+        sizes = self.corpus.train.tokens_by_source()
+        shares = dict.fromkeys(sizes, 1.0)
+        parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
+        for phase, objective, weights in parts:
+            read = self.corpus.read_shares(objective, phase["seq_length"]).tolist()
+            for name, share in zip(sizes, read, strict=True):
+                if not weights or weights.get(name):
+                    shares[name] = min(shares[name], share)
+        return {name: round(shares[name] * size) for name, size in sizes.items()}
 
     @cached_property
     def parameters(self) -> int:

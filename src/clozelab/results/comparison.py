@@ -163,7 +163,10 @@ def _fold_of(record: Record) -> int | None:
     folds = task.get("data", {}).get("validation_folds")
     if folds is None:
         return None
-    return record.seed % int(folds)
+    seed = record.seed
+    if record.config.get("sampling_seed") == "pretrain_seed":
+        seed = record.pretrain_seed
+    return seed % int(folds)
 
 
 def _cautions_of_reading(records: Sequence[Record]) -> list[str]:

@@ -203,10 +203,13 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _is_searched(folder: Path, inside: Path, *, follows_links: bool) -> bool:
-    """Whether runs may lie in a folder that are not met elsewhere below `inside`."""
+    """Whether runs of here may lie in a folder that are not met elsewhere below `inside`."""
     if not folder.is_symlink():
         return True
-    return follows_links and not folder.resolve().is_relative_to(inside)
+    target = folder.resolve()
+    # What lies above has other folders of runs, too.
+    is_above = inside.is_relative_to(target)
+    return follows_links and not is_above and not target.is_relative_to(inside)
 
 
 def find_below(runs_dir: str) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,19 +88,30 @@ def _shared_runs(records: Sequence[Record], runs_dir: Path) -> list[Record]:
     Without them nobody would know their encoders.
     """
     packed_folders = {record.folder for record in records}
-    inside = runs_dir.resolve()
-    shared = {}
-    for record in records:
-        real_folder = record.shared_folder
-        if real_folder is None or not real_folder.is_relative_to(inside):
-            continue
-        folder = runs_dir / real_folder.relative_to(inside)
-        if folder in packed_folders or folder in shared:
+    real_folders = dict.fromkeys(filter(None, (record.shared_folder for record in records)))
+    shared = []
+    for folder in _below(runs_dir, real_folders):
+        if folder in packed_folders:
             continue
         shared_record = read_record(folder)
         if shared_record is not None:
-            shared[folder] = shared_record
-    return list(shared.values())
+            shared.append(shared_record)
+    return shared
+
+
+def _below(runs_dir: Path, real_folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield where these folders of runs lie below `runs_dir`, those that do."""
+    inside = runs_dir.resolve()
+    behind_links: dict[Path, Path] | None = None
+    for real_folder in real_folders:
+        if real_folder.is_relative_to(inside):
+            yield runs_dir / real_folder.relative_to(inside)
+            continue
+        if behind_links is None:
+            runs = find(runs_dir).records
+            behind_links = {run.folder.resolve(): run.folder for run in runs}
+        if real_folder in behind_links:
+            yield behind_links[real_folder]
 
 
 def files_to_pack(selection: Selection, left_out: Collection[str]) -> dict[str, Path]:
