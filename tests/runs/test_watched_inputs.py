@@ -45,13 +45,16 @@ BENCHMARK = "corpus.steps=[{decontaminate: {files: [benchmark]}}]"
 TASK = ["task=sst2", "encoder=mine", "allow_validation_in_training=true", "predict_test=true"]
 TASK += ["task.data.train_file=train", "task.data.validation_file=dev"]
 TASK += ["+task.data.extra_validation_files={more: more}", "task.data.test_files.SST-2=test"]
+# As wide as the encoder, with embeddings of its own.
+GENERATOR = ["objective=rtd_gdes", "objective.token.generator_width=1"]
+GENERATOR += ["objective.token.generator_depth=1"]
 DISTILLATION = "objective=distillation"
 RUNS = {
     "an encoder, its adapter and cleaned text": (
         "pretrain",
         [*TEXT, PHASES, "objective=mlm", "encoder=mine", *LORA, BENCHMARK],
     ),
-    "the generator beside": ("pretrain", [*TEXT, PHASES, "objective=rtd", "encoder=mine"]),
+    "the generator beside": ("pretrain", [*TEXT, PHASES, *GENERATOR, "encoder=mine"]),
     "units": ("pretrain", [*TEXT, PHASES, "objective=mlm", "objective.token.units=units"]),
     "a teacher": ("pretrain", [*TEXT, PHASES, DISTILLATION, "objective.token.teacher=teacher"]),
     "a phase's teacher": ("pretrain", [*TEXT, f"phases=[{{{PHASE}, {TEACHER}}}]", DISTILLATION]),
