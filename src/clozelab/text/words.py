@@ -13,7 +13,10 @@ JOINERS = "\u200c\u200d"  # of no width, inside Persian and Indic words
 
 
 def runs_of(letters: str, inside: str = "") -> str:
-    """A pattern of words: runs of letters (a set), with marks and what is `inside` them."""
+    """A pattern of words: runs of `letters`, with marks and characters of `inside` in them.
+
+    `letters` is a set of a pattern, such as [a-z]; `inside` are characters of such a set.
+    """
     return rf"{letters}+(?:[{marks()}{inside}]+{letters}*)*"
 
 
@@ -22,5 +25,9 @@ def marks() -> str:
     r"""Accents apart from their letter, vowels of Hindi and others: Python's \w denies them."""
     # re is slow for a set with the few marks beyond the basic plane.
     numbers = set(range(1 << 16)).difference(*UNPARTED)
-    combining = (one for one in map(chr, sorted(numbers)) if unicodedata.category(one)[0] == "M")
+    combining = []
+    for character in map(chr, sorted(numbers)):
+        # Mn, Mc and Me are the kinds of marks.
+        if unicodedata.category(character).startswith("M"):
+            combining.append(character)
     return "".join(combining)
