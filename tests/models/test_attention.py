@@ -169,6 +169,14 @@ def test_the_variable_length_kernel_has_a_known_spelling():
     assert loaded[1] & {"is_causal", "window_size"}
 
 
+def check_equal(out: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare two outputs, and give both the same gradient."""
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)
+    weights = torch.randn(out.shape)
+    (out * weights).sum().backward()
+    (expected * weights).sum().backward()
+
+
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize(
     "layout", [Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)], ids=["padded", "full"]
@@ -183,10 +191,7 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
     rows = real_rows(layout)
     out = attention_of(qkv, AttentionInputs(where, mask, None), dropout_prob=0.0, training=True)
     expected = reference_attention(*copy.unbind(1), layout, mask=mask)
-    torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
-    weights = torch.randn(len(rows), 3, 5)
-    (out[rows] * weights).sum().backward()
-    (expected[rows] * weights).sum().backward()
+    check_equal(out[rows], expected[rows])
     torch.testing.assert_close(qkv.grad, copy.grad, atol=1e-5, rtol=0)
 
 
@@ -206,10 +211,7 @@ def test_the_flash_kernel_of_wide_rows_equals_the_reference(layout, mask, real_r
     out = attention_of(qkv, AttentionInputs(where, mask), dropout_prob=0.1, training=False)
     assert kernel.call_count == 1
     expected = reference_attention(*copy.unbind(1), layout, mask=mask)
-    torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
-    weights = torch.randn(len(rows), 3, 5)
-    (out[rows] * weights).sum().backward()
-    (expected[rows] * weights).sum().backward()
+    check_equal(out[rows], expected[rows])
     torch.testing.assert_close(qkv.grad, copy.grad, atol=1e-5, rtol=0)
 
     # Neither with dropout nor in bf16.

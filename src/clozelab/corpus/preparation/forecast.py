@@ -20,12 +20,13 @@ from clozelab.corpus.steps.step import Arrays, CorpusStep, StepReport, SurveySte
 from clozelab.corpus.tokenizers import Tokenizer, WordPieceTokenizer
 from clozelab.corpus.unigram import CharacterTokenizer
 from clozelab.readers.lines import COMPRESSIONS
+from clozelab.text.words import SINGLE
 
 SAMPLE_CHARACTERS = 100_000  # that are read at a time
 SECONDS = 2.0  # for all sources together
 MEASURED_FILES = 4  # of a kind of a source's files
 CHARACTERS_PER_TOKEN = 4.5  # of English and a vocabulary that is not learnt yet
-SINGLE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")  # kana and Chinese: a token each
+SINGLE_CHARACTER = re.compile(f"[{SINGLE}]")  # a token each
 OFFSET_BYTES = 8  # of each sentence and, four times, of each document
 # a step with its table, which is empty for one without
 SettledStep = tuple[CorpusStep, Arrays]
@@ -168,5 +169,5 @@ def guess_tokens(sentence: str, kind: str) -> float:
         return len(sentence.split())
     num_single = 0
     if not sentence.isascii():
-        num_single = len(SINGLE.findall(sentence))
+        num_single = len(SINGLE_CHARACTER.findall(sentence))
     return num_single + (len(sentence) - num_single) / CHARACTERS_PER_TOKEN
