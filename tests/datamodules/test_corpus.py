@@ -21,9 +21,10 @@ from tests.screens import shows
 from clozelab.assembly.passes import passes
 from clozelab.assembly.pretraining import log_passes
 from clozelab.corpus.instances import DrawnInstances, FullSentences, SegmentPairs
+from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.corpus import CorpusDataModule, StepStream
+from clozelab.datamodules.corpus import CorpusDataModule, StepStream, contents_of
 from clozelab.objectives.hybrid import Hybrid
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -242,6 +243,27 @@ def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     for step in steps:
         stream.micro_batches(step)
     return seen
+
+
+@pytest.mark.parametrize("pad", [0, 7])
+def test_what_a_batch_holds_is_known_by_its_text_and_not_by_its_padding(pad: int) -> None:
+    lengths = np.array([2, 5, 4])
+    input_ids = np.full((3, 5), pad)
+    expected = 0
+    epoch = np.array([0, 0, 1])
+    index = np.array([8, 9, 2])
+    for row, length in enumerate(lengths.tolist()):
+        token_sum = 0
+        for slot in range(length):
+            input_ids[row, slot] = 100 * row + slot
+            weight = int(uniform_u64(0, 0, "contents", slot)[0])
+            token_sum += (100 * row + slot) * weight
+        # An instance's own number is a hash of its epoch, its name and this sum; 40 bits count.
+        text = np.array([token_sum % 2**64], dtype=np.uint64)
+        own = uniform_u64(0, int(epoch[row]), "contents", int(index[row]), text)
+        expected += int(own[0]) >> 24
+    batch = {"input_ids": input_ids.reshape(-1), "lengths": lengths, "width": 5}
+    assert contents_of(batch, epoch, index) == expected % 2**40
 
 
 def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(make: Make) -> None:

@@ -213,7 +213,6 @@ def _rectangle(
     width = len(shift) // len(lengths)
     positions = np.arange(len(shift))
     positions += shift
-    np.clip(positions, 0, len(tokens) - 1, out=positions)
     input_ids = tokens.take(positions)
     # Numbers of few bits are compared many at once: 16 bits for a width of 512.
     smallest = np.min_scalar_type(width)
@@ -341,8 +340,7 @@ class Masking:
     def _replacements(self, packed: PackedInstances, position: I64, first: I64) -> I64:
         """What the encoder sees at each `position` [P]; `first` [P]: where its span begins."""
         ids = packed.ids
-        row = position // packed.width
-        slot = packed.position_ids[position]
+        row, slot = np.divmod(position, packed.width)
         # With one action a span, all positions of a span ask for the draw of its first slot.
         action_slot = slot
         if self.one_action_a_span:

@@ -81,21 +81,21 @@ class TokenStream:
     def take(self, positions: np.ndarray) -> np.ndarray:
         """Ids at token positions of any shape, int64 of the same shape.
 
-        IndexError outside [0, len).
+        A position outside [0, len) reads the nearest token: a batch does so for slots of special
+        tokens, which are overwritten.
         """
         positions = np.asarray(positions, dtype=np.int64)
-        if positions.size and (positions.min() < 0 or positions.max() >= len(self)):
-            raise IndexError(f"token position outside 0..{len(self) - 1}")
         if len(self._files) == 1:
-            return self._files[0][positions].astype(np.int64)
+            return self._files[0].take(positions, mode="clip").astype(np.int64)
         # One gather from each file; its tokens begin where the file before it ends.
         ids = np.empty(positions.shape, dtype=np.int64)
-        file_of = np.searchsorted(self._ends, positions, side="right")
+        last = len(self._files) - 1
+        file_of = np.minimum(np.searchsorted(self._ends, positions, side="right"), last)
         for index in np.unique(file_of):
             is_here = file_of == index
             file = self._files[index]
             begin = self._ends[index] - len(file)
-            ids[is_here] = file[positions[is_here] - begin]
+            ids[is_here] = file.take(positions[is_here] - begin, mode="clip")
         return ids
 
 

@@ -180,21 +180,23 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     The tokens are those that the encoder sees. It is the sum of its instances' own, so that a step
     has the same however it is cut: sums of some thousands stay exact.
     """
-    # A random number a slot weighs the tokens, and padding counts nothing: [instances, width].
-    slots, weights = _slot_weights(batch["width"])
-    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64)
-    tokens[slots >= batch["lengths"][:, None]] = 0
+    # A random number a slot weighs the tokens: [instances, width].
+    weights, tail_weights = _slot_weights(batch["width"])
+    tokens = batch["input_ids"].reshape(len(index), -1).view(np.uint64)
     token_sums = np.einsum("ij,j->i", tokens, weights)
+    # Padding counts nothing; where there is some, the last slot has its id.
+    token_sums -= tokens[:, -1] * tail_weights[batch["lengths"]]
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
     instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
 
 
 @lru_cache(maxsize=8)
-def _slot_weights(width: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The slots of an instance, and a random number of each."""
-    slots = np.arange(width)
-    return slots, uniform_u64(0, 0, "contents", slots)
+def _slot_weights(width: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """A random number of each slot [width], and the sum of those from each on [width + 1]."""
+    weights = uniform_u64(0, 0, "contents", np.arange(width))
+    tail_weights = np.cumsum(weights[::-1], dtype=np.uint64)[::-1]
+    return weights, np.append(tail_weights, np.uint64(0))
 
 
 @dataclass(eq=False)
