@@ -455,6 +455,15 @@ def test_weights_of_one_phase_leave_the_other_as_it_is(make: Make) -> None:
     assert all(mixed != one for mixed, one in zip(steps[5:], plain[5:], strict=True))
 
 
+def test_a_mixture_is_laid_out_once_whatever_the_micro_batches(make: Make) -> None:
+    data = make(source_weights=WEIGHTS)
+    before = data.bound_phases()[1]
+    data.phases[1] = replace(data.phases[1], micro_batch_size=1)
+    after = data.bound_phases()[1]
+    assert after.mixture is before.mixture is not None
+    assert after.phase.micro_batch_size == 1 < before.phase.micro_batch_size
+
+
 @pytest.mark.parametrize("input", [FullSentences(), SegmentPairs(0.5, "corpus")])
 def test_a_weighted_phase_reads_its_shares(make: Make, corpus: Any, input: Any) -> None:
     # As prepared corpora have it: one source behind the other, so that windows are of one.

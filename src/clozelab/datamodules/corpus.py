@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -345,7 +345,7 @@ class CorpusDataModule(LightningDataModule):
                 objective.token.check_batch(phase.global_batch_size)
             except ValueError as error:
                 raise ValueError(f"phases.{number}: {error}") from None
-            self.instances("train", phase.seq_length, objective, self._weights(number))
+            self._training_instances(number)
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
 
@@ -382,22 +382,40 @@ class CorpusDataModule(LightningDataModule):
         return self._bound[key]
 
     def bound_phases(self) -> list[BoundPhase]:
-        """The phases with their training instances; ValueError where a source has none to read."""
+        """The phases as they are now, with their training instances."""
         phases = []
-        for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            weights = self._weights(number)
-            instances = self.instances("train", phase.seq_length, objective, weights)
-            seed = derive_seed(self.seed, f"phase {number}")
-            first_step = self.first_steps[number]
-            mixture = None
-            if weights:
-                names = self.corpus.train.source_names
-                lengths = dict(zip(names, instances.mean_tokens, strict=True))
-                mixture = Mixture(instances.sources(), weights, lengths, seed)
+        parts = zip(self.phases, self.objectives, self.first_steps, self.mixtures, strict=True)
+        for number, (phase, objective, first_step, mixture) in enumerate(parts):
+            instances = self._training_instances(number)
+            seed = self._seed_of(number)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
             )
         return phases
+
+    @cached_property
+    def mixtures(self) -> list[Mixture | None]:
+        """The mixture of each phase that has weights; ValueError where one cannot be read."""
+        mixtures = []
+        for number in range(len(self.phases)):
+            weights = self._weights(number)
+            mixture = None
+            if weights:
+                instances = self._training_instances(number)
+                names = self.corpus.train.source_names
+                lengths = dict(zip(names, instances.mean_tokens, strict=True))
+                mixture = Mixture(instances.sources(), weights, lengths, self._seed_of(number))
+            mixtures.append(mixture)
+        return mixtures
+
+    def _training_instances(self, number: int) -> Instances:
+        """Those of a phase."""
+        seq_length = self.phases[number].seq_length
+        weights = self._weights(number)
+        return self.instances("train", seq_length, self.objectives[number], weights)
+
+    def _seed_of(self, number: int) -> int:
+        return derive_seed(self.seed, f"phase {number}")
 
     def _weights(self, number: int) -> Mapping[str, float] | None:
         """Those of a phase, if it has any; ValueError where they are no share of each source."""
