@@ -26,7 +26,12 @@ from clozelab.assembly.encoders import (
     given_config,
     given_lengths,
 )
-from clozelab.assembly.passes import passes, passes_by_source, source_passes
+from clozelab.assembly.passes import (
+    passes,
+    passes_by_source,
+    passes_over_text,
+    source_passes,
+)
 from clozelab.assembly.pretraining_module import build_module
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
@@ -390,12 +395,10 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 def log_passes(data: CorpusDataModule) -> None:
     """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
-    phase_tokens = data.tokens_by_phase()
-    sizes = data.sizes()
-    sentences = [passes(sum(phase_tokens), sum(sizes.values()))]
+    readings = data.readings()
+    sentences = [passes(*passes_over_text(readings))]
     if any(data.source_weights):
-        by_source = passes_by_source(phase_tokens, data.source_weights, sizes)
-        sentences.append(source_passes(by_source))
+        sentences.append(source_passes(passes_by_source(readings)))
     for sentence, is_much in sentences:
         level = logging.INFO
         if is_much:

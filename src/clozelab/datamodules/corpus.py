@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import BoundPairs, DrawnInstances, Instances
-from clozelab.corpus.mixing import Mixture, check_weights
+from clozelab.corpus.mixing import Mixture, PhaseReading, check_weights
 from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
@@ -442,25 +442,18 @@ class CorpusDataModule(LightningDataModule):
             of_steps.append(np.full(bound.phase.steps, words))
         return np.cumsum(np.concatenate(of_steps))
 
-    def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its text that instances of all its phases have."""
-        sizes = self.corpus.train.tokens_by_source()
-        for bound in self.bound_phases():
-            weights = self._weights(bound.number)
-            for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
-                # Of a source that it leaves out, a phase need not be able to read any.
-                if weights is None or weights[name]:
-                    sizes[name] = min(sizes[name], round(read))
-        return sizes
-
-    def tokens_by_phase(self) -> list[float]:
-        """Tokens of text that each phase reads: its instances may be short, and are not padded."""
-        of_phases = []
+    def readings(self) -> list[PhaseReading]:
+        """What each phase reads of the text: its instances may be short, and are not padded."""
+        readings = []
         for bound in self.bound_phases():
             _, tokens = bound.sample(SAMPLED_FOR_TOKENS)
             num_instances = bound.phase.steps * bound.phase.global_batch_size
-            of_phases.append(num_instances * float(tokens.mean()))
-        return of_phases
+            sizes = self.corpus.train.tokens_by_source()
+            for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
+                sizes[name] = min(sizes[name], round(read))
+            weights = self._weights(bound.number) or {}
+            readings.append(PhaseReading(num_instances * float(tokens.mean()), weights, sizes))
+        return readings
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""
