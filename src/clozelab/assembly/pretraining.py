@@ -322,11 +322,29 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     longest = max(*lengths, cfg.validation.seq_length)
     for objective in dict.fromkeys(objectives):
         objective.token.check(student, longest)
-        if cfg.encoder is not None and getattr(objective.token, "teacher_layers", None):
-            raise ValueError(
-                "encoder= and objective.token.teacher_layers both say what the student starts from:"
-                " leave one of them out"
-            )
+    check_start(cfg, student, objectives)
+
+
+def check_start(
+    cfg: PretrainConfig, student: EncoderConfig, objectives: Sequence[Objective]
+) -> None:
+    """Refuse a student that would start from several weights; its teacher has been checked."""
+    starts = set()
+    for objective in objectives:
+        token: Any = objective.token
+        if getattr(token, "teacher_layers", None):
+            starts.add(tuple(token.layers_to_start_from(student, token.teacher_config)))
+    if starts and cfg.encoder is not None:
+        raise ValueError(
+            "encoder= and objective.token.teacher_layers both say what the student starts from:"
+            " leave one of them out"
+        )
+    if len(starts) > 1:
+        choices = " and ".join(str(list(layers)) for layers in sorted(starts))
+        raise ValueError(
+            f"phases start the student from the teacher's layers {choices}, and it starts once:"
+            " give all of them the same teacher_layers"
+        )
 
 
 def _trained_names(models: Models) -> list[str]:
