@@ -502,25 +502,25 @@ def take_experiment(arguments: list[str]) -> list[str]:
     ValueError for two places: a record names one.
     """
     ExperimentSearchPath.address = ""
-    places = []
-    others = []
+    folders = []
+    other_arguments = []
     remaining = iter(arguments)
     for argument in remaining:
         option, equals, value = argument.partition("=")
         if option not in CONFIG_DIR_OPTIONS:
-            others.append(argument)
+            other_arguments.append(argument)
         else:
             # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-            places.append(value if equals else next(remaining, ""))
-    if len(places) > 1:
+            folders.append(value if equals else next(remaining, ""))
+    if len(folders) > 1:
         raise ValueError(
-            f"--config-dir is said for {' and '.join(places)}, and is of one place: put the files"
+            f"--config-dir is said for {' and '.join(folders)}, and is of one place: put the files"
             " of both into one folder"
         )
-    if not places or not places[0] or not Path(places[0]).exists():
+    if not folders or not folders[0] or not Path(folders[0]).exists():
         return arguments
-    ExperimentSearchPath.address = f"file://{Path(places[0]).resolve()}"
-    return others
+    ExperimentSearchPath.address = f"file://{Path(folders[0]).resolve()}"
+    return other_arguments
 
 
 def register() -> None:
