@@ -7,6 +7,7 @@ torch is imported late: a worker sets its allocator first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 VOCAB_SIZE = 30_522
@@ -143,3 +144,16 @@ def training_step(loss: Callable[[], Any], model: Any, optimizer: Any, is_bf16: 
     with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
         value = loss()
     return float(finish_step(value, model, optimizer))
+
+
+def peer_step(
+    loss: Callable[[], Any], model: Any, is_bf16: bool, compiles: bool
+) -> Callable[[], float]:
+    """One step of a peer in the shortest loop; compiled ones have had two steps."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    step = partial(training_step, loss, model, optimizer, is_bf16)
+    for _ in range(2 if compiles else 0):
+        step()
+    return step

@@ -31,6 +31,7 @@ from encoders import (
     VOCAB_SIZE,
     clozelab_optimizer,
     clozelab_precision,
+    peer_step,
     random_shards,
     shape,
     size_name,
@@ -113,7 +114,7 @@ def clozelab_step(family: str, size: str) -> Callable[[], None]:
 
 
 def transformers_step(family: str, size: str, is_bf16: bool, compiles: bool) -> Callable[[], float]:
-    """One step of the peer in the shortest loop; compiled ones have had two steps."""
+    """One step of the peer, as `peer_step` has it."""
     import torch
     import transformers
 
@@ -140,11 +141,7 @@ def transformers_step(family: str, size: str, is_bf16: bool, compiles: bool) -> 
         model = transformers.RobertaForMaskedLM(config).train()
         run = wrap(model)
         loss = lambda: run(**inputs).loss  # noqa: E731
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    step = partial(training_step, loss, model, optimizer, is_bf16)
-    for _ in range(2 if compiles else 0):
-        step()
-    return step
+    return peer_step(loss, model, is_bf16, compiles)
 
 
 def electra(

@@ -30,6 +30,7 @@ from encoders import (
     clozelab_optimizer,
     clozelab_precision,
     pairs_objective,
+    peer_step,
     shape,
     size_name,
     training_step,
@@ -146,20 +147,13 @@ def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
 def transformers_step(
     size: str, is_bf16: bool, batch_size: int | None = None, *, compiles: bool = False
 ) -> Callable[[], float]:
-    """A step of `BertForPreTraining` in the shortest loop; compiled ones have had two steps."""
+    """A step of `BertForPreTraining`, as `peer_step` has it."""
     import torch
 
     model = transformers_model(size)
     run = torch.compile(model) if compiles else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     inputs = transformers_batch(make_rows(batch_size or BATCH[size]))
-
-    def step() -> float:
-        return training_step(lambda: run(**inputs).loss, model, optimizer, is_bf16)
-
-    for _ in range(2 if compiles else 0):
-        step()
-    return step
+    return peer_step(lambda: run(**inputs).loss, model, is_bf16, compiles)
 
 
 def flops_behind_attention(layer: Any) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from encoders import VOCAB_SIZE, random_shards, shape, size_name, training_step
+from encoders import VOCAB_SIZE, peer_step, random_shards, shape, size_name
 from families import Member
 from interleaved import parser, race, rate_rows, rate_table, repeated, report, serve, start_worker
 from pretraining import is_bf16_faster, make_rows, sides_of
@@ -79,7 +79,7 @@ def transformers_model(family: str, length: int) -> Any:
 def transformers_step(
     family: str, length: int, num_rows: int, is_bf16: bool, compiles: bool
 ) -> Callable[[], float]:
-    """One step of the peer in the shortest loop; compiled ones have had two steps."""
+    """One step of the peer, as `peer_step` has it."""
     import torch
 
     torch.manual_seed(0)
@@ -93,11 +93,7 @@ def transformers_step(
     }
     model = transformers_model(family, length).train()
     run = torch.compile(model) if compiles else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    step = partial(training_step, lambda: run(**inputs).loss, model, optimizer, is_bf16)
-    for _ in range(2 if compiles else 0):
-        step()
-    return step
+    return peer_step(lambda: run(**inputs).loss, model, is_bf16, compiles)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,46 @@ from tests.corpus.test_tokenizer_kinds import KINDS, TRAINING, learnt
 from tests.corpus.test_tokenizers import AWKWARD, ODD_TEXTS
 
 from clozelab.corpus.encoding import Tokenizer
-from clozelab.corpus.fertility import WORD, count_words, total_words
+from clozelab.corpus.fertility import count_words, total_words
 from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.text.words import written_words
 
 
 def expected(tokenizer: Tokenizer, sentences: list[str]) -> list[int]:
     words = tokens = unknown = 0
     for sentence in sentences:
         tokens += len(tokenizer.encode_batch([sentence])[0])
-        for word in WORD.findall(sentence):
-            words += 1
-            unknown += int(tokenizer.unk_id in tokenizer.encode_words([word])[0])
+        for text in re.findall("[^ \t\n\r]+", sentence):
+            parts = written_words().findall(text)
+            assert "".join(parts) == text
+            words += len(parts)
+            if is_unknown(tokenizer, text):
+                alone = sum(is_unknown(tokenizer, part) for part in parts)
+                unknown += alone if alone else len(parts)
     return [words, tokens, unknown]
+
+
+def is_unknown(tokenizer: Tokenizer, text: str) -> bool:
+    return tokenizer.unk_id in tokenizer.encode_words([text])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't stop: it's 3.5 e\u0301", "Don't stop: it's 3.5 e\u0301"),
+        ("我们在2020年看「GPT」。", "我 们 在 2020 年 看「 GPT」。"),
+        ("「你好」 — 好", "「你 好」 — 好"),
+        ("สวัสดีครับ", "สวั สดี ครั บ"),
+        ("नमस्ते दुनिया", "नमस्ते दुनिया"),
+    ],
+)
+def test_a_script_without_blanks_has_words(text: str, words: str) -> None:
+    """Clauses of Chinese were words of ten tokens, so its fertility said nothing of a tokenizer."""
+    assert written_words().findall(text) == words.split()
+    tokenizer = learnt("characters")
+    ids, lengths = tokenizer.encode_flat([text])
+    (counts,) = count_words(tokenizer, [text], ids, lengths, np.zeros(1, dtype=int))
+    assert counts[1] == len(words.split())
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "wordpiece"])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.datamodules.test_corpus import make_shards
 
-from clozelab.assembly.passes import passes_by_source, source_passes
+from clozelab.assembly.passes import passes_by_source, passes_over_text, source_passes
 from clozelab.corpus.instances import FullSentences, InputFormat, SegmentPairs
-from clozelab.corpus.mixing import PERIOD, Mixture, check_weights
+from clozelab.corpus.mixing import PERIOD, Mixture, PhaseReading, check_weights
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.objectives.sop import SentencePairs
@@ -235,10 +235,17 @@ def test_a_source_that_has_nothing_to_read_is_refused() -> None:
 
 def test_passes_of_each_source() -> None:
     sizes = {"wiki": 1000, "books": 100}
-    times = passes_by_source([550, 400], [{}, {"wiki": 1, "books": 3}], sizes)
+    weights = {"wiki": 1.0, "books": 3.0}
+    readings = [PhaseReading(550, {}, sizes), PhaseReading(400, weights, sizes)]
+    times = passes_by_source(readings)
     assert times == pytest.approx({"wiki": 0.6, "books": 3.5})
+    # Of 1,100 tokens of text 950 are read.
+    assert passes_over_text(readings) == (pytest.approx(950 / 1100), 1100)
     assert source_passes(times) == ("wiki is read 0.6 times, books is read 3.5 times", False)
     with pytest.raises(ValueError, match="source books with weight 3 has no text to train on"):
-        passes_by_source([400], [{"wiki": 1, "books": 3}], {"wiki": 1000, "books": 0})
+        passes_by_source([PhaseReading(400, weights, {"wiki": 1000, "books": 0})])
+    # Pairs find a half of the text: each phase reads what it can.
+    pairs = PhaseReading(50, {}, {"wiki": 500, "books": 50})
+    assert passes_over_text([readings[0], pairs]) == (pytest.approx(0.5 + 1 / 11), 1100)
     sentence, is_much = source_passes({"wiki": 0.1, "books": 41.0})
     assert is_much and "learns the text by heart" in sentence

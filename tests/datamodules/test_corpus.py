@@ -76,6 +76,11 @@ RELEASED = Objective(
 """All that the released recipe and its family have, at once."""
 
 
+def text_of(data: CorpusDataModule) -> list[int]:
+    """How many tokens of text each phase can read."""
+    return [sum(reading.sizes.values()) for reading in data.readings()]
+
+
 def make_shards(num_documents: int, seed: int) -> TokenShards:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, 9, num_documents)
@@ -392,12 +397,12 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
         "600 documents of a single sentence, with 60.0% of the tokens, make no pair and are left",
         "objective/input=full_sentences reads them",
     )
-    assert sum(pairs.sizes().values()) == 200 * 12
+    assert text_of(pairs) == [200 * 12] * 2
     caplog.clear()
     windows = make(Objective(input=FullSentences(), token=MLM, pair=None))
     windows.instances("train", 16)
     assert "left out" not in caplog.text
-    assert sum(windows.sizes().values()) == 6000
+    assert text_of(windows) == [6000] * 2
     # Two sentences of 6 fit into 16 slots with three marks, and not into 14.
     pair = SentenceOrderPrediction(weight=1.0)
     ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
@@ -405,7 +410,7 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     corpus.train = replace(corpus.train, document_source=np.zeros(250, dtype=np.uint8))
     ordered.instances("train", 16)
     assert "left out" not in caplog.text
-    assert sum(ordered.sizes().values()) == 6000
+    assert text_of(ordered) == [6000] * 2
     halves = np.cumsum(np.append(0, np.tile([9, 9, 4, 4], 250)))
     corpus.train = replace(
         corpus.train,
@@ -414,7 +419,7 @@ def test_text_that_makes_no_pair_is_told_and_not_counted(
     )
     ordered = make(Objective(input=SentencePairs(), token=MLM, pair=pair))
     # Of [9, 9, 4, 4] the sentences 9 and 4 fit together, or from the end 4 and 4.
-    assert sum(ordered.sizes().values()) == 125 * (13 + 8)
+    assert text_of(ordered) == [125 * (13 + 8), 6500]
     shows(caplog.text, "sentences of which no two fit, with ", "a larger seq_length of the phase")
 
 
@@ -423,7 +428,7 @@ def test_a_phase_takes_no_text_from_a_source_that_it_does_not_read(
 ) -> None:
     """Books are single sentences: no text for the pairs of the first phase, which leaves them out.
 
-    A source that none reads counts whole.
+    A source that none reads counts whole where some phase could read it.
     """
     corpus.train = replace(
         corpus.train,
@@ -435,13 +440,33 @@ def test_a_phase_takes_no_text_from_a_source_that_it_does_not_read(
     windows = Objective(input=FullSentences(), token=MLM, pair=None)
     data = make(windows, source_weights=[{"wiki": 1, "books": 0}, {"wiki": 1, "books": 1}])
     data.objectives = [MLM_NSP, windows]
-    assert data.sizes() == {"wiki": 3000, "books": 3000}
+    sizes = [reading.sizes for reading in data.readings()]
+    assert sizes == [{"wiki": 3000, "books": 0}, {"wiki": 3000, "books": 3000}]
     with caplog.at_level(logging.INFO):
         log_passes(data)
-    shows(caplog.text, "books is read")
-    data = make(windows, source_weights=[{"wiki": 1, "books": 0}] * 2)
+    shows(caplog.text, "passes over 6 k tokens of text", "books is read")
+
+
+def test_a_short_phase_of_pairs_adds_its_own_passes_alone(
+    make: Make, corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A third of the text makes pairs: the long phase of windows reads all of it as often."""
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([np.random.default_rng(0).integers(5, 90, 6000)]),
+        sentence_offsets=np.arange(1001) * 6,
+        document_offsets=np.append(np.arange(0, 334, 2), np.arange(334, 1001)),
+        document_source=np.zeros(833, dtype=np.uint8),
+    )
+    windows = Objective(input=FullSentences(), token=MLM, pair=None)
+    data = make(windows, phases=[PHASES[0] | {"steps": 10}, PHASES[1] | {"steps": 1000}])
     data.objectives = [MLM_NSP, windows]
-    assert data.sizes() == {"wiki": 3000, "books": 3000}
+    short, long = data.readings()
+    assert (short.sizes["wiki"], long.sizes["wiki"]) == (2004, 6000)
+    with caplog.at_level(logging.INFO):
+        log_passes(data)
+    times = short.tokens / 2004 + long.tokens / 6000
+    shows(caplog.text, f"{times:.1f} passes over 6 k tokens of text")
 
 
 # What is refused
@@ -475,6 +500,15 @@ def test_weights_of_one_phase_leave_the_other_as_it_is(make: Make) -> None:
     steps = stream_fingerprint(StepStream(weighted.bound_phases(), 0, 0, 1))
     assert steps[:5] == plain[:5]
     assert all(mixed != one for mixed, one in zip(steps[5:], plain[5:], strict=True))
+
+
+def test_a_mixture_is_laid_out_once_whatever_the_micro_batches(make: Make) -> None:
+    data = make(source_weights=WEIGHTS)
+    before = data.bound_phases()[1]
+    data.phases[1] = replace(data.phases[1], micro_batch_size=1)
+    after = data.bound_phases()[1]
+    assert after.mixture is before.mixture is not None
+    assert after.phase.micro_batch_size == 1 < before.phase.micro_batch_size
 
 
 @pytest.mark.parametrize("input", [FullSentences(), SegmentPairs(0.5, "corpus")])
@@ -543,7 +577,8 @@ def test_words_are_counted_as_they_are_read(
     assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
     with caplog.at_level(logging.INFO):
         log_passes(data)
-    assert passes(tokens, corpus.train.num_tokens)[0] in caplog.text
+    text = corpus.train.num_tokens
+    assert passes(tokens / text, text)[0] in caplog.text
 
 
 def test_a_corpus_that_counts_no_words_says_so(make: Make, corpus: Any) -> None:

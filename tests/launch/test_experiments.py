@@ -191,3 +191,7 @@ def test_an_experiment_is_taken_from_the_command_line(tmp_path: Path) -> None:
     words = ["-m", f"--config-dir={tmp_path}/one.yaml", "seed=1"]
     assert take_experiment(words) == ["-m", "seed=1"]
     assert take_experiment([]) == []
+    assert take_experiment(["--config-d", str(tmp_path), "seed=1"]) == ["seed=1"]
+    assert take_experiment(["seed=1", "--config-dir"]) == ["seed=1", "--config-dir"]
+    with refuses("--config-dir is said for one and two, and is of one place: put the files of"):
+        take_experiment(["--config-dir", "one", "--config-dir=two"])

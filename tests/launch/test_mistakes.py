@@ -50,6 +50,14 @@ def test_what_evaluate_has_no_list_of_is_told_in_the_form_that_works(
     assert composed.get("measure.data.sources") == [{"name": "mine", "path": "FILE"}]
 
 
+def test_numbers_in_the_place_of_texts_are_told_in_the_form_that_works() -> None:
+    """The command line has no texts for the keys of {...}."""
+    words = ["measure=zero_shot", "measure.task.data.words={0: all, 1: run}"]
+    shows(explain(mistake("evaluate", words), "evaluate"), "measure.task.data.words.0=VALUE")
+    composed = sweep.compose("evaluate", ["measure=zero_shot", "measure.task.data.words.0=all"])
+    assert composed.get("measure.task.data.words.0") == "all"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -642,6 +642,22 @@ def test_a_skipped_spike_is_a_step_without_an_update(
     plain.require_same(module)
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_log_point_is_the_mean_of_the_losses_that_are_numbers(
+    tmp_path: Path, knows_soon: None, graphs: bool
+) -> None:
+    """As the update of the other is left out; alone it is no number."""
+    rows = []
+    for interval in (1, 3):
+        run = ToyRun(tmp_path / str(interval), log=interval, spike="skip", graphs=graphs)
+        run.fit(Spikes([5], math.nan))
+        rows.append({(step, key): float(value) for step, key, value in run.rows()})
+    each, means = rows
+    for key in ("train/loss", "train/mlm_loss", "train/nsp_accuracy"):
+        assert math.isnan(each[5, key])
+        assert means[6, key] == pytest.approx((each[4, key] + each[6, key]) / 2)
+
+
 @pytest.mark.parametrize(
     ("stop", "graphs"), [(3, False), (6, False), (4, True), (5, True), (6, True)]
 )

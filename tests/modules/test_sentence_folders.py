@@ -345,6 +345,18 @@ def test_another_activation_is_refused(
         clozelab.load(str(cross_encoder(num_labels, keys)), device="cpu")
 
 
+def test_the_sigmoid_comes_behind_the_mean_of_the_windows(cross_encoder: Any) -> None:
+    """As the probabilities of classes come behind that of their logits."""
+    texts = [TEXTS[0], " ".join(TEXTS)]
+    answers = {}
+    for name in (IDENTITY, SIGMOID):
+        folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": name}})
+        model = clozelab.load(str(folder), device="cpu", precision="32-true")
+        answers[name] = np.array([one.value for one in model.classify(texts, stride=5)])
+    expected = torch.from_numpy(answers[IDENTITY]).sigmoid().numpy()
+    assert np.abs(answers[SIGMOID] - expected).max() <= 1e-6
+
+
 @pytest.mark.parametrize("name", ["Identity", "Softmax"])
 def test_classes_keep_their_softmax(cross_encoder: Any, name: str) -> None:
     """The library applies it where the folder names it, or where it is asked to."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.screens import refuses
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from clozelab.assembly.pretraining import check_start
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.models.config import ModuleSpec
 from clozelab.models.encoder import Encoder
@@ -349,6 +351,21 @@ def test_a_teacher_that_is_not_there_yet_counts_as_the_student(tmp_path, student
 def test_settings_that_are_refused(teacher, student_config, settings, reason: str):
     with refuses(reason):
         objective_of(teacher, **settings).token.check(student_config, SLOTS)
+
+
+def test_a_student_starts_once(teacher, student_config):
+    """Each phase would put its own layers in the place of the others."""
+    fresh: Any = SimpleNamespace(encoder=None)
+    phases = []
+    for layers in ("even", [2, 4], None):
+        phases.append(objective_of(teacher, teacher_layers=layers))
+    check_start(fresh, student_config, phases)
+    with refuses("layers [1, 3] and [2, 4], and it starts once: give all of them the same"):
+        other = objective_of(teacher, teacher_layers=[1, 3])
+        check_start(fresh, student_config, [*phases, other])
+    given: Any = SimpleNamespace(encoder="folder")
+    with refuses("encoder= and objective.token.teacher_layers both say what"):
+        check_start(given, student_config, phases)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,9 @@ def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm])
     assert arm.phase_tokens[0] == pytest.approx(2200 * 16 * lengths.mean(), rel=0.02)
     # Special tokens are no text, of which an epoch has all.
     text = corpus.train.num_tokens / len(instances)
-    assert arm.text_of_phases[0] == pytest.approx(2200 * 16 * text, rel=0.02)
-    assert arm.passes == sum(arm.text_of_phases) / corpus.train.num_tokens
+    assert arm.readings[0].tokens == pytest.approx(2200 * 16 * text, rel=0.02)
+    read = sum(reading.tokens for reading in arm.readings)
+    assert arm.passes == pytest.approx(read / corpus.train.num_tokens)
     assert (
         arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64
         and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
@@ -251,7 +252,8 @@ def test_a_budget_buys_no_more_passes_than_a_text_is_good_for(demo: list[Arm]) -
         shapes.append(replace(timed(arm, 1e9, 1e9), corpus=prepared, start=2.5))
     shares = {"time": divide(shapes, 7200.0, 1, "time")}
     for arm, tokens in zip(shapes, shares["time"].tokens, strict=True):
-        text = tokens * sum(arm.text_of_phases) / arm.tokens
+        read = sum(reading.tokens for reading in arm.readings)
+        text = tokens * read / arm.tokens
         assert text <= MOST_PASSES * arm.corpus.train.num_tokens
     assert max(shares["time"].seconds) < 7200.0 / 3
     told = warnings(Costing(shapes, [], {}), shares)

@@ -7,8 +7,10 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,16 @@ def test_seeds_that_come_later_are_no_part_of_the_noted_analysis(root: Path, wri
         writers.finetune(root, row, "mrpc", (5, 2), score)
     shows(screen(root), "to see verdicts")
     assert len(read_log(root)) == 1
+
+
+@linux
+def test_a_long_silence_is_on_the_page(root: Path, tmp_path: Path) -> None:
+    """Of a run of another machine nothing else tells whether it goes on."""
+    long_ago = time.time() - 300.0
+    os.utime(root / "pretrain/mlm/seed-3/metrics.csv", (long_ago, long_ago))
+    watch = watch_of(root, tmp_path / "page.html")
+    watch.write_page(watch._current(), is_live=True)
+    assert "silent for 5.0 min" in (tmp_path / "page.html").read_text()
 
 
 def let_sleep(

@@ -7,7 +7,8 @@ import json
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from clozelab.files.digests import digest
 from clozelab.report import render
 from clozelab.report.registration import read_registration
 from clozelab.results.experiment import load_experiment
+from clozelab.results.pooling import pooling_lock
 from clozelab.runs.archive import MANIFEST, RUNS, unpack, write_archive
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
@@ -448,6 +450,32 @@ def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_
         assert days == ["2030-01-01", "2030-01-02"]
         launches = read_json(root, "launcher/launch.json")
         assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "1", "2", "2"]
+
+
+def test_what_another_pool_has_put_there_meanwhile_stays(
+    packed: Any, pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits compares with it, and adds to its notes."""
+
+    def noted(day: int) -> Callable[[Path], None]:
+        look = {"time": f"2030-01-0{day}T00:00:00+00:00", "seeds": {}, "verdicts": {}}
+        return lambda root: (root / "looks.jsonl").write_text(json.dumps(look) + "\n")
+
+    packs = [packed(f"meanwhile{day}", day, change=noted(day)) for day in (1, 2)]
+
+    @contextmanager
+    def wait(_: Path) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr("clozelab.stages.pool.pooling_lock", pooling_lock)
+            assert pool(packs[0])[0] == 0
+        yield
+
+    monkeypatch.setattr("clozelab.stages.pool.pooling_lock", wait)
+    for pack, number in ((packs[1], 9), (packs[0], 0)):
+        status, said = pool(pack)
+        shows(said, f"{number} runs added, {18 - number} were there")
+    looks = (tmp_path / "pooled" / NAME / "demo" / "looks.jsonl").read_text()
+    assert status == 0 and len(looks.splitlines()) == 2
 
 
 def test_each_machine_may_have_registered(packed: Any, pool: Any, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,26 @@ def test_a_record_is_surely_above_the_one_before(
     above = stats.ttest_ind(more, nearly, equal_var=False, alternative="greater")
     assert above.pvalue > 0.01
     assert "no record" in capsys.readouterr().out
+
+
+def test_records_of_two_commands_are_both_kept(
+    record: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits, and has to beat what the first has added."""
+    table = tmp_path / "records.csv"
+    assert record("ltr", "--add") == 0
+    first = table.read_text()
+    table.unlink()
+
+    @contextmanager
+    def wait(path: Path, **_: Any) -> Iterator[None]:
+        path.write_text(first)
+        yield
+
+    monkeypatch.setattr("clozelab.stages.record.exclusive_lock", wait)
+    assert record("mlm", "--add") == 0
+    names = [attempt.name.rpartition("/")[2] for attempt in read_attempts(table)]
+    assert names == ["ltr", "mlm"]
 
 
 def test_a_run_of_another_experiment_counts_with_its_minutes(

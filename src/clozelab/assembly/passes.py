@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from claims.text.phrases import format_count
-from clozelab.corpus.mixing import tokens_read
+from clozelab.corpus.mixing import PhaseReading
 
 MOST_PASSES = 40
 """Passes over its text after which an encoder learns it by heart."""
@@ -15,41 +15,46 @@ ADVICE = (
 )
 
 
-def passes(read: float, text: int) -> tuple[str, bool]:
+def passes(times: float, text: int) -> tuple[str, bool]:
     """A sentence about how often a pre-training reads its text, and whether that is too often.
 
-    Args:
-        read: tokens of the whole training.
-        text: tokens of the training text.
+    `text` is its tokens.
     """
-    sentence = f"{_times(read / text)} passes over {format_count(text)} tokens of text"
-    return _with_advice(sentence, read / text)
+    sentence = f"{_times(times)} passes over {format_count(text)} tokens of text"
+    return _with_advice(sentence, times)
 
 
-def passes_by_source(
-    phase_tokens: Sequence[float],
-    weights: Sequence[Mapping[str, float]],
-    sizes: Mapping[str, int],
-) -> dict[str, float]:
-    """Name of each source -> how often a pre-training reads it.
+def passes_over_text(phases: Sequence[PhaseReading]) -> tuple[float, int]:
+    """How often the phases of a pre-training read their text, and its tokens.
 
-    Args:
-        phase_tokens: tokens of each phase.
-        weights: mixing weights of each phase; empty: in proportion to the sizes.
-        sizes: name -> tokens of its training text.
+    Text of a source that some phase alone can read counts, and each phase reads what it can.
+    """
+    text = dict.fromkeys(phases[0].sizes, 0)
+    for phase in phases:
+        for name, size in phase.sizes.items():
+            text[name] = max(text[name], size)
+    read = 0.0
+    for name, times in passes_by_source(phases).items():
+        read += times * text[name]
+    total = sum(text.values())
+    return read / total, total
+
+
+def passes_by_source(phases: Sequence[PhaseReading]) -> dict[str, float]:
+    """Name of each source -> how often the phases of a pre-training read it.
 
     ValueError for a source that is to be read and has no text.
     """
-    result = dict.fromkeys(sizes, 0.0)
-    for tokens, of_phase in zip(phase_tokens, weights, strict=True):
-        for name, read in tokens_read(tokens, of_phase, sizes).items():
-            if read and not sizes[name]:
+    result = dict.fromkeys(phases[0].sizes, 0.0)
+    for phase in phases:
+        for name, read in phase.tokens_of_sources().items():
+            if read and not phase.sizes[name]:
                 raise ValueError(
-                    f"source {name} with weight {of_phase[name]:g} has no text to train on: add"
-                    " some, or give it weight 0"
+                    f"source {name} with weight {phase.weights[name]:g} has no text to train on:"
+                    " add some, or give it weight 0"
                 )
             if read:
-                result[name] += read / sizes[name]
+                result[name] += read / phase.sizes[name]
     return result
 
 

@@ -26,7 +26,12 @@ from clozelab.assembly.encoders import (
     given_config,
     given_lengths,
 )
-from clozelab.assembly.passes import passes, passes_by_source, source_passes
+from clozelab.assembly.passes import (
+    passes,
+    passes_by_source,
+    passes_over_text,
+    source_passes,
+)
 from clozelab.assembly.pretraining_module import build_module
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
@@ -317,11 +322,29 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     longest = max(*lengths, cfg.validation.seq_length)
     for objective in dict.fromkeys(objectives):
         objective.token.check(student, longest)
-        if cfg.encoder is not None and getattr(objective.token, "teacher_layers", None):
-            raise ValueError(
-                "encoder= and objective.token.teacher_layers both say what the student starts from:"
-                " leave one of them out"
-            )
+    check_start(cfg, student, objectives)
+
+
+def check_start(
+    cfg: PretrainConfig, student: EncoderConfig, objectives: Sequence[Objective]
+) -> None:
+    """Refuse a student that would start from several weights; its teacher has been checked."""
+    starts = set()
+    for objective in objectives:
+        token: Any = objective.token
+        if getattr(token, "teacher_layers", None):
+            starts.add(tuple(token.layers_to_start_from(student, token.teacher_config)))
+    if starts and cfg.encoder is not None:
+        raise ValueError(
+            "encoder= and objective.token.teacher_layers both say what the student starts from:"
+            " leave one of them out"
+        )
+    if len(starts) > 1:
+        choices = " and ".join(str(list(layers)) for layers in sorted(starts))
+        raise ValueError(
+            f"phases start the student from the teacher's layers {choices}, and it starts once:"
+            " give all of them the same teacher_layers"
+        )
 
 
 def _trained_names(models: Models) -> list[str]:
@@ -390,12 +413,10 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
 
 def log_passes(data: CorpusDataModule) -> None:
     """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
-    phase_tokens = data.tokens_by_phase()
-    sizes = data.sizes()
-    sentences = [passes(sum(phase_tokens), sum(sizes.values()))]
+    readings = data.readings()
+    sentences = [passes(*passes_over_text(readings))]
     if any(data.source_weights):
-        by_source = passes_by_source(phase_tokens, data.source_weights, sizes)
-        sentences.append(source_passes(by_source))
+        sentences.append(source_passes(passes_by_source(readings)))
     for sentence, is_much in sentences:
         level = logging.INFO
         if is_much:

@@ -1,6 +1,7 @@
 """How a tokenizer copes with a text: tokens a word, and words that it does not know, by source.
 
-A word is what stands between spaces, tabs and line ends. It is unknown if any of its tokens is.
+A word is what stands between spaces, tabs and line ends. Where a script has no blanks, `text.words`
+says what one is. A word is unknown if any of its tokens is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.text.plain import PlainDict
+from clozelab.text.words import without_blanks, written_words
 
 # of a byte: 1 for white space, else 0
 IS_SPACE = bytes(byte in b" \t\n\r" for byte in range(256))
-WORD = re.compile("[^ \t\n\r]+")
+BETWEEN_BLANKS = re.compile("[^ \t\n\r]+")
 FIGURES = ("words", "tokens", "unknown_words")
 
 
@@ -55,20 +57,40 @@ def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
 
 
 def _num_words(sentences: Sequence[str]) -> int:
-    """How many words some texts have: as many as there are ends of white space before a word."""
-    data = "\n".join(["", *sentences]).encode("utf-8", "surrogatepass")
+    """How many words some texts have."""
+    lacks_blanks = re.compile(f"[{without_blanks()}]").search
+    between_blanks = [""]
+    number = 0
+    for sentence in sentences:
+        if not sentence.isascii() and lacks_blanks(sentence):
+            number += len(written_words().findall(sentence))
+        else:
+            between_blanks.append(sentence)
+    # As many as there are ends of white space before a word.
+    data = "\n".join(between_blanks).encode("utf-8", "surrogatepass")
     is_space = np.frombuffer(data.translate(IS_SPACE), dtype=np.uint8)
-    return int(np.count_nonzero(is_space[1:] < is_space[:-1]))
+    return number + int(np.count_nonzero(is_space[1:] < is_space[:-1]))
 
 
 def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
     """How many words of some texts have an unknown token."""
-    copies = Counter(WORD.findall("\n".join(sentences)))
-    ids, lengths = tokenizer.encode_words(list(copies))
-    word_of = np.repeat(np.arange(len(copies)), lengths)
-    is_unknown = np.zeros(len(copies), dtype=bool)
-    is_unknown[word_of[ids == tokenizer.unk_id]] = True
-    return sum(compress(copies.values(), is_unknown.tolist()))
+    copies = Counter(BETWEEN_BLANKS.findall("\n".join(sentences)))
+    number = 0
+    for text in _unknown_among(tokenizer, list(copies)):
+        words = written_words().findall(text)
+        # Those that are unknown by themselves, or all of a text that is one unknown token.
+        unknown = _unknown_among(tokenizer, words)
+        number += copies[text] * len(unknown if unknown else words)
+    return number
+
+
+def _unknown_among(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """The texts that have an unknown token."""
+    ids, lengths = tokenizer.encode_words(texts)
+    text_of = np.repeat(np.arange(len(texts)), lengths)
+    is_unknown = np.zeros(len(texts), dtype=bool)
+    is_unknown[text_of[ids == tokenizer.unk_id]] = True
+    return list(compress(texts, is_unknown.tolist()))
 
 
 def total_words(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:

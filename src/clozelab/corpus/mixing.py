@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,19 @@ def check_weights(key: str, weights: object, names: Sequence[str]) -> None:
         raise ValueError(f"{key}: all weights are 0: give one source more")
 
 
-def tokens_read(
-    tokens: float, weights: Mapping[str, float], sizes: Mapping[str, int]
-) -> dict[str, float]:
-    """Name of each source -> how many of `tokens` are read from it; by `sizes` without weights."""
-    shares = weights if weights else sizes
-    total = sum(shares.values())
-    return {name: tokens * share / total for name, share in shares.items()}
+class PhaseReading(NamedTuple):
+    """What a phase of pre-training reads of its text."""
+
+    tokens: float  # as often as they are read
+    weights: Mapping[str, float]  # empty: sources are read by their sizes
+    # name of each source -> tokens of its text that some instance of the phase has
+    sizes: Mapping[str, int]
+
+    def tokens_of_sources(self) -> dict[str, float]:
+        """Name of each source -> how many tokens are read from it."""
+        shares = self.weights if self.weights else self.sizes
+        total = sum(shares.values())
+        return {name: self.tokens * share / total for name, share in shares.items()}
 
 
 class Mixture:

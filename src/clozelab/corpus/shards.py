@@ -330,7 +330,7 @@ class PreparedCorpus:
         return self.manifest["fingerprint"]
 
     def words_per_token(self) -> np.ndarray:
-        """Words between blanks that a token of each source has on average, float64 [sources].
+        """Words that a token of each source has on average, float64 [sources].
 
         ValueError for a corpus that was prepared before words were counted.
         """

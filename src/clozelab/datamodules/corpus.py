@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import BoundPairs, DrawnInstances, Instances
-from clozelab.corpus.mixing import Mixture, check_weights
+from clozelab.corpus.mixing import Mixture, PhaseReading, check_weights
 from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
 from clozelab.corpus.shards import PreparedCorpus
@@ -347,7 +347,7 @@ class CorpusDataModule(LightningDataModule):
                 objective.token.check_batch(phase.global_batch_size)
             except ValueError as error:
                 raise ValueError(f"phases.{number}: {error}") from None
-            self.instances("train", phase.seq_length, objective, self._weights(number))
+            self._training_instances(number)
             self.instances("validation", self.validation_seq_length, objective)
         self.bound_phases()  # weights that cannot be kept are refused
 
@@ -384,22 +384,40 @@ class CorpusDataModule(LightningDataModule):
         return self._bound[key]
 
     def bound_phases(self) -> list[BoundPhase]:
-        """The phases with their training instances; ValueError where a source has none to read."""
+        """The phases as they are now, with their training instances."""
         phases = []
-        for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            weights = self._weights(number)
-            instances = self.instances("train", phase.seq_length, objective, weights)
-            seed = derive_seed(self.seed, f"phase {number}")
-            first_step = self.first_steps[number]
-            mixture = None
-            if weights:
-                names = self.corpus.train.source_names
-                lengths = dict(zip(names, instances.mean_tokens, strict=True))
-                mixture = Mixture(instances.sources(), weights, lengths, seed)
+        parts = zip(self.phases, self.objectives, self.first_steps, self.mixtures, strict=True)
+        for number, (phase, objective, first_step, mixture) in enumerate(parts):
+            instances = self._training_instances(number)
+            seed = self._seed_of(number)
             phases.append(
                 BoundPhase(number, phase, objective, first_step, instances, seed, mixture)
             )
         return phases
+
+    @cached_property
+    def mixtures(self) -> list[Mixture | None]:
+        """The mixture of each phase that has weights; ValueError where one cannot be read."""
+        mixtures = []
+        for number in range(len(self.phases)):
+            weights = self._weights(number)
+            mixture = None
+            if weights:
+                instances = self._training_instances(number)
+                names = self.corpus.train.source_names
+                lengths = dict(zip(names, instances.mean_tokens, strict=True))
+                mixture = Mixture(instances.sources(), weights, lengths, self._seed_of(number))
+            mixtures.append(mixture)
+        return mixtures
+
+    def _training_instances(self, number: int) -> Instances:
+        """Those of a phase."""
+        seq_length = self.phases[number].seq_length
+        weights = self._weights(number)
+        return self.instances("train", seq_length, self.objectives[number], weights)
+
+    def _seed_of(self, number: int) -> int:
+        return derive_seed(self.seed, f"phase {number}")
 
     def _weights(self, number: int) -> Mapping[str, float] | None:
         """Those of a phase, if it has any; ValueError where they are no share of each source."""
@@ -426,25 +444,18 @@ class CorpusDataModule(LightningDataModule):
             of_steps.append(np.full(bound.phase.steps, words))
         return np.cumsum(np.concatenate(of_steps))
 
-    def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its text that instances of all its phases have."""
-        sizes = self.corpus.train.tokens_by_source()
-        for bound in self.bound_phases():
-            weights = self._weights(bound.number)
-            for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
-                # Of a source that it leaves out, a phase need not be able to read any.
-                if weights is None or weights[name]:
-                    sizes[name] = min(sizes[name], round(read))
-        return sizes
-
-    def tokens_by_phase(self) -> list[float]:
-        """Tokens of text that each phase reads: its instances may be short, and are not padded."""
-        of_phases = []
+    def readings(self) -> list[PhaseReading]:
+        """What each phase reads of the text: its instances may be short, and are not padded."""
+        readings = []
         for bound in self.bound_phases():
             _, tokens = bound.sample(SAMPLED_FOR_TOKENS)
             num_instances = bound.phase.steps * bound.phase.global_batch_size
-            of_phases.append(num_instances * float(tokens.mean()))
-        return of_phases
+            sizes = self.corpus.train.tokens_by_source()
+            for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
+                sizes[name] = min(sizes[name], round(read))
+            weights = self._weights(bound.number) or {}
+            readings.append(PhaseReading(num_instances * float(tokens.mean()), weights, sizes))
+        return readings
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""

@@ -12,24 +12,39 @@ from filelock import FileLock, Timeout
 log = logging.getLogger(__name__)
 
 
+OF_CACHE = (
+    "set cache_dir, or the environment variable CLOZELAB_CACHE, to a folder that can be written"
+)
+
+
 @contextmanager
-def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold back other processes that want to write there.
+def exclusive_lock(
+    path: Path, *, lock_file: Path | None = None, remedy: str = OF_CACHE
+) -> Iterator[None]:
+    """Hold back other processes that want to write a folder or a file.
 
     Who waits finds the work of the first one done. The lock ends with the process that holds it;
-    one that hangs is waited for, and that is said. ValueError where nothing can be written.
+    one that hangs is waited for, and that is said.
+
+    Args:
+        path: what is written.
+        lock_file: None: a hidden file beside it.
+        remedy: what to do where nothing can be written.
+
+    ValueError where nothing can be written.
     """
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    if lock_file is None:
+        lock_file = path.with_name(f".{path.name}.lock")
+    lock = FileLock(lock_file)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
-        log.info("another process is writing %s; waiting for it", folder)
+        log.info("another process is writing %s; waiting for it", path)
         lock.acquire()
     except OSError as error:
         raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the"
-            " environment variable CLOZELAB_CACHE, to a folder that can be written"
+            f"cannot write below {lock_file.parent} ({error.strerror}): {remedy}"
         ) from error
     try:
         yield

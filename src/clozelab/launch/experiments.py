@@ -43,6 +43,8 @@ from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import PlainDict, PlainMapping, flatten, hydra_text
 
 PAPER = "paper.yaml"
+CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")
+"""As argparse takes it."""
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
@@ -495,21 +497,30 @@ class ExperimentSearchPath(SearchPathPlugin):
 
 
 def take_experiment(arguments: list[str]) -> list[str]:
-    """A command line without `--config-dir PLACE`, which `ExperimentSearchPath` then has."""
+    """A command line without `--config-dir PLACE`, which `ExperimentSearchPath` then has.
+
+    ValueError for two places: a record names one.
+    """
     ExperimentSearchPath.address = ""
-    for index, argument in enumerate(arguments):
+    folders = []
+    other_arguments = []
+    remaining = iter(arguments)
+    for argument in remaining:
         option, equals, value = argument.partition("=")
-        if option not in ("--config-dir", "-cd"):
-            continue
-        # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-        end = index + 1
-        if not equals:
-            end = index + 2
-        place = Path(value or arguments[index:end][-1])
-        if place.exists():
-            ExperimentSearchPath.address = f"file://{place.resolve()}"
-            return [*arguments[:index], *arguments[end:]]
-    return arguments
+        if option not in CONFIG_DIR_OPTIONS:
+            other_arguments.append(argument)
+        else:
+            # `--config-dir=FILE` is one word, `--config-dir FILE` two.
+            folders.append(value if equals else next(remaining, ""))
+    if len(folders) > 1:
+        raise ValueError(
+            f"--config-dir is said for {' and '.join(folders)}, and is of one place: put the files"
+            " of both into one folder"
+        )
+    if not folders or not folders[0] or not Path(folders[0]).exists():
+        return arguments
+    ExperimentSearchPath.address = f"file://{Path(folders[0]).resolve()}"
+    return other_arguments
 
 
 def register() -> None:

@@ -225,6 +225,11 @@ def _explain_key_in_file(name: str, key: str, stage: str, folder: Path | None) -
 def _explain_override(key: str, reason: str, stage: str, known: Sequence[str]) -> str:
     """An override has a key that there is not, or a value that does not fit there."""
     entry = NO_LIST.match(reason)
+    if entry and entry["list"] == key:
+        return (
+            f"{key}: in {{...}} {entry['index']} is a number, and here the keys are texts; change"
+            f" one by one: {key}.{entry['index']}=VALUE"
+        )
     if entry:
         return _no_entry(key, entry)
     if key not in known and stage == "evaluate" and key.startswith("corpus."):

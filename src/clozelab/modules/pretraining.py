@@ -356,7 +356,7 @@ class PretrainingModule(TrainingModule):
             loss = loss + objective.weights[term.name] / counts[number] * term.loss_sum
             if own_counts is not None:
                 term = replace(term, count=own_counts[number])
-            add_sums(sums, term)
+            add_sums(sums, term, only_finite=True)
         return loss
 
     def _count_work(self, batch: TorchBatch) -> None:
@@ -422,7 +422,7 @@ class PretrainingModule(TrainingModule):
         return nullcontext()
 
     def _publish_training(self, rate: float, norm: Tensor, objective: Objective) -> None:
-        """Averages since the last log point, over all ranks."""
+        """Averages since the last log point, over all ranks and finite losses."""
         sums, work = self._reduced_progress()
         tokens, flops = work
         seconds = self.throughput.settle(int(tokens), float(flops))
@@ -430,10 +430,10 @@ class PretrainingModule(TrainingModule):
         loss = 0.0
         for name, weight in objective.weights.items():
             total, count = sums[f"{name}_loss"]
-            loss += weight * total / count
+            loss += _mean(weight * total, count)
         metrics = {"train/loss": loss}
         for name, (total, count) in sums.items():
-            metrics[f"train/{name}"] = total / count
+            metrics[f"train/{name}"] = _mean(total, count)
         metrics["train/learning_rate"] = rate
         metrics["train/gradient_norm"] = float(norm)
         metrics |= {f"train/{name}": float(words) for name, words in self._words().items()}
@@ -658,12 +658,23 @@ class PretrainingModule(TrainingModule):
         self.throughput.flops = flops * share
 
 
-def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
-    """Adds what a term reports to the running [sum, count] of each name, on the device."""
+def _mean(total: float, count: float) -> float:
+    """NaN of nothing."""
+    return total / count if count else math.nan
+
+
+def add_sums(sums: dict[str, Tensor], term: LossTerm, *, only_finite: bool = False) -> None:
+    """Adds what a term reports to the running [sum, count] of each name, on the device.
+
+    `only_finite`: nothing where its loss is no number.
+    """
+    is_finite = term.loss_sum.detach().isfinite()
     for name, (total, count) in term.means().items():
         total = total.to(widest_float(total.device))
         count = count.to(total) if isinstance(count, Tensor) else torch.full_like(total, count)
         values = torch.stack([total, count])
+        if only_finite:
+            values = values.masked_fill(~is_finite, 0.0)
         if name in sums:
             sums[name] += values
         else:

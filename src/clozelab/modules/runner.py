@@ -21,7 +21,14 @@ from clozelab.models.folders import refuse_foreign
 from clozelab.models.leftovers import TASK_KINDS
 from clozelab.models.registry import family_for
 from clozelab.modules.model import Model
-from clozelab.tasks.batches import Batch, BatchValues, apply_head_fp32, in_order, make_batch
+from clozelab.tasks.batches import (
+    Batch,
+    BatchValues,
+    activate,
+    in_order,
+    logits_fp32,
+    make_batch,
+)
 from clozelab.tasks.sequences import Ints, Sequences, pool_windows, token_budget_batches
 from clozelab.tasks.texts import sequence_states
 from clozelab.training.runtime import (
@@ -150,13 +157,16 @@ class ModelRunner:
             )
 
     def sequence_logits(self, head: nn.Module, encoded: Encoded) -> NDArray[np.float32]:
-        """[readable texts, outputs of the head]; logits of windows are pooled as in training."""
+        """[readable texts, outputs of the head]; logits of windows are pooled as in training.
+
+        What a cross-encoder makes of them comes behind that.
+        """
         sequences = encoded.sequences
         has_bilstm = "bilstm" in self.heads
 
         def logits(hidden: Tensor, batch: Batch) -> BatchValues:
             states = sequence_states(self.encoder, head, hidden, batch["layout"], has_bilstm)
-            return batch["example_index"], apply_head_fp32(head, states)
+            return batch["example_index"], logits_fp32(head, states)
 
         def pooled_slots(batch: Batch) -> Tensor | None:
             return self.encoder.pooled_slots(batch["layout"])
@@ -164,7 +174,8 @@ class ModelRunner:
         outputs = self.run(sequences, logits, reads_bilstm=True, read_slots=pooled_slots)
         values = in_order(outputs, len(sequences))
         pooling = self.model.provenance.get("window_pooling", "mean")
-        return pool_windows(values, encoded.window_offsets, pooling)
+        pooled = pool_windows(values, encoded.window_offsets, pooling)
+        return activate(head, torch.from_numpy(pooled)).numpy()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from clozelab.assembly.encoders import given_lengths
-from clozelab.assembly.passes import MOST_PASSES, passes_by_source
+from clozelab.assembly.passes import MOST_PASSES, passes_by_source, passes_over_text
 from clozelab.assembly.words import marks_within
 from clozelab.corpus.instances import Instances
-from clozelab.corpus.mixing import Mixture
+from clozelab.corpus.mixing import Mixture, PhaseReading
 from clozelab.corpus.packing import I64, SpecialIds
 from clozelab.corpus.random import instance_indices, one_or_all
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -245,19 +245,26 @@ class Arm(Shape):
         return tokens
 
     @cached_property
-    def text_of_phases(self) -> list[float]:
-        """Tokens of text that each phase reads: special ones are none."""
-        tokens = []
+    def readings(self) -> list[PhaseReading]:
+        """What each phase reads of the text: special tokens are none of it."""
+        readings = []
+        sizes = self.corpus.train.tokens_by_source()
         parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
         for phase, objective, weights in parts:
-            length = self.corpus.mean_length(objective, phase["seq_length"], weights)
-            tokens.append(phase["steps"] * phase["global_batch_size"] * length.text)
-        return tokens
+            seq_length = phase["seq_length"]
+            length = self.corpus.mean_length(objective, seq_length, weights)
+            tokens = phase["steps"] * phase["global_batch_size"] * length.text
+            read = {}
+            shares = self.corpus.read_shares(objective, seq_length).tolist()
+            for (name, size), share in zip(sizes.items(), shares, strict=True):
+                read[name] = round(min(share, 1.0) * size)
+            readings.append(PhaseReading(tokens, weights, read))
+        return readings
 
     @property
     def passes(self) -> float:
         """How often it reads the text of a prepared corpus."""
-        return sum(self.text_of_phases) / sum(self.sizes.values())
+        return passes_over_text(self.readings)[0]
 
     @property
     def tokens(self) -> int:
@@ -277,20 +284,7 @@ class Arm(Shape):
         """How often each source of a prepared corpus is read; empty without weights."""
         if self.corpus.folder is None or not any(self.source_weights):
             return {}
-        return passes_by_source(self.text_of_phases, self.source_weights, self.sizes)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Name of each source -> tokens of its text that instances of all its phases have."""
-        sizes = self.corpus.train.tokens_by_source()
-        shares = dict.fromkeys(sizes, 1.0)
-        parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
-        for phase, objective, weights in parts:
-            read = self.corpus.read_shares(objective, phase["seq_length"]).tolist()
-            for name, share in zip(sizes, read, strict=True):
-                if not weights or weights.get(name):
-                    shares[name] = min(shares[name], share)
-        return {name: round(shares[name] * size) for name, size in sizes.items()}
+        return passes_by_source(self.readings)
 
     @cached_property
     def parameters(self) -> int:

@@ -9,7 +9,7 @@ from rich import filesize
 
 from claims.text.phrases import DASH, count_noun, duration, format_count, join_list, truncate_list
 from claims.text.terminal import Heading
-from clozelab.assembly.passes import MOST_PASSES, passes, source_passes
+from clozelab.assembly.passes import MOST_PASSES, passes, passes_over_text, source_passes
 from clozelab.runs.record import STAGE_NAMES
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
@@ -338,10 +338,11 @@ def _amounts_read(arm: Arm, tokens: float) -> list[str]:
     if not arm.corpus.folder:
         return []
     factor = tokens / arm.tokens
-    amounts = [passes(factor * sum(arm.text_of_phases), sum(arm.sizes.values()))[0]]
+    times, text = passes_over_text(arm.readings)
+    amounts = [passes(factor * times, text)[0]]
     if arm.passes_by_source:
-        times = {name: factor * often for name, often in arm.passes_by_source.items()}
-        amounts.append(source_passes(times)[0])
+        of_sources = {name: factor * often for name, often in arm.passes_by_source.items()}
+        amounts.append(source_passes(of_sources)[0])
     return amounts
 
 

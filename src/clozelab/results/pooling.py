@@ -10,10 +10,12 @@ from __future__ import annotations
 import filecmp
 import shutil
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from claims.analysis.history import ANALYSIS_LOG
-from clozelab.files.atomic import atomic_open
+from clozelab.files.atomic import atomic_open, atomic_write_lines
+from clozelab.files.locks import exclusive_lock
 from clozelab.files.origin import RUN_FILE
 from clozelab.results.experiment import load_experiment
 from clozelab.runs.archive import (
@@ -28,6 +30,7 @@ from clozelab.runs.progress import merge_launches
 from clozelab.runs.record import CONFIG_FILE, LOCK_FILE, Record, read_record, write_json
 from clozelab.text.plain import PlainDict, read_json
 
+POOL_LOCK = ".pool.lock"  # below runs_dir
 # Of a record: what may differ between two copies of a run. Its fingerprint knows the rest.
 MAY_DIFFER = {
     "watched",
@@ -171,6 +174,12 @@ def _is_same_file(first: Path, second: Path) -> bool:
     return dumps[0] is not None and dumps[0] == dumps[1]
 
 
+def pooling_lock(runs_dir: Path) -> AbstractContextManager[None]:
+    """Hold back other pools: what they have put there is compared with as well, and kept."""
+    remedy = "name another folder with runs_dir="
+    return exclusive_lock(runs_dir, lock_file=runs_dir / POOL_LOCK, remedy=remedy)
+
+
 def copy_files(new_files: Mapping[str, Path], runs_dir: Path) -> None:
     """Put files in place: first a sign of every run, last the records.
 
@@ -219,7 +228,7 @@ def _merge_analyses(path: Path, more: Path) -> None:
     """Add the lines of another file of looks; each begins with its time."""
     text = path.read_text(encoding="utf-8") + "\n" + more.read_text(encoding="utf-8")
     lines = sorted(set(text.splitlines()) - {""})
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    atomic_write_lines(path, lines)
 
 
 def _merge_registrations(path: Path, more: Path) -> None:

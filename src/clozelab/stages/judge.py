@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import cast, get_args
 
 from claims.report.score_page import judge_files, print_score_page
 from claims.tables.claim_file import Compared
@@ -33,7 +33,8 @@ def main(args: ParsedArgs) -> int:
     """Print a verdict for each claim; returns the exit status."""
     scores, *claims = map(Path, args.names)
     folder = Path(args.values["out"]) if "out" in args.values else None
-    compare: Any = args.values.get("compare")
+    # the parser takes no other values
+    compare = cast("Compared | None", args.values.get("compare"))
     page = judge_files(scores, claims[0] if claims else None, folder, compare)
     print_score_page(page, folder, make_console())
     return 0

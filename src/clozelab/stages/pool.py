@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.files.origin import RUN_FILE
-from clozelab.results.pooling import check_archives, copy_files, merge_notes, open_intact_archive
+from clozelab.results.pooling import (
+    check_archives,
+    copy_files,
+    merge_notes,
+    open_intact_archive,
+    pooling_lock,
+)
 from clozelab.runs.archive import describe_machines
 from clozelab.runs.find import find
 from clozelab.terminal import ParsedArgs, path_of, say, verb
@@ -33,9 +39,11 @@ def main(args: ParsedArgs) -> int:
         archives = []
         for number, name in enumerate(args.names):
             archives.append(open_intact_archive(name, Path(folder) / str(number)))
-        new_files = check_archives(archives, runs_dir)
-        copy_files(new_files, runs_dir)
-        merge_notes(archives, runs_dir)
+        check_archives(archives, runs_dir)  # refused before anything is written
+        with pooling_lock(runs_dir):
+            new_files = check_archives(archives, runs_dir)
+            copy_files(new_files, runs_dir)
+            merge_notes(archives, runs_dir)
     print_summary(runs_dir, new_files)
     return 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from claims.report.estimates import probability
 from claims.text.terminal import Heading
+from clozelab.files.locks import exclusive_lock
 from clozelab.planning.budget import parse_budget
 from clozelab.planning.steps import open_results
 from clozelab.results.contests import (
@@ -53,20 +55,27 @@ def main(args: ParsedArgs) -> int:
     name, row, column = args.names
     path = Path(args.values.get("table", "records.csv"))
     budget = read_budget(args.values.get("budget", ""))
-    attempts = read_attempts(path)
     table = build_table(*open_results(name, args.overrides))
     attempt = make_attempt(table, table.find_row(row), column, budget)
 
-    best = best_of_contest(attempts, attempt)
-    is_record = best is None or p_above(attempt, best) < SIGNIFICANCE
-    if is_record:
-        attempts.append(attempt)
+    adds = "add" in args.flags
+    lock: AbstractContextManager[None] = nullcontext()
+    if adds:
+        # Somebody else's record counts, and stays.
+        lock = exclusive_lock(path, remedy="name another file with table=")
+    with lock:
+        attempts = read_attempts(path)
+        best = best_of_contest(attempts, attempt)
+        is_record = best is None or p_above(attempt, best) < SIGNIFICANCE
+        if is_record:
+            attempts.append(attempt)
+        if is_record and adds:
+            write_attempts(path, attempts)
     print_attempts(attempts)
     say(outcome(attempt, best))
     if not is_record:
         return 1
-    if "add" in args.flags:
-        write_attempts(path, attempts)
+    if adds:
         say(f"added to {path.resolve()}")
     return 0
 

@@ -50,13 +50,25 @@ def split_batch(batch: Batch, num_sequences: int) -> list[Batch]:
 
 
 def apply_head_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
-    """The output layer outside autocast, and a cross-encoder's activation.
+    """The logits of an output layer, and a cross-encoder's activation."""
+    return activate(head, logits_fp32(head, hidden))
+
+
+def logits_fp32(head: nn.Module, hidden: Tensor) -> Tensor:
+    """The output layer outside autocast.
 
     In bf16 neighbouring tokens would often have the very same logit.
     """
-    activation = getattr(head, "output_activation", nn.Identity())
     with torch.autocast(hidden.device.type, enabled=False):
-        return activation(head(hidden.float()))
+        logits: Tensor = head(hidden.float())
+        return logits
+
+
+def activate(head: nn.Module, logits: Tensor) -> Tensor:
+    """What a cross-encoder makes of its logits; those of other heads as they are."""
+    activation = getattr(head, "output_activation", nn.Identity())
+    activated: Tensor = activation(logits)
+    return activated
 
 
 def in_order(outputs: Sequence[BatchValues], number: int) -> np.ndarray:

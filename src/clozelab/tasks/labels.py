@@ -153,7 +153,11 @@ class LabelColumn:
             return label, "is empty", one_each
         if self.names is not None:
             hint = _spelling_hint(label, self.names)
-            return label, f"{label!r} is not one of the known labels {self.names}{hint}", ""
+            return (
+                label,
+                f"{label!r} is not one of the known labels {self.names}{hint}",
+                f"mend the file, or leave such rows out; {self.advice}",
+            )
         if self.expected == NUMBERS and not glue.is_number(label):
             return label, f"{label!r} is not a number; this task predicts one", ""
         # of ANY kind, such as groups, it may be a name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
 
 # For sets of characters in patterns, as `letters` below.
@@ -24,10 +26,36 @@ def runs_of(letters: str, inside: str = "") -> str:
 def marks() -> str:
     r"""Accents apart from their letter, vowels of Hindi and others: Python's \w denies them."""
     # re is slow for a set with the few marks beyond the basic plane.
-    numbers = set(range(1 << 16)).difference(*UNPARTED)
-    combining = []
-    for character in map(chr, sorted(numbers)):
-        # Mn, Mc and Me are the kinds of marks.
-        if unicodedata.category(character).startswith("M"):
-            combining.append(character)
-    return "".join(combining)
+    return _marks_among(set(range(1 << 16)).difference(*UNPARTED))
+
+
+def _marks_among(numbers: Iterable[int]) -> str:
+    # Mn, Mc and Me are the kinds of marks.
+    return "".join(
+        character
+        for character in map(chr, sorted(numbers))
+        if unicodedata.category(character).startswith("M")
+    )
+
+
+@cache
+def without_blanks() -> str:
+    """For a set: the characters that part a writing without blanks into words."""
+    return SINGLE + _parting_marks()
+
+
+def _parting_marks() -> str:
+    return _marks_among(set().union(*UNPARTED))
+
+
+@cache
+def written_words() -> re.Pattern[str]:
+    """What stands between blanks, or without any as `SINGLE` and `UNPARTED` have it.
+
+    Nothing is left over: punctuation is a part of a word beside it, and a mark of the one before.
+    """
+    marks = _parting_marks()
+    beside = rf"[^\w \t\n\r{marks}]*"
+    return re.compile(
+        rf"{beside}[{SINGLE}]{beside}|[^ \t\n\r{without_blanks()}]+[{marks}]*|[{marks}]+"
+    )
