@@ -19,6 +19,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.model import (
     log_max_positions,
     max_positions,
+    open_tokenizer,
     read_model,
     renamed_labels,
     write_model,
@@ -196,6 +197,20 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
         "*.safetensors",
         "pytorch_model*.bin",
     ], "a pickle only where need be"
+
+
+def test_a_large_vocabulary_may_be_padded_to_a_multiple_of_a_thousand(tmp_path, tiny_config):
+    """mDeBERTa has 251,000 embeddings for 250,102 entries."""
+    words = [f"w{number}" for number in range(39_000)]
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *words], lowercase=False)
+    for rows, is_read in ((39_200, True), (39_300, False)):
+        encoder = Encoder(tiny_config(vocab_size=rows))
+        write_model(tmp_path / f"{rows}", encoder, {}, tokenizer)
+        if is_read:
+            assert open_tokenizer(tmp_path / f"{rows}").vocab_size == 39_005
+        else:
+            with pytest.raises(ValueError, match=r"embeddings for 39300 ids .* do not belong"):
+                open_tokenizer(tmp_path / f"{rows}")
 
 
 FOUR = {"0": "a", "1": "b", "2": "c", "3": "d"}
