@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
-from clozelab.files.public import encoder_folder
+from clozelab.files.public import HUB_NAME, encoder_folder
 from clozelab.text.plain import PlainMapping
 
 CONFIG_FILE = "config.json"
@@ -63,12 +63,13 @@ def _fetch_from_hub(name: str) -> Path:
 
     ValueError where it is not to be had.
     """
-    repository, _, revision = name.partition("@")
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+    named = HUB_NAME.fullmatch(name)
+    if named is None:
         raise ValueError(
-            f"{name}: say which commit, {repository}@COMMIT (40 hex digits), since a branch may"
-            " move"
+            f"{name}: say which commit, {name.partition('@')[0]}@COMMIT (40 hex digits), since a"
+            " branch may move"
         )
+    repository, revision = named.groups()
     import huggingface_hub
 
     try:
