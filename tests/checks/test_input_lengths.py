@@ -5,14 +5,20 @@ with its template.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tests.checks.conftest import make_task
 from tests.composing import composed
 from tests.runs.sentiment import TOKENIZER, write_sentiment
 
+from clozelab.checks.gathering import Gathering
 from clozelab.checks.subject import ERROR, OK, WARNING, Task
 from clozelab.checks.tasks import check_text
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.planning.shapes import TaskPlace
 from clozelab.planning.sweeps import open_task
 
@@ -58,3 +64,29 @@ def test_a_prompt_is_read_with_its_template(
     words = ["task=sst2_prompt", "task.data.template='{text} the film the [MASK]'"]
     found = level_of(tmp_path, words, longest)
     assert found[0] == level and what in found[1]
+
+
+def test_every_vocabulary_of_the_arms_is_looked_at(tokenizer: WordPieceTokenizer) -> None:
+    other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
+    prepared = [("first", tokenizer), ("none", None), ("again", tokenizer), ("other", other)]
+    arms = [
+        SimpleNamespace(name=name, corpus=SimpleNamespace(tokenizer=of_arm))
+        for name, of_arm in prepared
+    ]
+    subject: Any = SimpleNamespace(arms=arms)
+    assert Gathering._tokenizers(subject) == {"first": tokenizer, "other": other}
+    task = replace(make_task(tokenizer), other_tokenizers={"other": other})
+    found = [one for one in check_text(task) if one.check == "unknown tokens"]
+    assert [one.level for one in found] == [OK, ERROR]
+    assert found[1].what == "nli, other: many tokens are [UNK]"
+
+
+def test_a_text_that_is_read_in_windows_is_not_cut(tokenizer: WordPieceTokenizer) -> None:
+    short = replace(make_task(tokenizer), trained_length=12)
+    whole = replace(short, reads_windows=True)
+    levels = []
+    for task in (short, whole):
+        (finding,) = [one for one in check_text(task) if one.check == "lengths"]
+        levels.append(finding.level)
+    assert levels == [WARNING, OK]
+    assert finding.figure.endswith("longer than 12 tokens, read in windows")

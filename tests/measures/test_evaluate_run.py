@@ -119,6 +119,7 @@ def test_texts_are_cut_as_in_the_models_fine_tuning(
         (["measure=cloze_by_side", "measure.data.sides=[up]"], "sides=up: choose one of left, ri"),
         ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
         ([*PAIRS, "encoder=WORLD/failed"], "failed: no encoder here .*; pre-train it first"),
+        ([*PAIRS, f"encoder=me/mine@{'0' * 40}"], "0 is no folder here; clozelab export me/mine@"),
     ],
 )
 def test_bad_input_is_one_sentence_and_claims_no_folder(

@@ -19,6 +19,7 @@ from clozelab.models.registry import family_for
 from clozelab.modules.model import (
     log_max_positions,
     max_positions,
+    open_tokenizer,
     read_model,
     renamed_labels,
     write_model,
@@ -163,7 +164,9 @@ def test_a_causal_encoder_with_a_pooled_head_is_of_a_type_that_others_do_not_kno
     assert read_model(folder).encoder.config.is_causal
 
 
-def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, write, monkeypatch):
+def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(
+    tmp_path, write, monkeypatch, caplog
+):
     folder, _, _ = write("lm")
     (tmp_path / "run").mkdir()
     folder.rename(tmp_path / "run" / "encoder")
@@ -196,6 +199,28 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, wr
         "*.safetensors",
         "pytorch_model*.bin",
     ], "a pickle only where need be"
+    caplog.clear()
+    # What another program has fetched may lack what says how a vector is made.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    find_model("me/mine@" + "0" * 40, from_hub=True)
+    (tmp_path / "run" / "modules.json").touch()
+    find_model("me/mine@" + "0" * 40, from_hub=True)
+    (record,) = caplog.records
+    assert "0 is read from the local copy alone (HF_HUB_OFFLINE), which" in record.getMessage()
+
+
+def test_a_large_vocabulary_may_be_padded_to_a_multiple_of_a_thousand(tmp_path, tiny_config):
+    """mDeBERTa has 251,000 embeddings for 250,102 entries."""
+    words = [f"w{number}" for number in range(39_000)]
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *words], lowercase=False)
+    for rows, is_read in ((39_200, True), (39_300, False)):
+        encoder = Encoder(tiny_config(vocab_size=rows))
+        write_model(tmp_path / f"{rows}", encoder, {}, tokenizer)
+        if is_read:
+            assert open_tokenizer(tmp_path / f"{rows}").vocab_size == 39_005
+        else:
+            with pytest.raises(ValueError, match=r"embeddings for 39300 ids .* do not belong"):
+                open_tokenizer(tmp_path / f"{rows}")
 
 
 FOUR = {"0": "a", "1": "b", "2": "c", "3": "d"}

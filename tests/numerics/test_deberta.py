@@ -99,8 +99,8 @@ def test_a_part_that_we_do_not_have_is_refused_by_its_key(key: str, value: Any) 
 def masked(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
     """masked(legacy, positions): theirs, and a folder with the head under its names."""
 
-    def make(legacy: bool, positions: bool = False) -> tuple[Any, Path]:
-        case = CASE.having(legacy=legacy)
+    def make(legacy: bool, positions: bool = False, **changes: Any) -> tuple[Any, Path]:
+        case = CASE.having(legacy=legacy, **changes)
         model = members.build_theirs(case, "ForMaskedLM", tmp_path / "theirs")
         if positions:
             tensors = load_file(tmp_path / "theirs" / "model.safetensors")
@@ -113,9 +113,12 @@ def masked(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
     return make
 
 
+@pytest.mark.parametrize("adds_positions", [False, True])
 @pytest.mark.parametrize("legacy", [True, False], ids=["cls.predictions", "lm_predictions"])
-def test_both_kinds_of_masked_lm_head_are_read(legacy: bool, masked: Any, tmp_path: Path) -> None:
-    theirs, folder = masked(legacy)
+def test_both_kinds_of_masked_lm_head_are_read(
+    legacy: bool, adds_positions: bool, masked: Any, tmp_path: Path
+) -> None:
+    theirs, folder = masked(legacy, position_biased_input=adds_positions)
     names = load_file(folder / "model.safetensors")
     assert any(name.startswith("lm_predictions.lm_head.") for name in names) is not legacy
     model = read_model(folder)

@@ -57,16 +57,26 @@ def test_an_old_and_a_new_config_are_one() -> None:
     # null in an old file: the global layers' base.
     null = family.from_hf_config({**old, "local_rope_theta": None})
     assert dict(null.positions.options)["window_base"] == 160_000.0
+    # As files of Ettin and mmBERT call rotary positions.
+    assert family.from_hf_config({**new, "position_embedding_type": "sans_pos"}) == config
+    with pytest.raises(ValueError, match="position_embedding_type is 'relative_key'"):
+        family.from_hf_config({**new, "position_embedding_type": "relative_key"})
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 7])
-@pytest.mark.parametrize("every", [0, 1, 2, 3, 5])
-def test_a_pattern_is_read_as_it_was_written(num_layers, every):
+@pytest.mark.parametrize(
+    ("every", "first"), [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (3, 2), (5, 0)]
+)
+def test_a_pattern_is_read_as_it_was_written(num_layers, every, first):
     """Also where so few layers could be of another pattern: theirs names it, too."""
+    if first >= num_layers:
+        first = 0
     plain = family_of("modernbert").from_hf_config(SIZES | {"num_hidden_layers": num_layers})
     attention = {"_target_": "clozelab.models.attention.FullAttention"}
     if every != 1:
         attention = plain.attention.node() | {"global_every": every}
+    if first:
+        attention |= {"first_global": first}
     config = replace(plain, attention=ModuleSpec.from_node(attention, ""))
     written = family_for(config).to_hf_config(config)
     assert written["model_type"] == "modernbert"

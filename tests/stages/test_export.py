@@ -111,6 +111,16 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
     assert (written.architecture, written.task, written.untrained) == ("BertModel", None, ())
 
 
+def test_a_card_says_where_on_the_hub_a_model_came_from(tmp_path, tiny_config, monkeypatch):
+    folder = write_folder(tmp_path / "m", tiny_config, "lm")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    name = "me/mine@" + "0" * 40
+    assert main(["export", name, "hub=true", f"to={tmp_path / 'out'}"]) == 0
+    shows((tmp_path / "out" / "README.md").read_text(), f"- From the Hugging Face hub: {name}")
+    assert main(["export", str(folder), f"to={tmp_path / 'other'}"]) == 0
+    assert "hub" not in (tmp_path / "other" / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [

@@ -12,6 +12,7 @@ from clozelab.assembly.heads import has_word_head, no_word_head
 from clozelab.assembly.together import model_folders
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
 from clozelab.config import typed
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.heldout import file_sources
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.progress import write_plan
@@ -257,10 +258,12 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = cfg.task
         name = task.name
+        others: list[tuple[str, Tokenizer]] = []
+        tokenizer: Tokenizer | None = None
         if "pretrain" in self.steps:
-            # A corpus that is not prepared yet has no tokenizer.
-            tokenizers = [arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer]
-            tokenizer = next(iter(tokenizers), None)
+            others = [*self._tokenizers().items()]
+            if others:
+                _, tokenizer = others.pop(0)
             trained_length = min((arm.longest for arm in self.arms), default=512)
         else:
             encoder = Path(require_encoder(cfg.encoder))
@@ -288,8 +291,19 @@ class Gathering:
                 trained_length=trained_length,
                 metrics=task.module.get("metrics") or (),
                 number_range=task.module.get("number_range"),
+                other_tokenizers=dict(others),
+                reads_windows=task.data.get("long_documents") == "windows",
             )
         )
+
+    def _tokenizers(self) -> dict[str, Tokenizer]:
+        """Arm -> its tokenizer, each vocabulary once."""
+        named: dict[str, tuple[str, Tokenizer]] = {}
+        for arm in self.arms:
+            # A corpus that is not prepared yet has none.
+            if arm.corpus.tokenizer is not None:
+                named.setdefault(arm.corpus.tokenizer.fingerprint, (arm.name, arm.corpus.tokenizer))
+        return dict(named.values())
 
     # Disk
 

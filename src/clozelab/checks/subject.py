@@ -5,8 +5,8 @@ checks/gathering.py composes it from an experiment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clozelab.corpus.tokenizers import Tokenizer
@@ -89,6 +89,9 @@ class Task:
     trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
+    # Of an arm with another vocabulary, by its name.
+    other_tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
+    reads_windows: bool = False  # all of a long text, a part at a time
 
 
 @dataclass(frozen=True)

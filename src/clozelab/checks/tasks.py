@@ -312,11 +312,13 @@ def _classes(task: Task, names: Sequence[str], preview: Preview) -> np.ndarray |
 def check_text(task: Task) -> Iterator[Finding]:
     """Unknown words, texts that are cut, and validation examples that stand in training."""
     if task.tokenizer is not None:
-        yield from _check_tokens(task, task.tokenizer)
+        yield from _check_tokens(task, task.name, task.tokenizer)
+    for arm, tokenizer in task.other_tokenizers.items():
+        yield from _check_tokens(task, f"{task.name}, {arm}", tokenizer)
     yield _check_overlap(task)
 
 
-def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
+def _check_tokens(task: Task, name: str, tokenizer: Tokenizer) -> Iterator[Finding]:
     """Unknown words, and texts that are cut."""
     num_unknown = 0
     lengths = []  # of each part of the task (question, passage, ...), in tokens
@@ -326,7 +328,7 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
         num_unknown += int((ids == tokenizer.unk_id).sum())
         lengths.append(text_lengths)
     num_tokens = int(sum(text_lengths.sum() for text_lengths in lengths))
-    yield unknown_tokens(task.name, num_unknown, num_tokens)
+    yield unknown_tokens(name, num_unknown, num_tokens)
 
     # What a prompt's template takes of each sequence, with its mask, is no text's.
     num_fixed = 0
@@ -346,13 +348,15 @@ def _check_tokens(task: Task, tokenizer: Tokenizer) -> Iterator[Finding]:
         f"shorten task.data.template, or raise {reason}",
     )
     case = Case(
-        num_cut > MAX_CUT * len(inputs),
+        num_cut > MAX_CUT * len(inputs) and not task.reads_windows,
         WARNING,
         "many texts do not fit",
         f"raise {reason}, or know that these are cut (passages: seen in windows)",
     )
     figure = f"{share(num_cut, len(inputs))} longer than {limit} tokens"
-    yield first_finding("lengths", task.name, "texts fit", figure, full, case)
+    if task.reads_windows:
+        figure += ", read in windows"
+    yield first_finding("lengths", name, "texts fit", figure, full, case)
 
 
 def _input_lengths(

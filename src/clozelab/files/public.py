@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from clozelab.text.packages import require_package
 
 log = logging.getLogger(__name__)
 EXTRA = "public"
+# What names a model of the Hugging Face hub: NAME@COMMIT.
+HUB_NAME = re.compile(r"(.+)@([0-9a-f]{40})")
 
 
 @dataclass(frozen=True)

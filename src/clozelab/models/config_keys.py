@@ -129,6 +129,7 @@ class ConfigJson(TypedDict, total=False):
     pooler_dropout: float
     pooler_hidden_act: str
     pos_att_type: str | list[str]
+    position_embedding_type: str
     rope_parameters: Mapping[str, PlainMapping]
     rope_theta: float | list[float]
     sliding_window: int

@@ -6,17 +6,20 @@ No torch is imported here: a wrong name is told before that takes seconds.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
-from clozelab.files.public import encoder_folder
+from clozelab.files.public import HUB_NAME, encoder_folder
 from clozelab.text.plain import PlainMapping
 
+log = logging.getLogger(__name__)
 CONFIG_FILE = "config.json"
 ADAPTER = "adapter_config.json"
+VECTORS_FILE = "modules.json"  # of sentence-transformers
 GOOGLE_CONFIG_FILE = "bert_config.json"
 # PyTorch's two formats, in one file or several, and TensorFlow's.
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.data-*-of-*")
@@ -43,7 +46,7 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
             "; it holds an adapter alone: clozelab export FOLDER base=ENCODER to=MERGED merges it,"
             " and adaptation=lora adaptation.adapter=FOLDER trains it further"
         )
-    elif (path / "modules.json").is_file():
+    elif (path / VECTORS_FILE).is_file():
         advice = "; modules.json there names no encoder in the folder itself, which alone is read"
     elif not path.is_dir():
         advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
@@ -63,12 +66,13 @@ def _fetch_from_hub(name: str) -> Path:
 
     ValueError where it is not to be had.
     """
-    repository, _, revision = name.partition("@")
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+    named = HUB_NAME.fullmatch(name)
+    if named is None:
         raise ValueError(
-            f"{name}: say which commit, {repository}@COMMIT (40 hex digits), since a branch may"
-            " move"
+            f"{name}: say which commit, {name.partition('@')[0]}@COMMIT (40 hex digits), since a"
+            " branch may move"
         )
+    repository, revision = named.groups()
     import huggingface_hub
 
     try:
@@ -83,6 +87,15 @@ def _fetch_from_hub(name: str) -> Path:
         raise ValueError(
             f"{name} is not to be had from the hub: {type(problem).__name__}: {first}"
         ) from problem
+    # Another program may have fetched a part of the files.
+    is_offline = huggingface_hub.constants.HF_HUB_OFFLINE
+    if is_offline and not (folder / VECTORS_FILE).is_file():
+        log.warning(
+            "%s is read from the local copy alone (HF_HUB_OFFLINE), which has no %s: if the hub has"
+            " one, it makes other vectors of texts; unset HF_HUB_OFFLINE once to fetch what lacks",
+            name,
+            VECTORS_FILE,
+        )
     return folder
 
 

@@ -55,8 +55,10 @@ from clozelab.modules.sentence_folders import (
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
 log = logging.getLogger(__name__)
-# Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary.
+# Some folders pad the embedding matrix beyond the vocabulary: to a multiple of up to 128, and a
+# large one to a multiple of 1,000 (mDeBERTa's 251,000).
 MAX_PADDED_ENTRIES = 127
+MAX_PADDED_SHARE = 0.005
 
 
 @dataclass(frozen=True)
@@ -517,7 +519,7 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     _require_padding(folder, config, tokenizer)
     rows = config.vocab_size
     entries = tokenizer.vocab_size
-    if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
+    if not 0 <= rows - entries <= max(MAX_PADDED_ENTRIES, MAX_PADDED_SHARE * rows):
         raise ValueError(
             f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold"
             f" {entries}{_without_embeddings(tokenizer, rows)}: they do not belong together; put"

@@ -18,12 +18,16 @@ from torch.nn import functional as F
 
 from clozelab.modules.model import sentence_vectors
 from clozelab.modules.predictor import load
+from clozelab.modules.sentence_folders import similarity_of
 from clozelab.tasks.batches import Batch, BatchValues, in_order
 from clozelab.tasks.sequences import encode_examples
 
+# Distances by which sentence-transformers compares vectors -> the power of their norm.
+DISTANCES = {"euclidean": 2.0, "manhattan": 1.0}
+
 
 class MtebEncoder:
-    """Vectors of texts; queries and documents stand behind the model's prompts.
+    """Vectors of texts, behind the model's prompts; they are compared as its folder says.
 
     Args:
         model_name: a run or a folder.
@@ -45,11 +49,13 @@ class MtebEncoder:
         self.names = {"name": f"clozelab/{self.predictor.model.folder.name}", "revision": revision}
         self.vectors = sentence_vectors(self.predictor.model.folder)
         self.size = size or self.vectors.size
+        self.comparison = similarity_of(self.predictor.model.folder) or "cosine"
 
     def encode(
         self,
         inputs: Iterable[Mapping[str, Sequence[str]]],
         *,
+        task_metadata: Any = None,
         prompt_type: Any = None,
         **_: object,
     ) -> NDArray[np.float32]:
@@ -57,8 +63,7 @@ class MtebEncoder:
 
         A text longer than the model reads is cut, as the libraries do that mteb knows.
         """
-        # Texts of other tasks are no queries, and have no prompt.
-        prompt = "" if prompt_type is None else self.vectors.prompt(str(prompt_type.value))
+        prompt = self.prompt(task_metadata, prompt_type)
         texts = []
         for batch in inputs:
             texts += [prompt + text for text in batch["text"]]
@@ -74,15 +79,38 @@ class MtebEncoder:
             values = F.normalize(torch.from_numpy(values), dim=1).numpy()
         return values[:, : self.size]
 
+    def prompt(self, task_metadata: Any, prompt_type: Any) -> str:
+        """What stands before each text; "" for texts of a task without queries and prompts."""
+        kind = None if prompt_type is None else str(prompt_type.value)
+        # In mteb's order: SciFact-query, SciFact, Retrieval-query, Retrieval, then query.
+        names = []
+        for task in (getattr(task_metadata, "name", None), getattr(task_metadata, "type", None)):
+            names += [f"{task}-{kind}", str(task)]
+        for name in names:
+            if name in self.vectors.prompts:
+                return self.vectors.prompts[name]
+        return "" if kind is None else self.vectors.prompt(kind)
+
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
-        """[N, M]: the cosine of each vector of the first with each of the second."""
-        first, second = (torch.as_tensor(vectors).float() for vectors in (embeddings1, embeddings2))
-        return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
+        """[N, M]: how alike each vector of the first and each of the second are."""
+        first, second = self._comparable(embeddings1, embeddings2)
+        if self.comparison in DISTANCES:
+            return -torch.cdist(first, second, p=DISTANCES[self.comparison])
+        return first @ second.T
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
-        """[N]: the cosine of each vector of the first with the same one of the second."""
-        first, second = (torch.as_tensor(vectors).float() for vectors in (embeddings1, embeddings2))
-        return F.cosine_similarity(first, second)
+        """[N]: how alike each vector of the first and the same one of the second are."""
+        first, second = self._comparable(embeddings1, embeddings2)
+        if self.comparison in DISTANCES:
+            return -torch.linalg.vector_norm(first - second, DISTANCES[self.comparison], dim=-1)
+        return (first * second).sum(dim=-1)
+
+    def _comparable(self, *embeddings: ArrayLike) -> list[Tensor]:
+        """Vectors in fp32, for the cosine of length 1."""
+        vectors = [torch.as_tensor(given).float() for given in embeddings]
+        if self.comparison == "cosine":
+            vectors = [F.normalize(of_texts, dim=-1) for of_texts in vectors]
+        return vectors
 
     @property
     def mteb_model_meta(self) -> Any:

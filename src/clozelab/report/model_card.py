@@ -22,8 +22,18 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.-])~?/")
 NOT_RECORDED = "Not recorded: no run of clozelab made this model."
 
 
-def model_card(model: Model, record: Record | None, name: str, form: str, dtype: str) -> str:
-    """The text of a model's card; without a record it tells what the model's folder knows."""
+def model_card(
+    model: Model,
+    record: Record | None,
+    name: str,
+    form: str,
+    dtype: str,
+    origin: str | None = None,
+) -> str:
+    """The text of a model's card; without a record it tells what the model's folder knows.
+
+    `origin`: where on the hub it came from.
+    """
     from clozelab.report.page import templates
 
     library = "transformers"
@@ -38,6 +48,7 @@ def model_card(model: Model, record: Record | None, name: str, form: str, dtype:
     context["lacks_pooler"] = has_pooler and "pooler" in model.untrained
     context["is_cut"] = model.task not in ("spans", "tags", "word_regression")
     context["dtype"] = dtype
+    context["origin"] = origin
     # Of these transformers has no class.
     has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
     is_foreign_type = str(model.config.get("model_type")).startswith("clozelab_")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from clozelab.files.public import HUB_NAME
 from clozelab.models.locate import ADAPTER, find_model, is_adapter
 from clozelab.runs.find import find_record, is_unfinished
 from clozelab.runs.inputs import encoder_fingerprint
@@ -45,13 +46,22 @@ def export_model(name: str, to: Path | None, values: Mapping[str, str]) -> Path:
         source = find_model(name, from_hub=values.get("hub") == "true")
     if "base" in values:
         raise ValueError(f"base= is for a folder of peft's, and {name} is none: leave it out")
-    return write_model_of(source, required(to), record, values)
+    # A folder may be called so, too.
+    origin = name if HUB_NAME.fullmatch(name) and not path.exists() else None
+    return write_model_of(source, required(to), record, values, origin)
 
 
 def write_model_of(
-    source: Path, to: Path, record: Record | None, values: Mapping[str, str]
+    source: Path,
+    to: Path,
+    record: Record | None,
+    values: Mapping[str, str],
+    origin: str | None = None,
 ) -> Path:
-    """Write the model of a folder as the verb's `values` say; returns where it is."""
+    """Write the model of a folder as the verb's `values` say; returns where it is.
+
+    `origin`: NAME@COMMIT of one that was fetched from the hub.
+    """
     from clozelab.modules.exporting import model_to_export, write
     from clozelab.modules.model import read_model
     from clozelab.report.model_card import model_card
@@ -61,7 +71,7 @@ def write_model_of(
     pooling = values.get("pooling", "auto")
     dtype = values.get("dtype", "float32")
     model = model_to_export(read_model(source), has_head=has_head, form=form)
-    card = model_card(model, record, to.name, form, dtype)
+    card = model_card(model, record, to.name, form, dtype, origin)
     write(to, model, card, form=form, pooling=pooling, has_head=has_head, dtype=dtype)
     return to.resolve()
 

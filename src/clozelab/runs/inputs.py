@@ -16,7 +16,7 @@ from pathlib import Path
 from clozelab.config import MISSING_VALUE, Composed
 from clozelab.corpus.paths import matching_files, path_list
 from clozelab.files.digests import digest, file_sha256
-from clozelab.files.public import public_name
+from clozelab.files.public import HUB_NAME, public_name
 from clozelab.runs.identity import counting_leaves
 from clozelab.text.plain import ReadOnlyJson, flatten, read_json
 
@@ -46,6 +46,11 @@ def require_encoder(folder: str | Path | None, key: str = "encoder") -> Path:
             inner = Path(folder) / name
             if (inner / "config.json").is_file():
                 raise ValueError(f"{folder} is a run's folder: say {key}={inner}")
+        if HUB_NAME.fullmatch(str(folder)):
+            raise ValueError(
+                f"{folder} is no folder here; clozelab export {folder} hub=true to=FOLDER makes one"
+                f" of the hub's model, then say {key}=FOLDER"
+            )
     raise ValueError(
         f"{folder or f'{key} is not set'}: no encoder here (config.json is missing);"
         f" pre-train it first, or give {key}=FOLDER in the Hugging Face"

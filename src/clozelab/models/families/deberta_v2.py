@@ -117,10 +117,12 @@ class DebertaV2(Family):
 
     def from_file(self, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
         """Under transformers' names; positions that the encoder does not add are the head's."""
-        is_input = dict(config.positions.options).get("position_biased_input")
-        if is_input or any(name.startswith("cls.predictions.") for name in tensors):
+        if any(name.startswith("cls.predictions.") for name in tensors):
             return tensors
-        return {_renamed(name, PUBLISHED): value for name, value in tensors.items()}
+        names = dict(PUBLISHED)
+        if dict(config.positions.options).get("position_biased_input"):
+            del names[PUBLISHED_POSITIONS.removesuffix("weight")]
+        return {_renamed(name, names): value for name, value in tensors.items()}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if DECODER_POSITIONS not in tensors or PUBLISHED_POSITIONS in tensors:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 GLOBAL = "full_attention"
 LOCAL = "sliding_attention"
 GLOBAL_EVERY = 3
+# A name of positions that only turn query and key.
+NOTHING_ADDED = "sans_pos"
 MEAN_POOLER = {"_target_": "clozelab.models.encoder.MeanPooler"}
 FULL_ATTENTION = "clozelab.models.attention.FullAttention"
 LOCAL_ATTENTION = "clozelab.models.attention.LocalAttention"
@@ -173,6 +175,9 @@ class Modernbert(Family):
     # config.json
 
     def from_hf_config(self, values: ConfigJson) -> EncoderConfig:
+        # Files of Ettin and mmBERT say so that nothing is added, as here. No class reads the key.
+        if values.get("position_embedding_type") == NOTHING_ADDED:
+            values = {**values, "position_embedding_type": "absolute"}
         # Of transformers 4: null stands for the global layers' base.
         if values.get("local_rope_theta", 0) is None:
             base: Any = values.get("global_rope_theta", self.defaults["global_rope_theta"])
@@ -208,8 +213,9 @@ class Modernbert(Family):
         biases = {plain[key] for key in BIASES}
         if len(biases) > 1:
             raise ValueError(f"{', '.join(BIASES)} differ; all matrices have a bias here, or none")
-        # The pattern of transformers 4, which newer files list as layer_types.
-        pattern = (values.get("global_attn_every_n_layers", GLOBAL_EVERY), 0)
+        # The pattern of transformers 4, which newer files list as layer_types; it may be null.
+        every = values.get("global_attn_every_n_layers")
+        pattern = (GLOBAL_EVERY if every is None else every, 0)
         fields = self.own_fields(values) | layer_fields(values, POSITIONS, tuple(OLD_BASES))
         fields["use_bias"] = biases.pop()
         fields["norm"] = NORM | {"bias": values["norm_bias"]}
