@@ -12,6 +12,7 @@ from tests.screens import shows
 
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
+from clozelab.text.paths import CONF_DIR
 
 
 def mistake(name: str, words: list[str], **more: Any) -> Exception:
@@ -143,3 +144,6 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
 def test_a_launcher_that_is_refused_is_not_offered() -> None:
     error = mistake("pretrain", ["hydra/launcher=basc"])
     shows(explain(error, "pretrain"), "there is no hydra/launcher 'basc' (there are processes, ray")
+    # A folder of an experiment may have none.
+    place = CONF_DIR / "hydra" / "launcher" / "basc.yaml"
+    assert f"one of your own: {place}" in explain(error, "pretrain")

@@ -206,7 +206,10 @@ def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path 
     if near:
         hint = f"; did you mean {near!r}?"
     advice = ""
-    if not folder:
+    if group.startswith("hydra/"):
+        # An experiment's folder is data, and lays nothing over Hydra's own keys.
+        advice = f"; one of your own: {CONF_DIR / group / name}.yaml"
+    elif not folder:
         advice = f"; one of your own: FOLDER/{group}/{name}.yaml and --config-dir FOLDER"
     return f"there is no {group} {name!r}{hint} (there are {', '.join(choices)}{advice})"
 
