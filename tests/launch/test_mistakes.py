@@ -90,6 +90,7 @@ def test_a_key_that_is_a_folder_of_files_as_well_is_told_how_one_is_chosen(tmp_p
             "hydra.launcher.n_jobs",
             "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see",
         ),
+        ("hydra.launcher.partitoin", "did you mean 'hydra.launcher.partition'? (see"),
         ("hydra.launcher.job_at_once", "did you mean 'hydra.launcher.jobs_at_once'? (see"),
         ("validation.xyzzy", "validation has interval_steps, instances, seq_length (see"),
         ("xyzzy", "see"),
@@ -139,6 +140,11 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     with pytest.raises(OmegaConfBaseException) as caught:
         composed.get("run_dir")
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"
+
+
+def test_a_setting_of_a_launcher_that_was_not_chosen_names_it() -> None:
+    message = explain(mistake("pretrain", ["hydra.launcher.partition=gpu"]), "pretrain")
+    assert message == "pretrain has no key 'hydra.launcher.partition' without hydra/launcher=slurm"
 
 
 def test_a_launcher_that_is_refused_is_not_offered() -> None:
