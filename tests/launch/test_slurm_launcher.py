@@ -108,10 +108,11 @@ def test_options_of_a_cluster_are_said_as_the_page_says_them() -> None:
     """`additional_parameters={...}` was no key, and a single line of setup ended each job."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    words = ('additional_parameters={gres: "gpu:4"}', "setup=module load cuda", "mem_gb=1.5")
-    words = tuple(f"hydra.launcher.{word}" for word in (*words, "gpus_per_node=null"))
-    parameters, config = settings("slurm", "trainer=ddp", *words)
-    asked = job_resources(parameters, config, "slurm")
+    words = ['additional_parameters={gres: "gpu:4"}', "gpus_per_node=null"]
+    words += ["setup=module load cuda", "mem_gb=1.5"]
+    overrides = [f"hydra.launcher.{word}" for word in words]
+    parameters, config = settings("slurm", "trainer=ddp", *overrides)
+    asked: dict[str, Any] = job_resources(parameters, config, "slurm")
     lines = _make_sbatch_string("work", "folder", **asked).splitlines()
     assert {"#SBATCH --gres=gpu:4", "module load cuda", "#SBATCH --mem=1536MB"} <= set(lines)
     assert not [line for line in lines if "gpus-per-node" in line]

@@ -252,7 +252,7 @@ def _slurm_resources(
         "gpus_per_node": gpus or None,
     }
     memory = requested_resources.pop("mem_gb")
-    if memory:
+    if isinstance(memory, int | float) and memory:
         resources["mem"] = f"{round(1024 * memory)}MB"  # Slurm takes no fractions
     resources |= requested_resources
     # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
