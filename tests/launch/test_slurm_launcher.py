@@ -36,6 +36,7 @@ from clozelab.launch import sweep
 from clozelab.launch.clusters import RemoteJob
 from clozelab.launch.processes import Job
 from clozelab.launch.slurm_launcher import SlurmLauncher, job_resources
+from clozelab.runs.find import find
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"
@@ -134,6 +135,7 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     job = Job("one", [], tmp_path / "one.log", argv=["pretrain", "seed=1"], folder="runs/one")
     remote = RemoteJob(job, 8, 60.0, is_alone=False)
     launcher._hand_over(job, remote, job_resources(parameters, config, "slurm"))
+    assert not find(tmp_path).records, "what is noted of jobs is no run"
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
     lines = script.read_text().splitlines()
     said = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]

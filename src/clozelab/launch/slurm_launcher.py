@@ -132,8 +132,9 @@ class SlurmLauncher(SweepLauncher):
         key = job.folder or " ".join(remote.words)
         notes_file = self.folder / NOTES_FILE
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Whoever else launches into this folder waits, but not for a launcher that hangs.
-        with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
+        # Whoever else launches into this folder waits, but not for a launcher that hangs. A file
+        # called .lock would make a run folder of it, and a damaged one.
+        with FileLock(notes_file.with_suffix(".lock"), timeout=LOCK_SECONDS):
             notes: dict[str, Note] = {}
             if notes_file.exists():
                 notes = read_json(notes_file)
