@@ -164,7 +164,9 @@ def test_a_book_is_one_document_of_unwrapped_paragraphs(tmp_path: Path) -> None:
     assert texts == [["A line that is wrapped.\nAnother paragraph."], [""]]
 
 
-def test_the_snippet_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippet_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As it stands, and by way of a folder that the datasets library saved."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLOZELAB_CACHE", str(tmp_path / "cache"))
@@ -178,6 +180,8 @@ def test_the_snippet_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for place in ("posts", "stream.parquet"):
         exec(snippet.replace('text="posts.parquet"', f'text="{place}"'), names)
         assert PreparedCorpus.open(names["folder"]).fingerprint == by_file.fingerprint
+    # What the library notes of a data set is no text that is missing.
+    assert "left out" not in caplog.text
     with refuses("a Dataset is no value of a configuration: write a table or a data set to a file"):
         clozelab.prepare(scale="own", text=names["posts"])
 

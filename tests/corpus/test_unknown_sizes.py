@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from tests.screens import shows
 from tests.stages.test_prepare import config
 
-from clozelab.corpus.files import CorpusSource, TextFile
+from clozelab.corpus.files import CorpusCounts, CorpusSource, Rows, TextFile
 from clozelab.corpus.preparation.forecast import CorpusForecast, forecast_source, guess_tokens
 from clozelab.corpus.tokenizer_settings import KINDS
+from clozelab.readers.lines import Advance
 from clozelab.stages.prepare import print_forecast
 
 
@@ -67,6 +69,24 @@ def test_packed_files_and_others_are_measured_apart(tmp_path: Path) -> None:
     forecast = forecast_source(files, [], None, seconds=10.0)
     assert forecast.files == 11
     assert forecast.characters == pytest.approx(20_000 * 13 + 10 * 400 * 13, rel=0.02)
+
+
+class SlowToOpen(TextFile):
+    """As a Parquet file with a large row group."""
+
+    def rows(self, counts: CorpusCounts, advance: Advance) -> Rows:
+        time.sleep(0.3)
+        return super().rows(counts, advance)
+
+
+def test_files_that_are_slow_to_open_are_measured(tmp_path: Path) -> None:
+    """They were left out of the characters, and their bytes were multiplied by the seconds."""
+    path = tmp_path / "a.txt"
+    path.write_text("A line of it.\n\n" * 20_000)
+    files = [SlowToOpen(f"{number}.txt", 0, "text", "text", path) for number in range(2)]
+    forecast = forecast_source(files, [], None, seconds=0.1)
+    assert forecast.characters == pytest.approx(2 * 20_000 * 13, rel=0.1)
+    assert forecast.seconds < 30
 
 
 CHINESE = ["今天天气很好。", "我们去公园玩。"] * 20

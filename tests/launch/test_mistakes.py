@@ -12,6 +12,7 @@ from tests.screens import shows
 
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
+from clozelab.text.paths import CONF_DIR
 
 
 def mistake(name: str, words: list[str], **more: Any) -> Exception:
@@ -97,6 +98,7 @@ def test_a_key_that_is_a_folder_of_files_as_well_is_told_how_one_is_chosen(tmp_p
             "hydra.launcher.n_jobs",
             "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see",
         ),
+        ("hydra.launcher.partitoin", "did you mean 'hydra.launcher.partition'? (see"),
         ("hydra.launcher.job_at_once", "did you mean 'hydra.launcher.jobs_at_once'? (see"),
         ("validation.xyzzy", "validation has interval_steps, instances, seq_length (see"),
         ("xyzzy", "see"),
@@ -148,6 +150,14 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"
 
 
+def test_a_setting_of_a_launcher_that_was_not_chosen_names_it() -> None:
+    message = explain(mistake("pretrain", ["hydra.launcher.partition=gpu"]), "pretrain")
+    assert message == "pretrain has no key 'hydra.launcher.partition' without hydra/launcher=slurm"
+
+
 def test_a_launcher_that_is_refused_is_not_offered() -> None:
     error = mistake("pretrain", ["hydra/launcher=basc"])
     shows(explain(error, "pretrain"), "there is no hydra/launcher 'basc' (there are processes, ray")
+    # A folder of an experiment may have none.
+    place = CONF_DIR / "hydra" / "launcher" / "basc.yaml"
+    assert f"one of your own: {place}" in explain(error, "pretrain")

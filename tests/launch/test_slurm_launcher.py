@@ -36,6 +36,7 @@ from clozelab.launch import sweep
 from clozelab.launch.clusters import RemoteJob
 from clozelab.launch.processes import Job
 from clozelab.launch.slurm_launcher import SlurmLauncher, job_resources
+from clozelab.runs.find import find
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing"
@@ -71,7 +72,7 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
                 "trainer.num_nodes=2",
                 "hydra.launcher.mem_gb=64",
             ],
-            {"nodes": 2, "ntasks_per_node": 8, "gpus_per_node": 8, "mem": "64GB"},
+            {"nodes": 2, "ntasks_per_node": 8, "gpus_per_node": 8, "mem": "65536MB"},
         ),
         (["trainer=gpu", "hydra.launcher.gpus_per_node=null"], {"nodes": 1, "ntasks_per_node": 1}),
     ],
@@ -79,7 +80,7 @@ def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
 def test_a_job_asks_for_what_it_trains_on(overrides: list[str], expected: dict[str, Any]) -> None:
     parameters, config = settings("slurm", *overrides)
     asked = job_resources(parameters, config, "slurm")
-    always = {"time": 1440, "cpus_per_task": 8, "signal_delay_s": 180, "additional_parameters": {}}
+    always = {"time": 1440, "cpus_per_task": 8, "signal_delay_s": 180}
     always |= {"srun_args": ["--cpus-per-task=8"]}
     assert asked == always | expected
 
@@ -104,6 +105,21 @@ def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
 
 
 @needs_submitit
+def test_options_of_a_cluster_are_said_as_the_page_says_them() -> None:
+    """`additional_parameters={...}` was no key, and a single line of setup ended each job."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    words = ['additional_parameters={gres: "gpu:4"}', "gpus_per_node=null"]
+    words += ["setup=module load cuda", "mem_gb=1.5"]
+    overrides = [f"hydra.launcher.{word}" for word in words]
+    parameters, config = settings("slurm", "trainer=ddp", *overrides)
+    asked: dict[str, Any] = job_resources(parameters, config, "slurm")
+    lines = _make_sbatch_string("work", "folder", **asked).splitlines()
+    assert {"#SBATCH --gres=gpu:4", "module load cuda", "#SBATCH --mem=1536MB"} <= set(lines)
+    assert not [line for line in lines if "gpus-per-node" in line]
+
+
+@needs_submitit
 def test_what_is_handed_to_slurm_for_two_nodes(
     tmp_path: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +135,7 @@ def test_what_is_handed_to_slurm_for_two_nodes(
     job = Job("one", [], tmp_path / "one.log", argv=["pretrain", "seed=1"], folder="runs/one")
     remote = RemoteJob(job, 8, 60.0, is_alone=False)
     launcher._hand_over(job, remote, job_resources(parameters, config, "slurm"))
+    assert not find(tmp_path).records, "what is noted of jobs is no run"
     (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
     lines = script.read_text().splitlines()
     said = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
@@ -153,6 +170,24 @@ def test_wrong_settings_and_missing_packages_are_said_early(
         with monkeypatch.context() as patch, pytest.raises(ValueError, match=sentence):
             patch.setattr(importlib.util, "find_spec", lambda name, spec=submitit: spec)
             SlurmLauncher(cluster, 1, 1.0, grace_seconds, signal_delay_s=20)
+
+
+@needs_submitit
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"timeout_min": "04:00:00"}, "timeout_min is '04:00:00': give a positive number of min"),
+        ({"timeout_min": 3}, "timeout_min is 3, and Slurm warns signal_delay_s = 180 before"),
+        ({"mem_gb": "64GB"}, "mem_gb is '64GB': give a number"),
+    ],
+)
+def test_settings_that_end_a_job_hours_later_are_said_at_once(
+    wrong: dict[str, Any], sentence: str
+) -> None:
+    """Where Slurm warns a job of its end, submitit computes with the limit."""
+    parameters, _ = settings("slurm_local")
+    with refuses(sentence):
+        SlurmLauncher("local", 1, 1.0, 120.0, **(parameters | wrong))
 
 
 # Real sweeps

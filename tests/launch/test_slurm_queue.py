@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -308,6 +309,10 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
         if state is not None:
             writers.pretrain(root, arm, 1, status=state)
         notes[f"elsewhere/runs/adhoc/demo/pretrain/{name}"] = {"job_id": str(number), "tasks": 1}
+    # by run_dir=
+    elsewhere = tmp_path / "mine" / "one"
+    shutil.copytree(root / "pretrain/e/seed-1", elsewhere)
+    notes[str(elsewhere)] = {"job_id": "20", "tasks": 1}
     notes_file = root / "launcher/slurm/handed_over.json"
     notes_file.parent.mkdir(parents=True)
     notes_file.write_text(json.dumps(notes))
@@ -329,7 +334,8 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
         ("18", "failed", "pretrain/h/seed-1", ""),
         ("19", "lost", "pretrain/i/seed-1", ""),
     ]
-    assert "15" not in calls.read_text(), "a complete run's job is not asked for"
+    asked = calls.read_text()
+    assert "15" not in asked and "20" not in asked, "a complete run's job is not asked for"
     assert main(["status", f"runs_dir={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"(?m)^ *11 +waiting +pretrain/a/seed-1 +Priority *$", shown), shown

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 AnyPath = TypeVar("AnyPath", bound=FilePath)
 # what a folder is searched for; a file or glob may have any
 TEXT_SUFFIXES = (".txt", ".text", "", ".jsonl", ".ndjson")
+# what the datasets library writes about a data set, beside its tables
+DATASET_NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 def corpus_files(pattern: str, data_dir: str | Path) -> tuple[Mapping[str, FilePath], int]:
@@ -95,18 +97,21 @@ def texts_of(seen: Mapping[str, AnyPath]) -> tuple[dict[str, AnyPath], int]:
     """
     texts = dict[str, AnyPath]()
     tables = dict[str, AnyPath]()
+    num_files = len(seen)
     for name, path in seen.items():
         if file_suffix(path) in TEXT_SUFFIXES:
             texts[name] = path
         elif table_format(path) is not None:
             tables[name] = path
+        elif path.name in DATASET_NOTES:
+            num_files -= 1
     # A table beside texts says something about them. But a LICENSE beside Parquet files is no text
     # of theirs.
     has_named_texts = any(file_suffix(path) for path in texts.values())
     has_columnar = any(table_format(path) in COLUMNAR for path in tables.values())
     if not texts or (has_columnar and not has_named_texts):
-        return tables, len(seen) - len(tables)
-    return texts, len(seen) - len(texts)
+        return tables, num_files - len(tables)
+    return texts, num_files - len(texts)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -45,14 +45,18 @@ def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
     """Return the number of each job whose run is not complete, how it stands, run and reason.
 
     It stands as waiting, running, stopped, failed, cancelled or lost. The runs lie in the folder
-    EXPERIMENT/SCALE that the note's own folder is in, wherever that has been moved. Raises
-    SlurmUnreachableError where the controller does not answer.
+    EXPERIMENT/SCALE that the note's own folder is in, wherever that has been moved, or where
+    `run_dir=` has put them. Raises SlurmUnreachableError where the controller does not answer.
     """
     root = notes_file.parents[2]
     runs = {}
     for folder, note in read_json(notes_file).items():
         place = folder.partition(f"{root.parent.name}/{root.name}/")[2]
-        run = open_folder(root / place, root)
+        run_dir, above = root / place, root
+        if not place:
+            run_dir = Path(folder)
+            above = run_dir.parent
+        run = open_folder(run_dir, above)
         if not run.is_complete:
             runs[note["job_id"]] = run
     if not runs:

@@ -9,9 +9,11 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -68,6 +70,7 @@ NAMES_ELSEWHERE = {
 }
 # A scale's settings for another stage change nothing in this one.
 OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
+LAUNCHER = "hydra.launcher."  # before each setting of a sweep's launcher
 NOT_IN_A_PHASE = re.compile(r"Key '(?P<key>[^']+)' not in 'PhaseConfig'")
 READ_ONLY = "Cannot change read-only config container"  # of phases that were made with a factor
 OF_NO_ENTRY = ("is not a subclass of", "list index out of range")  # how OmegaConf refuses it
@@ -206,7 +209,10 @@ def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path 
     if near:
         hint = f"; did you mean {near!r}?"
     advice = ""
-    if not folder:
+    if group.startswith("hydra/"):
+        # An experiment's folder is data, and lays nothing over Hydra's own keys.
+        advice = f"; one of your own: {CONF_DIR / group / name}.yaml"
+    elif not folder:
         advice = f"; one of your own: FOLDER/{group}/{name}.yaml and --config-dir FOLDER"
     return f"there is no {group} {name!r}{hint} (there are {', '.join(choices)}{advice})"
 
@@ -260,7 +266,14 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
         keys = [name for name in keys if not name.startswith(of_others)]
-    near = nearest_key(key, keys)
+    of_launchers: list[str] = []
+    if key.startswith(LAUNCHER):
+        launchers = _settings_of_launchers()
+        having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
+        if having:
+            return f"{stage} has no key {key!r} without {' or '.join(having)}"
+        of_launchers += chain.from_iterable(launchers.values())
+    near = nearest_key(key, [*of_launchers, *keys])
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
     # Nothing is spelt alike: name all keys beside it, if it is inside of something.
@@ -273,6 +286,15 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     if siblings:
         return f"{stage} has no key {key!r}; {parent} has {', '.join(siblings)} ({advice})"
     return f"{stage} has no key {key!r}; {advice}"
+
+
+def _settings_of_launchers() -> dict[str, list[str]]:
+    """Name of each launcher -> the dotted names of its own settings."""
+    settings = {}
+    for path in sorted((CONF_DIR / "hydra" / "launcher").glob("*.yaml")):
+        own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        settings[path.stem] = list(_dotted_names(own, LAUNCHER))
+    return settings
 
 
 def _place_in_pretraining(key: str) -> str:

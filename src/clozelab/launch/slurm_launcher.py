@@ -89,6 +89,15 @@ class SlurmLauncher(SweepLauncher):
                 f"hydra.launcher.grace_seconds is {grace_seconds}, and Slurm kills signal_delay_s ="
                 f" {delay} after its warning: leave a job less time to save than that"
             )
+        require_positive("timeout_min", parameters["timeout_min"], instead=" of minutes")
+        if delay >= 60 * parameters["timeout_min"]:
+            raise ValueError(
+                f"hydra.launcher.timeout_min is {parameters['timeout_min']}, and Slurm warns"
+                f" signal_delay_s = {delay} before that ends: leave a job time to work"
+            )
+        memory = parameters.get("mem_gb")
+        if memory is not None and not isinstance(memory, int | float):
+            raise ValueError(f"hydra.launcher.mem_gb is {memory!r}: give a number")
         self.cluster = cluster
         self.jobs_at_once = jobs_at_once
         self.poll_seconds = float(poll_seconds)
@@ -123,8 +132,9 @@ class SlurmLauncher(SweepLauncher):
         key = job.folder or " ".join(remote.words)
         notes_file = self.folder / NOTES_FILE
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Whoever else launches into this folder waits, but not for a launcher that hangs.
-        with FileLock(self.folder / ".lock", timeout=LOCK_SECONDS):
+        # Whoever else launches into this folder waits, but not for a launcher that hangs. A file
+        # called .lock would make a run folder of it, and a damaged one.
+        with FileLock(notes_file.with_suffix(".lock"), timeout=LOCK_SECONDS):
             notes: dict[str, Note] = {}
             if notes_file.exists():
                 notes = read_json(notes_file)
@@ -202,6 +212,8 @@ def job_resources(parameters: ReadOnlyJson, config: Composed, cluster: str) -> P
     nodes = int(trainer.get("num_nodes", 1))
     devices = int(trainer.get("devices", 1))
     requested = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
+    if isinstance(requested["setup"], str):
+        requested["setup"] = [requested["setup"]]
     gpus = requested.pop("gpus_per_node")
     if gpus == "auto":
         gpus = 0
@@ -241,8 +253,8 @@ def _slurm_resources(
         "gpus_per_node": gpus or None,
     }
     memory = requested_resources.pop("mem_gb")
-    if memory:
-        resources["mem"] = f"{memory}GB"
+    if isinstance(memory, int | float) and memory:
+        resources["mem"] = f"{round(1024 * memory)}MB"  # Slurm takes no fractions
     resources |= requested_resources
     # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
     resources["srun_args"] = None

@@ -6,8 +6,10 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import PurePath
 
 from clozelab.corpus.documents import NO_TABLE, prepared_documents
@@ -106,24 +108,16 @@ def _forecast_alike(
     measured = CorpusForecast()
     sample = in_even_steps(files, MEASURED_FILES)
     is_whole = len(sample) == len(files)
-    start = time.perf_counter()
-    for number, file in enumerate(sample):
-        limit = start + seconds * (number + 1) / len(sample)
+    measure = partial(_measure, measured, steps=steps, tokenizer=tokenizer, kind=kind)
+    for file in sample:
         shards = cut_shards(
             [file],
             CorpusCounts(),
             max_characters=SAMPLE_CHARACTERS,
             are_all=are_all,
         )
-        for shard in shards:
-            # Bytes that have been read are used up when more are read, unless that takes long.
-            seconds_over = time.perf_counter() - limit
-            if (seconds_over > 0 and shard.num_bytes) or seconds_over > seconds:
-                is_whole = False
-                break
-            _measure(measured, shard, steps, tokenizer, kind)
-            measured.disk_bytes += shard.num_bytes
-    measured.seconds = time.perf_counter() - start
+        limits = (seconds / len(sample), seconds)
+        is_whole &= _measure_file(measured, shards, limits, measure)
     if tokenizer is None:
         measured.result_bytes += 2 * measured.tokens
         measured.seconds *= 2
@@ -135,6 +129,46 @@ def _forecast_alike(
     for name in ("documents", "characters", "tokens", "seconds", "result_bytes"):
         setattr(total, name, factor * getattr(measured, name))
     return total
+
+
+def _measure_file(
+    measured: CorpusForecast,
+    shards: Iterator[TextShard],
+    limits: tuple[float, float],
+    measure: Callable[[TextShard], None],
+) -> bool:
+    """Measure a file for some seconds, its first shard in any case; returns whether it was all.
+
+    Behind the first limit bytes that have been read are used up, as long as that takes no longer
+    than the second one. To open a file may take long, as to read a large row group does: the clock
+    begins behind that.
+    """
+    first = list(islice(shards, 1))
+    start = time.perf_counter()
+    seconds = 0.0
+    # of the last bytes that were read
+    num_bytes = used = unused = 0
+    is_whole = True
+    for shard in chain(first, shards):
+        seconds_over = time.perf_counter() - start - limits[0]
+        if shard.number and shard.num_bytes and seconds_over > 0:
+            is_whole = False
+            break
+        if shard.num_bytes:
+            num_bytes = shard.num_bytes
+            used = unused = 0
+            measured.disk_bytes += num_bytes
+        num_characters = sum(len(text) for run in shard.runs for text in run.texts)
+        if shard.number and seconds_over > limits[1]:
+            is_whole = False
+            unused += num_characters
+            continue
+        used += num_characters
+        measure(shard)
+        seconds = time.perf_counter() - start
+    measured.disk_bytes -= num_bytes * unused / max(1, used + unused)
+    measured.seconds += seconds
+    return is_whole
 
 
 def _measure(
