@@ -65,6 +65,18 @@ def test_the_command_line_writes_the_whole_report(
     assert "none.csv" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["results.csv", "claims.csv"])
+def test_a_report_does_not_replace_the_scores_that_it_is_made_of(tmp_path: Path, name: str) -> None:
+    scores = write_scores(tmp_path / name, 4)
+    given = scores.read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for folder in (tmp_path, tmp_path / "link"):
+        with refuses(f"{scores} would be replaced by the report's own {name}"):
+            judge_files(scores, write_claims(tmp_path / "claims.yaml"), folder)
+    assert scores.read_bytes() == given
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])

@@ -27,6 +27,12 @@ CAVEAT = (
 )
 
 
+# the report's tables, as it writes them into its folder
+SCORES_FILE = "results.csv"
+CLAIMS_FILE = "claims.csv"
+TABLES = (SCORES_FILE, CLAIMS_FILE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScorePage(JudgedPage):
     """What a page shows of a file of scores."""
@@ -52,8 +58,8 @@ def judge_files(
     Raises:
         ValueError: one of the files has a slip.
     """
-    if folder is not None and folder.suffix == ".csv":
-        raise ValueError(f"{folder} is no folder: the report has several files")
+    if folder is not None:
+        _check_folder(folder, scores)
     scores.stat()  # a missing file of scores is named before one of claims
     if claims is not None and compare:
         raise ValueError(
@@ -75,6 +81,18 @@ def judge_files(
         analysed = run_interim_analysis(table, folder)
     page = build_score_page(table, analysed, file, scores, content)
     return write_report(page, table, folder) if folder else page
+
+
+def _check_folder(folder: Path, scores: Path) -> None:
+    """ValueError for a report that is no folder, or would replace the scores that it is made of."""
+    if folder.suffix == ".csv":
+        raise ValueError(f"{folder} is no folder: the report has several files")
+    for name in TABLES:
+        if scores.resolve() == (folder / name).resolve():
+            raise ValueError(
+                f"{scores} would be replaced by the report's own {name}: give the report a folder"
+                " of its own"
+            )
 
 
 def build_score_page(
@@ -199,8 +217,8 @@ def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:
         environment = templates(is_markdown=suffix == "md")
         template = environment.get_template(f"judged.{suffix}.j2")
         write_page(page, template, folder / f"report.{suffix}")
-    write_scores(folder / "results.csv", table)
-    write_claims(folder / "claims.csv", page.judged.claims)
+    write_scores(folder / SCORES_FILE, table)
+    write_claims(folder / CLAIMS_FILE, page.judged.claims)
     return page
 
 
