@@ -13,9 +13,12 @@ from scipy import stats
 from tests.results.words import as_frozen
 from tests.screens import refuses, shows
 
+from claims.analysis.schema import Column
 from claims.cli import main
 from claims.report.score_page import judge_files
+from claims.tables.claim_file import OF_COLUMNS, OF_EXPERIMENTS
 from claims.tables.score_file import read_scores
+from clozelab.results.experiment import Experiment
 from clozelab.version import __version__
 
 SCORES = {
@@ -63,6 +66,35 @@ def test_the_command_line_writes_the_whole_report(
 
     assert main(["judge", str(tmp_path / "none.csv"), str(claims)]) == 1
     assert "none.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("stoping: {first: 3, most: 8}", "has no key 'stoping'; did you mean 'stopping'?"),
+        ("colums: []", "has no key 'colums'; did you mean 'columns'?"),
+        ("primary: true", "has no key 'primary'; there are claims, columns, compare, scores"),
+        (
+            "columns: [{name: mnli, higher_is_beter: false}]",
+            "columns.0: has no key 'higher_is_beter'; did you mean 'higher_is_better'?",
+        ),
+        ("columns: [{name: mnli, units: nats}]", "columns.0: has no key 'units'; did you mean"),
+    ],
+)
+def test_a_misspelt_key_of_a_file_of_claims_is_refused(
+    tmp_path: Path, entry: str, message: str
+) -> None:
+    claims = write_claims(tmp_path / "claims.yaml")
+    claims.write_text(f"{claims.read_text()}{entry}\n")
+    with refuses(message):
+        judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
+
+
+def test_a_file_of_claims_may_have_the_keys_of_an_experiment() -> None:
+    fields = Experiment.model_fields.keys() - {"folder", "name"}
+    assert fields == {*OF_EXPERIMENTS, "claims", "columns", "stopping", "title"}
+    keys = {field.alias or name for name, field in Column.model_fields.items()}
+    assert {*OF_COLUMNS} == keys | {"needs"}
 
 
 @pytest.mark.parametrize("name", ["results.csv", "claims.csv"])
