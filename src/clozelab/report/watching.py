@@ -18,6 +18,7 @@ from claims.analysis.verdicts import run_interim_analysis
 from claims.report.estimates import probability
 from claims.report.wording import verdict_label
 from claims.text.phrases import duration
+from claims.text.terminal import make_console
 from clozelab.files.atomic import atomic_open
 from clozelab.modules.answering import parse_output
 from clozelab.report.page import templates
@@ -26,7 +27,7 @@ from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import STAGE_NAMES, Record
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
-from clozelab.terminal import ParsedArgs, make_console, say
+from clozelab.terminal import ParsedArgs, say
 from clozelab.training.stopping import Interrupted
 
 REFRESH_SECONDS = 5.0
