@@ -22,6 +22,7 @@ from claims.text.terminal import make_console
 from clozelab.files.atomic import atomic_open
 from clozelab.modules.answering import parse_output
 from clozelab.report.page import templates
+from clozelab.report.standing import reason_of, refusal
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
@@ -130,6 +131,8 @@ class SweepWatch:
             now=time.strftime("%Y-%m-%d %H:%M:%S"),
             stage_names=STAGE_NAMES,
             duration=duration,
+            reason_of=reason_of,
+            refusal=refusal,
         )
         with atomic_open(self.out) as file:
             file.write(html.encode())
