@@ -142,6 +142,10 @@ def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None
     raise ValueError(f"{verb} takes {number} {noun}, not {given}; see `clozelab {verb} --help`")
 
 
+GRAMMARS: dict[str, Grammar] = {}
+"""Verb -> what may stand after it, of the stages that were imported."""
+
+
 def verb(
     name: str, text: str, **grammar: Any
 ) -> Callable[[Callable[[ParsedArgs], int]], Callable[[Sequence[str]], int]]:
@@ -156,6 +160,7 @@ def verb(
         grammar: the fields of `Grammar`.
     """
     rules = Grammar(**grammar)
+    GRAMMARS[name] = rules
     least, _ = rules.names
 
     def verb_of(act: Callable[[ParsedArgs], int]) -> Callable[[Sequence[str]], int]:
