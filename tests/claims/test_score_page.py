@@ -155,6 +155,19 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
         judge_files(path, write_claims(tmp_path / "claims.yaml"), None, "all")
 
 
+def test_seeds_that_one_of_two_differences_has_alone_are_counted(tmp_path: Path) -> None:
+    """Both rows have five seeds on each task, of which two are the same."""
+    lines = ["arm,seed,task,score"]
+    for task, first in (("qnli", 1), ("sst2", 4)):
+        for seed in range(first, first + 5):
+            lines += [f"a,{seed},{task},{80 + seed % 3}", f"b,{seed},{task},{78 + seed % 2}"]
+    (tmp_path / "scores.csv").write_text("\n".join(lines))
+    claim = "text: more, compare: [a, b, sst2], against: [a, b, qnli], direction: higher"
+    (tmp_path / "claims.yaml").write_text(f"- {{{claim}}}\n")
+    page = judge_files(tmp_path / "scores.csv", tmp_path / "claims.yaml", None)
+    assert page.problems["Not paired"] == ["more: 2 seeds of 8 in both of its differences"]
+
+
 def test_a_claim_of_several_lines_stands_in_one_row(tmp_path: Path) -> None:
     claims = write_claims(tmp_path / "claims.yaml")
     sentence = claims.read_text().replace("ours is better,", '"ours\\n is | better\\n",')

@@ -107,7 +107,10 @@ def build_score_page(
         "Left out": content.notes,
         "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
-        "Not paired": _runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
+        "Not paired": [
+            *_runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
+            *_seeds_of_one_difference(table, analysed),
+        ],
         "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}
@@ -190,6 +193,23 @@ def _runs_without_a_pair(
             text = f"{pairs} of equal seeds, of {numbers[0]} and {numbers[1]} runs"
         columns.setdefault((f"{first} and {second}", text), []).append(column.heading)
     return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in columns.items()]
+
+
+def _seeds_of_one_difference(table: ScoreTable, analysed: AnalysedTable) -> list[str]:
+    """Name the claims about two differences that leave out the seeds of one alone."""
+    sentences = []
+    for judgement in analysed.judgements:
+        if judgement.claim.against is None or judgement.weakest is None:
+            continue
+        seeds = []
+        for term in judgement.weakest.terms:
+            seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+        num_known = len(set.union(*seeds))
+        common = set.intersection(*seeds)
+        if 0 < len(common) < num_known:
+            counted = f"{count_noun(len(common), 'seed')} of {num_known}"
+            sentences.append(f"{judgement.claim.text}: {counted} in both of its differences")
+    return sentences
 
 
 def _compared_cells(
