@@ -346,14 +346,20 @@ class BaseClaim(Entry):
             )
         if self.measured_in and not is_crossing:
             raise ValueError("measured_in belongs to direction: crosses and to no other")
-        if self.against and not (is_pair and self.direction in ("lower", "higher")):
-            raise ValueError("against takes a compare of two rows on one column, higher or lower")
-        if self.against and self.against[0] == self.against[1]:
-            raise ValueError(f"against compares {self.against[0]!r} with itself")
-        if self.against == (*self.rows, self.column):
-            raise ValueError("against is the same difference as compare")
+        self._check_against(is_pair=is_pair)
         self._check_paper_delta()
         return self
+
+    def _check_against(self, *, is_pair: bool) -> None:
+        if self.against is None:
+            return
+        first, second, _ = self.against
+        if not (is_pair and self.direction in ("lower", "higher")):
+            raise ValueError("against takes a compare of two rows on one column, higher or lower")
+        if first == second:
+            raise ValueError(f"against compares {first!r} with itself")
+        if self.against == (*self.rows, self.column):
+            raise ValueError("against is the same difference as compare")
 
     def _check_paper_delta(self) -> None:
         delta = self.paper_delta

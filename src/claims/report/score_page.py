@@ -103,14 +103,13 @@ def build_score_page(
     for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
+    unpaired = _runs_without_a_pair(table, analysed, every_pair=file.compare == "all")
+    unpaired += _seeds_of_one_difference(table, analysed)
     remarks = {
         "Left out": content.notes,
         "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
-        "Not paired": [
-            *_runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
-            *_seeds_of_one_difference(table, analysed),
-        ],
+        "Not paired": unpaired,
         "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}

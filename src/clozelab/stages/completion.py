@@ -106,15 +106,15 @@ def _words_after(name: str) -> list[str]:
     importlib.import_module(f"clozelab.stages.{name}")
     text = help_of(name, [])
     usage, _, _ = text.partition("\n\n")
-    words = []
+    following = []
     for names in NAMES.findall(usage):
-        words += names.split("|")
-    words += WORD.findall(usage)
+        following += names.split("|")
+    following += WORD.findall(usage)
     grammar = GRAMMARS.get(name)
     if grammar is None:
-        return words
-    words += [f"--{option}" for option in (*grammar.flags, *grammar.options)]
-    words += [f"{key}=" for key in (*grammar.keys, *grammar.choices)]
+        return following
+    following += [f"--{option}" for option in (*grammar.flags, *grammar.options)]
+    following += [f"{key}=" for key in (*grammar.keys, *grammar.choices)]
     if grammar.takes_overrides:  # of an experiment's keys those that the help names
-        words += [word for word in WORD.findall(text) if word.endswith("=")]
-    return words
+        following += [word for word in WORD.findall(text) if word.endswith("=")]
+    return following
