@@ -275,26 +275,32 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
         keys = [name for name in keys if not name.startswith(of_others)]
-    not_configured = list(SHORT_KEYS.get(stage, ()))
+    launchers: dict[str, list[str]] = {}
     if key.startswith(LAUNCHER):
         launchers = _settings_of_launchers()
-        having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
-        if having:
-            return f"{stage} has no key {key!r} without {' or '.join(having)}"
-        not_configured += chain.from_iterable(launchers.values())
+    having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
+    if having:
+        return f"{stage} has no key {key!r} without {' or '.join(having)}"
+    not_configured = [*SHORT_KEYS.get(stage, ()), *chain.from_iterable(launchers.values())]
     near = nearest_key(key, [*not_configured, *keys])
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
     # Nothing is spelt alike: name all keys beside it, if it is inside of something.
     parent = key.rpartition(".")[0]
-    siblings = []
-    for name in keys:
-        above, _, last = name.rpartition(".")
-        if parent and above == parent:
-            siblings.append(last)
+    siblings = _keys_inside(parent, keys)
     if siblings:
         return f"{stage} has no key {key!r}; {parent} has {', '.join(siblings)} ({advice})"
     return f"{stage} has no key {key!r}; {advice}"
+
+
+def _keys_inside(parent: str, keys: Sequence[str]) -> list[str]:
+    """The last parts of the dotted keys that stand directly in another one; none in ""."""
+    inside = []
+    for name in keys:
+        above, _, last = name.rpartition(".")
+        if parent and above == parent:
+            inside.append(last)
+    return inside
 
 
 def _settings_of_launchers() -> dict[str, list[str]]:
