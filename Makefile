@@ -39,7 +39,7 @@ audit:  ## known vulnerabilities of the pinned versions; says so and passes wher
 house:  ## how large and how deep the code is, and habits that may only become rarer (WRITE=1: keep what has)
 	$(PYTHON) benchmarks/house.py $(if $(WRITE),--write)
 
-faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (two minutes; LONG=1: each one more often)
+faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (two to eight minutes; LONG=1: each one more often)
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
 odd: $(STAMP)  ## odd folders and files through load, predict, embed, finetune and prepare, and docs/reliability.md's table of them (some minutes)

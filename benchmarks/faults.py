@@ -1,6 +1,6 @@
 """What a run survives: faults are put into real trainings, and each must end as a table says.
 
-`make faults` (six minutes at most) or `make faults LONG=1` (each fault as often as
+`make faults` (eight minutes at most) or `make faults LONG=1` (each fault as often as
 docs/reliability.md says), on Linux. It prints the table and writes it into docs/reliability.md.
 `--only PART...` tries some parts and writes nothing.
 

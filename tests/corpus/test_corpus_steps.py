@@ -166,6 +166,7 @@ def test_empty_documents_are_told_of(tmp_path: Path) -> None:
     step = next(step for step in manifest["steps"] if step["step"] == "clean")
     facts = {"dropped_documents": 3, "changed_documents": 0, "characters": 0}
     assert step["reasons"] == {"empty document": facts}
+    assert step["examples"] == {}  # there is nothing to see
 
 
 def test_other_steps_are_another_corpus(tmp_path: Path) -> None:

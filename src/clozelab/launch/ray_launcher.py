@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from claims.text.phrases import count_noun
 from clozelab.config import Composed
 from clozelab.launch.clusters import NO_RESULT, RemoteJob
 from clozelab.launch.launcher import SweepLauncher, require_positive
@@ -53,7 +54,8 @@ class RayLauncher(SweepLauncher):
             for job, gpus in zip(jobs, gpus_of_jobs, strict=True):
                 remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
                 job.start = partial(RayTask, driver, driver_log, remote, self.num_cpus, gpus)
-            console.print(f"{self.verb}: {len(jobs)} jobs for Ray, its messages in {driver_log}")
+            number = count_noun(len(jobs), "job")
+            console.print(f"{self.verb}: {number} for Ray, its messages in {driver_log}")
             self.run_pool(jobs, console, len(jobs))
 
 

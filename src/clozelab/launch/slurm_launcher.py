@@ -18,6 +18,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from claims.text.phrases import count_noun
 from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob, refuse_secrets
 from clozelab.launch.handed_over import NOTES_FILE
@@ -114,8 +115,9 @@ class SlurmLauncher(SweepLauncher):
             resources = job_resources(self.parameters, config, self.cluster)
             remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
             job.start = partial(self._hand_over, job, remote, resources)
+        number = count_noun(len(jobs), "job")
         console.print(
-            f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}"
+            f"{self.verb}: {number} for {self.cluster}, notes and scripts in {self.folder}"
         )
         asking: AbstractContextManager[object] = nullcontext()
         if self.cluster == "slurm":

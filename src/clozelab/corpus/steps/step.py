@@ -76,7 +76,12 @@ class StepReport:
         self._count(lines, reason, examples)
 
     def show(self, reason: str, text: str) -> None:
-        """Keep the beginning of a text as an example, unless it is there or there are enough."""
+        """Keep the beginning of a text as an example, unless it is there or there are enough.
+
+        Of white space there is nothing to see.
+        """
+        if not text.strip():
+            return
         examples = self.examples.setdefault(reason, [])
         beginning = text[:EXAMPLE_CHARACTERS]
         if len(examples) < MAX_EXAMPLES and beginning not in examples:
