@@ -43,10 +43,10 @@ from tests.runs.test_pretrain_run import state, tensors, write_text
 from tests.runs.test_stops import children, gone
 
 from clozelab import cli
+from clozelab.assembly import corpora
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.modules import pretraining
 from clozelab.modules.pretraining import PretrainingModule
-from clozelab.stages import prepare
 from clozelab.training import checkpoints
 from clozelab.training.checkpoints import LAST, PREVIOUS, AtomicCheckpointIO, load_file
 from clozelab.training.stopping import SIGNALS, TERMINATED
@@ -124,6 +124,11 @@ def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> t
     return trials, passed
 
 
+def prepared(config: Any) -> int:
+    """Prepare a pre-training's corpus; returns the exit status."""
+    return int(corpora.prepared_corpus(config) is None)
+
+
 def kills_in_prepare(lab: Lab) -> Iterator[Row]:
     """Corpora of a large text, killed while they are prepared, are compared by their bytes."""
     draw, wanted, trials, passed = random.Random("prepare"), lab.count(10, 30), 0, 0
@@ -132,7 +137,7 @@ def kills_in_prepare(lab: Lab) -> Iterator[Row]:
     def begun(name: str) -> int:
         places = {"data_dir": str(lab.folder / "large"), "cache_dir": str(lab.folder / name)}
         config = changed(lab.single, places).config
-        work = partial(cli._with_error_report, lambda: int(not prepare.main(config)), "prepare")
+        work = partial(cli._with_error_report, lambda: prepared(config), "prepare")
         return fork(work, lab.folder / f"{name}.said")
 
     def contents(name: str) -> dict[str, bytes]:

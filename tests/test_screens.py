@@ -15,6 +15,7 @@ from tests.screens import Screens, read_sections
 
 from claims.report.claims import DifferenceView
 from claims.report.screen import print_differences
+from claims.text.terminal import make_console
 from clozelab.checks.doctor import Fact, print_facts, print_findings
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding
 from clozelab.runs.find import find
@@ -23,7 +24,6 @@ from clozelab.runs.record import Record
 from clozelab.stages import compare, plan, runs, status
 from clozelab.stages import list as list_verb
 from clozelab.stages.report import main as report
-from clozelab.terminal import make_console
 
 WIDTHS = 80, 100, 160
 WHOLE = re.compile(r"^(next|run|to go on|from Python|Report|error|  log)\b|clozelab |/")

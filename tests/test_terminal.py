@@ -8,8 +8,8 @@ import pytest
 from tests.screens import refuses, shows
 
 from claims.text.did_you_mean import hint, nearest
-from claims.text.terminal import Heading, fitting, make_table
-from clozelab.terminal import Grammar, make_console, parse
+from claims.text.terminal import Heading, fitting, make_console, make_table
+from clozelab.terminal import Grammar, parse
 from clozelab.text.did_you_mean import key_of
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]

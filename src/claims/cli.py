@@ -23,16 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge.add_argument("--compare", choices=("first", "all"), help="what, without claims")
     options = parser.parse_args(arguments)
 
-    from rich.console import Console
-
     from claims.report.score_page import judge_files, print_score_page  # not for --help
+    from claims.text.terminal import make_console
 
     try:
         page = judge_files(options.scores, options.claims, options.out, options.compare)
     except (OSError, ValueError) as error:
         print(f"claims: {error}", file=sys.stderr)
         return 1
-    print_score_page(page, options.out, Console())
+    print_score_page(page, options.out, make_console())
     return 0
 
 

@@ -7,7 +7,6 @@ take options for names' abbreviations, and no value that begins with a dash.)
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from claims.text.did_you_mean import hint
-from claims.text.terminal import Heading, make_table
+from claims.text.terminal import Heading, make_console, make_table
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.formatting import fitted
 from clozelab.text.paths import CONF_DIR
@@ -143,6 +142,10 @@ def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None
     raise ValueError(f"{verb} takes {number} {noun}, not {given}; see `clozelab {verb} --help`")
 
 
+GRAMMARS: dict[str, Grammar] = {}
+"""Verb -> what may stand after it, of the stages that were imported."""
+
+
 def verb(
     name: str, text: str, **grammar: Any
 ) -> Callable[[Callable[[ParsedArgs], int]], Callable[[Sequence[str]], int]]:
@@ -157,6 +160,7 @@ def verb(
         grammar: the fields of `Grammar`.
     """
     rules = Grammar(**grammar)
+    GRAMMARS[name] = rules
     least, _ = rules.names
 
     def verb_of(act: Callable[[ParsedArgs], int]) -> Callable[[Sequence[str]], int]:
@@ -193,17 +197,6 @@ def quiet_log() -> Iterator[None]:
 
 
 SLOW_SECONDS = 2.0  # after which a wait is explained
-# characters: no line that anybody prints is longer, so none is folded where a program reads it
-PIPE_WIDTH = 10_000
-
-
-def make_console() -> Console:
-    """Return a console as wide as the terminal.
-
-    In a pipe it is as wide as its longest line: one row is one line there.
-    """
-    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=PIPE_WIDTH if is_pipe else None, highlight=False)
 
 
 def say(text: str, style: str = "", *, wraps: bool = False, console: Console | None = None) -> None:

@@ -53,6 +53,15 @@ def test_a_line_a_run_is_read(tmp_path: Path) -> None:
         read_scores(path)
 
 
+def test_the_index_of_pandas_is_no_task(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "scores.csv").write_text(WIDE)
+    frame = pandas.read_csv(tmp_path / "scores.csv")
+    frame.to_csv(tmp_path / "indexed.csv")
+    assert (tmp_path / "indexed.csv").read_text().startswith(",system")
+    assert cells_of(tmp_path / "indexed.csv") == WIDE_CELLS
+
+
 def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     (tmp_path / "scores.csv").write_text(WIDE)

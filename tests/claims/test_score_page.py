@@ -13,9 +13,12 @@ from scipy import stats
 from tests.results.words import as_frozen
 from tests.screens import refuses, shows
 
+from claims.analysis.schema import Column
 from claims.cli import main
 from claims.report.score_page import judge_files
+from claims.tables.claim_file import OF_COLUMNS, OF_EXPERIMENTS
 from claims.tables.score_file import read_scores
+from clozelab.results.experiment import Experiment
 from clozelab.version import __version__
 
 SCORES = {
@@ -65,6 +68,47 @@ def test_the_command_line_writes_the_whole_report(
     assert "none.csv" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("stoping: {first: 3, most: 8}", "has no key 'stoping'; did you mean 'stopping'?"),
+        ("colums: []", "has no key 'colums'; did you mean 'columns'?"),
+        ("primary: true", "has no key 'primary'; there are claims, columns, compare, scores"),
+        (
+            "columns: [{name: mnli, higher_is_beter: false}]",
+            "columns.0: has no key 'higher_is_beter'; did you mean 'higher_is_better'?",
+        ),
+        ("columns: [{name: mnli, units: nats}]", "columns.0: has no key 'units'; did you mean"),
+    ],
+)
+def test_a_misspelt_key_of_a_file_of_claims_is_refused(
+    tmp_path: Path, entry: str, message: str
+) -> None:
+    claims = write_claims(tmp_path / "claims.yaml")
+    claims.write_text(f"{claims.read_text()}{entry}\n")
+    with refuses(message):
+        judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
+
+
+def test_a_file_of_claims_may_have_the_keys_of_an_experiment() -> None:
+    fields = Experiment.model_fields.keys() - {"folder", "name"}
+    assert fields == {*OF_EXPERIMENTS, "claims", "columns", "stopping", "title"}
+    keys = {field.alias or name for name, field in Column.model_fields.items()}
+    assert {*OF_COLUMNS} == keys | {"needs"}
+
+
+@pytest.mark.parametrize("name", ["results.csv", "claims.csv"])
+def test_a_report_does_not_replace_the_scores_that_it_is_made_of(tmp_path: Path, name: str) -> None:
+    scores = write_scores(tmp_path / name, 4)
+    given = scores.read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for folder in (tmp_path, tmp_path / "link"):
+        with refuses(f"{scores} would be replaced by the report's own {name}"):
+            judge_files(scores, write_claims(tmp_path / "claims.yaml"), folder)
+    assert scores.read_bytes() == given
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])
@@ -109,6 +153,19 @@ def test_without_claims_all_rows_are_compared_with_the_first(tmp_path: Path) -> 
     assert main(["judge", str(path), "--compare", "all"]) == 0
     with refuses("compare=all is for scores without a file of claims"):
         judge_files(path, write_claims(tmp_path / "claims.yaml"), None, "all")
+
+
+def test_seeds_that_one_of_two_differences_has_alone_are_counted(tmp_path: Path) -> None:
+    """Both rows have five seeds on each task, of which two are the same."""
+    lines = ["arm,seed,task,score"]
+    for task, first in (("qnli", 1), ("sst2", 4)):
+        for seed in range(first, first + 5):
+            lines += [f"a,{seed},{task},{80 + seed % 3}", f"b,{seed},{task},{78 + seed % 2}"]
+    (tmp_path / "scores.csv").write_text("\n".join(lines))
+    claim = "text: more, compare: [a, b, sst2], against: [a, b, qnli], direction: higher"
+    (tmp_path / "claims.yaml").write_text(f"- {{{claim}}}\n")
+    page = judge_files(tmp_path / "scores.csv", tmp_path / "claims.yaml", None)
+    assert page.problems["Not paired"] == ["more: 2 seeds of 8 in both of its differences"]
 
 
 def test_a_claim_of_several_lines_stands_in_one_row(tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def test_what_a_pre_training_calls_otherwise_is_told_with_its_place(
     assert message in explain(mistake("pretrain", words), "pretrain")
 
 
+@pytest.mark.parametrize(
+    ("stage", "word", "message"),
+    [
+        ("finetune", "model=minilm", "'model'; what is fine-tuned is encoder=FOLDER, or"),
+        ("finetune", "lr=1e-3", "'lr'; the learning rate is learning_rate=2e-5"),
+        ("finetune", "text_colum=review", "did you mean 'text_column'?"),
+        ("prepare", "txt=texts", "did you mean 'text'?"),
+    ],
+)
+def test_what_no_configuration_has_is_named_all_the_same(
+    stage: str, word: str, message: str
+) -> None:
+    assert message in explain(mistake(stage, [word]), stage)
+
+
 def test_a_key_that_is_a_folder_of_files_as_well_is_told_how_one_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nseed: 3\n")

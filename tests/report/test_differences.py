@@ -9,6 +9,7 @@ import pytest
 from tests.results.test_sweep import write_tunings
 from tests.screens import shows
 
+from claims.cli import main as claims
 from clozelab.results.adhoc import infer_table
 from clozelab.runs.find import find
 from clozelab.stages.judge import main as judge
@@ -43,6 +44,17 @@ def test_a_report_says_that_it_compares_with_the_first_row_alone(
     assert judge([str(tmp_path / "report/results.csv"), "compare=all"]) == 0
     shows(capsys.readouterr().out, "differences of all pairs; paired by seed", "longer against")
     shows(printed, "differences of all pairs; paired by seed", "longer against")
+
+
+def test_a_pipe_gets_the_corrected_p_however_long_the_names_are(
+    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a_row_whose_name_leaves_no_room_for_more_in_eighty_columns"
+    write_tunings(tmp_path, writers, {"public": SCORES["public"], name: SCORES["further"]})
+    assert main([str(tmp_path)]) == 0
+    shows(capsys.readouterr().out, "corrected p", "p = 0.0")
+    assert claims(["judge", str(tmp_path / "report/results.csv")]) == 0
+    shows(capsys.readouterr().out, "corrected p")
 
 
 def test_two_rows_have_no_other_pairs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from claims.analysis.schema import IN_PERCENT
 from claims.analysis.scores import DataColumn, Origin
 from claims.report.pictures import use_style
+from clozelab.report import plots
 from clozelab.report.plots import (
     _draw_losses,
     _finish_panel,
@@ -45,6 +47,27 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
         "svg"
     )
     assert b"<dc:date>" not in first.svg and first != dark
+
+
+def test_an_arm_keeps_its_colour_while_another_has_no_run_yet(
+    make_runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
+    experiment = load_experiment(find_experiment(TABLE_5))
+    colours: list[dict[str, str]] = []
+
+    def note(_: object, runs: list[Any], colour: str) -> None:
+        colours[-1][runs[0].name] = colour
+
+    monkeypatch.setattr(plots, "_draw_losses", note)
+    for _ in range(2):
+        colours.append({})
+        with use_style("light"):
+            draw_curves(build_table(experiment, find(root)))
+        shutil.rmtree(root / "pretrain" / "mlm_nsp", ignore_errors=True)
+    of_all, of_the_others = colours
+    assert of_all.keys() - of_the_others.keys() == {"mlm_nsp"}
+    assert of_the_others.items() <= of_all.items()
 
 
 def test_a_curve_of_one_point_has_a_mark() -> None:

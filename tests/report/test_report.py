@@ -522,8 +522,12 @@ def test_what_a_cell_is_is_said_of_cells_alone(
 
 @pytest.mark.usefixtures("no_pictures")
 def test_verb_prints_table_and_path(
-    make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str], screen: Screens
+    make_runs: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    screen: Screens,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]
     assert report_verb(["table5_pretraining_tasks", "scale=demo", f"runs_dir={runs_dir}"]) == 0

@@ -24,7 +24,7 @@ from claims.analysis.history import ANALYSIS_LOG, read_log
 from clozelab.report import standing, watching
 from clozelab.report.watching import SweepWatch, claim_lines
 from clozelab.runs.find import find
-from clozelab.runs.progress import write_launch
+from clozelab.runs.progress import note_refused, write_launch
 from clozelab.runs.record import JobName
 from clozelab.stages import status
 from clozelab.training.stopping import Interrupted
@@ -204,6 +204,24 @@ def test_a_sweep_in_which_nothing_runs_is_watched_for_ten_minutes(
     watch._last_active = 0.0
     assert watch.run() == 0 and now == [600.0]
     shows(out.read_text(), "1 failed", "pretrain/mlm/seed-3")
+
+
+@linux
+def test_the_page_has_the_reasons_that_the_terminal_has(root: Path, tmp_path: Path) -> None:
+    """A killed run, and jobs that were refused since other runs lie in their folders."""
+    path = root / "pretrain/mlm/seed-2/run.json"
+    path.write_text(path.read_text().replace('"status": "complete"', '"status": "running"'))
+    fingerprint = json.loads((root / "pretrain/mlm/seed-1/run.json").read_text())["fingerprint"]
+    note_refused(root, "pretrain", [fingerprint])
+    out = tmp_path / "page.html"
+    watch = watch_of(root, out)
+    watch.write_page(watch._current(), is_live=False)
+    reasons = (
+        "pretrain/mlm/seed-2: its process has gone without a word",
+        "jobs refused: runs of other settings or files lie in ",
+    )
+    shows(screen(root), *reasons)
+    shows(out.read_text(), *reasons)
 
 
 @linux

@@ -247,8 +247,12 @@ def test_nobody_misses_what_was_not_begun(
 
 
 def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
-    rates: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
+    rates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    no_pictures: None,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([str(rates)]) == 0
     pages = [(rates / "report" / name).read_text() for name in ("report.html", "report.md")]
     out = capsys.readouterr().out

@@ -13,6 +13,7 @@ from tests.screens import refuses
 
 from clozelab.schema import SCHEMAS, keys_of
 from clozelab.stages import completion
+from clozelab.terminal import GRAMMARS
 from clozelab.verbs import HYDRA_VERBS, PLAIN_VERBS
 
 WORD_BREAKS = "COMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'"
@@ -52,6 +53,15 @@ def completed(script: Path, line: str, *, is_parted: bool = True) -> list[str]:
         ("clozelab reproduce table5", ["table5_pretraining_tasks"]),
         ("clozelab status --w", ["--watch"]),
         ("clozelab explain runs/a ou", ["out="]),
+        ("clozelab list arch", ["architectures"]),
+        ("clozelab completion ", ["bash", "zsh"]),
+        ("clozelab plan pre", ["pretrain"]),
+        ("clozelab doctor --conf", ["--config-dir", "--config-name"]),
+        ("clozelab prepare --d", ["--dry-run"]),
+        ("clozelab pretrain tex", ["text="]),
+        ("clozelab finetune label_col", ["label_column="]),
+        ("clozelab predict minilm pre", ["precision="]),
+        ("clozelab list enc", ["encoders"]),
         # Files are bash's own to complete.
         ("clozelab finetune encoder=fold", []),
         ("clozelab predict fold", []),
@@ -74,6 +84,19 @@ def test_every_verb_and_every_choice_of_a_group(script: Path) -> None:
         wanted = {f"{key}=" for key, _ in keys_of(SCHEMAS[verb]) if "*" not in key}
         assert wanted <= set(offered), verb
         assert len(offered) == len(set(offered)), "a word stands twice"
+
+
+def test_every_key_that_is_offered_is_one_of_the_verb() -> None:
+    """A key in an example of another verb is none."""
+    offered = completion.candidates()
+    for name, grammar in GRAMMARS.items():
+        keys = {f"{key}=" for key in (*grammar.keys, *grammar.choices)}
+        assert keys <= set(offered[name]), name
+        if not grammar.takes_overrides:
+            assert {word for word in offered[name] if word.endswith("=")} == keys, name
+        options = {f"--{option}" for option in (*grammar.flags, *grammar.options)}
+        assert {word for word in offered[name] if word.startswith("--")} == options, name
+    assert "name=" not in offered["plan"]
 
 
 @needs_bash

@@ -92,7 +92,7 @@ def test_a_published_run_is_beside_the_others_of_its_band(published: Path) -> No
 
 def test_a_demo_run_is_told_what_to_compare_with(change: Callable[..., Path]) -> None:
     texts = sentences(open_run(str(change(0.0, OTHER_TEXT | {"choices.scale": "demo"}))))
-    shows(texts[1], "No band is of scale=demo, whose text is generated: compare", "scale=laptop")
+    shows(texts[1], "No band is of the usual runs of scale=demo, whose text is", "scale=laptop")
 
 
 def test_picture_and_text_have_one_loss_of_word_frequencies(published: Path) -> None:

@@ -159,6 +159,8 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
         ("points: 4.0", "pionts: 4.0", "did you mean 'points'?"),
         # A key that is called as a kind of claims is.
         ("points: 4.0", "points: 4.0, order: 1", "has no key 'order'"),
+        ("points: 4.0", "points: .inf", "claims.2.points is inf; it is a number above 0"),
+        ("[ltr, mlm, sst2]", "[ltr, ltr, sst2]", "against compares 'ltr' with itself"),
         (CLAIMS, "{}", "no claims"),
     ],
 )

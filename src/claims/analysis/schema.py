@@ -283,7 +283,7 @@ class BaseClaim(Entry):
     """a number in the column's unit, or null"""
     against: tuple[str, str, str] | None = None
     """[row, row, column]"""
-    points: Number = Field(default=0.0, ge=0.0)
+    points: Number = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """a number above 0, in the column's unit"""
     measured_in: Literal["tokens", "flops", "seconds"] | None = None
     """tokens, flops or seconds of pre-training, with direction: crosses"""
@@ -346,12 +346,20 @@ class BaseClaim(Entry):
             )
         if self.measured_in and not is_crossing:
             raise ValueError("measured_in belongs to direction: crosses and to no other")
-        if self.against and not (is_pair and self.direction in ("lower", "higher")):
-            raise ValueError("against takes a compare of two rows on one column, higher or lower")
-        if self.against == (*self.rows, self.column):
-            raise ValueError("against is the same difference as compare")
+        self._check_against(is_pair=is_pair)
         self._check_paper_delta()
         return self
+
+    def _check_against(self, *, is_pair: bool) -> None:
+        if self.against is None:
+            return
+        first, second, _ = self.against
+        if not (is_pair and self.direction in ("lower", "higher")):
+            raise ValueError("against takes a compare of two rows on one column, higher or lower")
+        if first == second:
+            raise ValueError(f"against compares {first!r} with itself")
+        if self.against == (*self.rows, self.column):
+            raise ValueError("against is the same difference as compare")
 
     def _check_paper_delta(self) -> None:
         delta = self.paper_delta

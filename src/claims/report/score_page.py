@@ -27,6 +27,12 @@ CAVEAT = (
 )
 
 
+# the report's tables, as it writes them into its folder
+SCORES_FILE = "results.csv"
+CLAIMS_FILE = "claims.csv"
+TABLES = (SCORES_FILE, CLAIMS_FILE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScorePage(JudgedPage):
     """What a page shows of a file of scores."""
@@ -52,8 +58,8 @@ def judge_files(
     Raises:
         ValueError: one of the files has a slip.
     """
-    if folder is not None and folder.suffix == ".csv":
-        raise ValueError(f"{folder} is no folder: the report has several files")
+    if folder is not None:
+        _check_folder(folder, scores)
     scores.stat()  # a missing file of scores is named before one of claims
     if claims is not None and compare:
         raise ValueError(
@@ -77,6 +83,18 @@ def judge_files(
     return write_report(page, table, folder) if folder else page
 
 
+def _check_folder(folder: Path, scores: Path) -> None:
+    """ValueError for a report that is no folder, or would replace the scores that it is made of."""
+    if folder.suffix == ".csv":
+        raise ValueError(f"{folder} is no folder: the report has several files")
+    for name in TABLES:
+        if scores.resolve() == (folder / name).resolve():
+            raise ValueError(
+                f"{scores} would be replaced by the report's own {name}: give the report a folder"
+                " of its own"
+            )
+
+
 def build_score_page(
     table: ScoreTable, analysed: AnalysedTable, file: ClaimFile, scores: Path, content: Scores
 ) -> ScorePage:
@@ -85,11 +103,13 @@ def build_score_page(
     for cell in table.cells.values():
         seeds += [seed for seed, _ in cell.scores]
     setup = f"{len(seeds)} scores of {scores.name}, {count_noun(len(set(seeds)), 'seed')}"
+    unpaired = _runs_without_a_pair(table, analysed, every_pair=file.compare == "all")
+    unpaired += _seeds_of_one_difference(table, analysed)
     remarks = {
         "Left out": content.notes,
         "Doubtful": _doubtful_scores(content),
         "Not compared": _rows_without_a_pair(table),
-        "Not paired": _runs_without_a_pair(table, analysed, every_pair=file.compare == "all"),
+        "Not paired": unpaired,
         "Assumed": _assumptions(table, content, file),
     }
     problems = {heading: lines for heading, lines in remarks.items() if lines}
@@ -174,6 +194,23 @@ def _runs_without_a_pair(
     return [f"{rows} on {', '.join(names)}: {text}" for (rows, text), names in columns.items()]
 
 
+def _seeds_of_one_difference(table: ScoreTable, analysed: AnalysedTable) -> list[str]:
+    """Name the claims about two differences that leave out the seeds of one alone."""
+    sentences = []
+    for judgement in analysed.judgements:
+        if judgement.claim.against is None or judgement.weakest is None:
+            continue
+        seeds = []
+        for term in judgement.weakest.terms:
+            seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+        num_known = len(set.union(*seeds))
+        common = set.intersection(*seeds)
+        if 0 < len(common) < num_known:
+            counted = f"{count_noun(len(common), 'seed')} of {num_known}"
+            sentences.append(f"{judgement.claim.text}: {counted} in both of its differences")
+    return sentences
+
+
 def _compared_cells(
     table: ScoreTable, analysed: AnalysedTable, *, every_pair: bool
 ) -> Iterable[tuple[str, str, DataColumn]]:
@@ -199,8 +236,8 @@ def write_report(page: ScorePage, table: ScoreTable, folder: Path) -> ScorePage:
         environment = templates(is_markdown=suffix == "md")
         template = environment.get_template(f"judged.{suffix}.j2")
         write_page(page, template, folder / f"report.{suffix}")
-    write_scores(folder / "results.csv", table)
-    write_claims(folder / "claims.csv", page.judged.claims)
+    write_scores(folder / SCORES_FILE, table)
+    write_claims(folder / CLAIMS_FILE, page.judged.claims)
     return page
 
 

@@ -31,6 +31,23 @@ UNQUOTED = {("string_type", kind): "a text: put it in quotes" for kind in (bool,
 """(error, type) of a text that YAML reads as another value -> what it should be."""
 
 
+OWN_KEYS = ("claims", "columns", "compare", "scores", "stopping", "title")
+"""What a file of claims is read for."""
+OF_EXPERIMENTS = (
+    *("arms", "asks", "averaging", "differ_in", "given", "inputs", "longer_vocabularies"),
+    *("matched_by", "matched_by_reason", "retained_of", "rows", "scale", "seeds", "source"),
+    *("split", "sweeps"),
+)
+"""Keys of a paper.yaml that are left alone here."""
+OF_SCALES = ("unit", "higher_is_better")
+"""The keys of a column that are read here."""
+OF_COLUMNS = (
+    *("benchmarks", "from", "mean_of", "metric", "name", "needs", "split", "stand_ins", "task"),
+    *OF_SCALES,
+)
+"""All that a column of a paper.yaml may have."""
+
+
 Compared = Literal["first", "all"]
 """What is compared without claims: all rows with the first one, or all pairs."""
 
@@ -67,14 +84,18 @@ def read_claims(path: Path) -> ClaimFile:
     """A file that has `claims:` as paper.yaml, or is their list.
 
     Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
-    left alone. ValueError: the file, the key, what is wrong.
+    left alone. ValueError: the file, the key, what is wrong, or a key that neither has.
     """
     file = load_yaml(path)
     if isinstance(file, list):
         file = {"claims": file}
     if not isinstance(file, dict):
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
-    entries = {"claims": [], "columns": _scales(file.get("columns") or [])}
+    try:
+        _check_keys("", file, (*OWN_KEYS, *OF_EXPERIMENTS), OWN_KEYS)
+        entries = {"claims": [], "columns": _scales(file.get("columns") or [])}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     for key in ("claims", "stopping", "title", "compare", "scores"):
         if key in file:
             entries[key] = file[key]
@@ -84,15 +105,28 @@ def read_claims(path: Path) -> ClaimFile:
         raise ValueError(f"{path}: {validation_message(error, ClaimFile)}") from None
 
 
+def _check_keys(
+    place: str, entry: Mapping[object, object], known: Sequence[str], read: Sequence[str]
+) -> None:
+    """ValueError for a key that is not known: the nearest of those that are read here."""
+    for key in entry:
+        if key not in known:
+            raise ValueError(f"{place}has no key {key!r}; {hint(str(key), read)}")
+
+
 def _scales(columns: object) -> object:
-    """The columns that give a unit and a direction. What is no list is left to be refused."""
+    """The columns that give a unit and a direction. What is no list is left to be refused.
+
+    ValueError: a key that no column has.
+    """
     if not isinstance(columns, list):
         return columns
     scales = []
-    for entry in columns:
+    for index, entry in enumerate(columns):
         if not isinstance(entry, dict):
             continue
-        scale = {key: entry[key] for key in ("unit", "higher_is_better") if key in entry}
+        _check_keys(f"columns.{index}: ", entry, OF_COLUMNS, ("name", *OF_SCALES))
+        scale = {key: entry[key] for key in OF_SCALES if key in entry}
         if scale:
             name = str(entry.get("name", entry.get("task")))
             scales.append({"name": name, "task": name} | scale)

@@ -225,7 +225,8 @@ def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, s
     """Task -> column, where a layout names no tasks: all columns that are nothing else."""
     tasks = []
     for name in columns:
-        if name not in used and name.casefold() not in STATUS_NAMES:
+        # pandas writes the numbers of lines into a column without a name.
+        if name and name not in used and name.casefold() not in STATUS_NAMES:
             tasks.append(name)
     metrics = [name for name in tasks if name.startswith(METRICS)]
     if metrics:

@@ -5,16 +5,21 @@ A pipe gets every column.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 GAP = 2  # characters between two columns
 LEAST_NAME = 8  # characters: a name is cut to no fewer
 FOLDED = 20  # characters: a column that folds is no narrower, if its text is not
+# characters: no line that anybody prints is longer, so none is folded where a program reads it
+PIPE_WIDTH = 10_000
 STYLES = {
     "complete": "green",
     "ok": "green",
@@ -26,6 +31,15 @@ STYLES = {
     "damaged": "bold red",
     "error": "bold red",
 }
+
+
+def make_console() -> Console:
+    """Return a console as wide as the terminal.
+
+    In a pipe it is as wide as its longest line: one row is one line there.
+    """
+    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPE_WIDTH if is_pipe else None, highlight=False)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from rich import filesize
 
 from claims.text.phrases import count_noun
-from claims.text.terminal import Heading
+from claims.text.terminal import Heading, make_console
 from clozelab.checks.arms import check_masks, check_pairs, check_schedule, sample_pairs
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Case, Finding, Subject, first_finding
@@ -31,7 +31,7 @@ from clozelab.checks.visibility import check_visibility
 from clozelab.planning.arms import Arm, Corpus
 from clozelab.planning.sweeps import USER_ERRORS
 from clozelab.processor import multiplies_bf16
-from clozelab.terminal import make_console, print_table
+from clozelab.terminal import print_table
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,

@@ -258,12 +258,13 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = cfg.task
         name = task.name
-        others: list[tuple[str, Tokenizer]] = []
         tokenizer: Tokenizer | None = None
+        other_tokenizers: dict[str, Tokenizer] = {}
         if "pretrain" in self.steps:
-            others = [*self._tokenizers().items()]
-            if others:
-                _, tokenizer = others.pop(0)
+            other_tokenizers = self._tokenizers()
+            if other_tokenizers:
+                first = next(iter(other_tokenizers))
+                tokenizer = other_tokenizers.pop(first)
             trained_length = min((arm.longest for arm in self.arms), default=512)
         else:
             encoder = Path(require_encoder(cfg.encoder))
@@ -282,19 +283,20 @@ class Gathering:
             task_data.require_test_files()
         preview = task_data.preview()
         self.files.of(task_place, preview)
-        self.tasks.append(
-            Task(
-                name,
-                preview,
-                tokenizer,
-                max_seq_length=task.data["max_seq_length"],
-                trained_length=trained_length,
-                metrics=task.module.get("metrics") or (),
-                number_range=task.module.get("number_range"),
-                other_tokenizers=dict(others),
-                reads_windows=task.data.get("long_documents") == "windows",
-            )
+        metrics = task.module.get("metrics")
+        reads_windows = task.data.get("long_documents") == "windows"
+        subject = Task(
+            name,
+            preview,
+            tokenizer,
+            max_seq_length=task.data["max_seq_length"],
+            trained_length=trained_length,
+            metrics=metrics or (),
+            number_range=task.module.get("number_range"),
+            other_tokenizers=other_tokenizers,
+            reads_windows=reads_windows,
         )
+        self.tasks.append(subject)
 
     def _tokenizers(self) -> dict[str, Tokenizer]:
         """Arm -> its tokenizer, each vocabulary once."""

@@ -52,11 +52,10 @@ def unfinished_jobs(notes_file: Path) -> list[tuple[str, str, str, str]]:
     runs = {}
     for folder, note in read_json(notes_file).items():
         place = folder.partition(f"{root.parent.name}/{root.name}/")[2]
-        run_dir, above = root / place, root
-        if not place:
-            run_dir = Path(folder)
-            above = run_dir.parent
-        run = open_folder(run_dir, above)
+        if place:
+            run = open_folder(root / place, root)
+        else:
+            run = open_folder(Path(folder), Path(folder).parent)
         if not run.is_complete:
             runs[note["job_id"]] = run
     if not runs:

@@ -19,6 +19,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from claims.text.did_you_mean import nearest
 from clozelab.config import missing_value_message
+from clozelab.launch.own_task import SHORT_KEYS
 from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS, PhaseConfig
 from clozelab.text.paths import CONF_DIR
@@ -67,6 +68,10 @@ NAMES_ELSEWHERE = {
     "mask_prob": MASKED,
     "mlm_probability": MASKED,
     "lr": "the learning rate is optimizer.learning_rate=1e-3",
+}
+NAMES_IN_FINETUNING = {
+    "lr": "the learning rate is learning_rate=2e-5",
+    "model": "what is fine-tuned is encoder=FOLDER, or encoder=minilm",
 }
 # A scale's settings for another stage change nothing in this one.
 OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
@@ -260,32 +265,42 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     if key.startswith("hydra."):
         package = "hydra"
     advice = f"see `clozelab {stage} --cfg {package}`"
-    remedy = _place_in_pretraining(key)
-    if remedy and stage == "pretrain":
+    remedy = ""
+    if stage == "pretrain":
+        remedy = _place_in_pretraining(key)
+    elif stage == "finetune":
+        remedy = NAMES_IN_FINETUNING.get(key, "")
+    if remedy:
         return f"{stage} has no key {key!r}; {remedy} ({advice})"
     of_others = OF_OTHER_STAGES.get(stage)
     if of_others and not key.startswith(of_others):
         keys = [name for name in keys if not name.startswith(of_others)]
-    of_launchers: list[str] = []
+    launchers: dict[str, list[str]] = {}
     if key.startswith(LAUNCHER):
         launchers = _settings_of_launchers()
-        having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
-        if having:
-            return f"{stage} has no key {key!r} without {' or '.join(having)}"
-        of_launchers += chain.from_iterable(launchers.values())
-    near = nearest_key(key, [*of_launchers, *keys])
+    having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
+    if having:
+        return f"{stage} has no key {key!r} without {' or '.join(having)}"
+    not_configured = [*SHORT_KEYS.get(stage, ()), *chain.from_iterable(launchers.values())]
+    near = nearest_key(key, [*not_configured, *keys])
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
     # Nothing is spelt alike: name all keys beside it, if it is inside of something.
     parent = key.rpartition(".")[0]
-    siblings = []
-    for name in keys:
-        above, _, last = name.rpartition(".")
-        if parent and above == parent:
-            siblings.append(last)
+    siblings = _keys_inside(parent, keys)
     if siblings:
         return f"{stage} has no key {key!r}; {parent} has {', '.join(siblings)} ({advice})"
     return f"{stage} has no key {key!r}; {advice}"
+
+
+def _keys_inside(parent: str, keys: Sequence[str]) -> list[str]:
+    """The last parts of the dotted keys that stand directly in another one; none in ""."""
+    inside = []
+    for name in keys:
+        above, _, last = name.rpartition(".")
+        if parent and above == parent:
+            inside.append(last)
+    return inside
 
 
 def _settings_of_launchers() -> dict[str, list[str]]:

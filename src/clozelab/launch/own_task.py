@@ -35,6 +35,13 @@ from clozelab.text.plain import JsonObject, PlainMapping, hydra_literal, hydra_t
 
 log = logging.getLogger(__name__)
 COLUMN_WORDS = ("text_column", "label_column")
+SHORT_KEYS = {
+    "prepare": ("text",),
+    "pretrain": ("text",),
+    "finetune": COLUMN_WORDS,
+    "evaluate": ("text", *COLUMN_WORDS),
+}
+"""Verb -> keys that stand for others, and so are in no configuration."""
 PLACES = {"task": "task", "task@measure.task": "measure.task"}
 """How a task is chosen -> where its settings stand."""
 LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")

@@ -81,15 +81,15 @@ class MtebEncoder:
 
     def prompt(self, task_metadata: Any, prompt_type: Any) -> str:
         """What stands before each text; "" for texts of a task without queries and prompts."""
-        kind = None if prompt_type is None else str(prompt_type.value)
+        role = ""
+        if prompt_type is not None:
+            role = str(prompt_type.value)
         # In mteb's order: SciFact-query, SciFact, Retrieval-query, Retrieval, then query.
-        names = []
         for task in (getattr(task_metadata, "name", None), getattr(task_metadata, "type", None)):
-            names += [f"{task}-{kind}", str(task)]
-        for name in names:
-            if name in self.vectors.prompts:
-                return self.vectors.prompts[name]
-        return "" if kind is None else self.vectors.prompt(kind)
+            for name in (f"{task}-{role}", str(task)):
+                if name in self.vectors.prompts:
+                    return self.vectors.prompts[name]
+        return self.vectors.prompt(role) if role else ""
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         """[N, M]: how alike each vector of the first and each of the second are."""

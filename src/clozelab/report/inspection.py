@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from claims.text.phrases import count_noun
-from claims.text.terminal import Heading
-from clozelab.terminal import make_console, print_table, say
+from claims.text.terminal import Heading, make_console
+from clozelab.terminal import print_table, say
 from clozelab.text.formatting import visible
 
 if TYPE_CHECKING:

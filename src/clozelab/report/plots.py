@@ -73,11 +73,14 @@ def _row_colour(table: ResultTable, row: Row) -> str:
         return str(plt.rcParams[INK])
     if row.arm is None:
         return str(plt.rcParams[FAINT])
-    arms = []
-    for known in table.experiment.rows:
-        if known.arm is not None:
-            arms.append(known.arm)
-    return _colour_of(list(dict.fromkeys(arms)).index(row.arm))
+    return _arm_colours(table)[row.arm]
+
+
+def _arm_colours(table: ResultTable) -> dict[str, str]:
+    """Arm -> its colour, also of one without a run yet, so that the others keep theirs."""
+    arms = [row.arm for row in table.experiment.rows if row.arm is not None]
+    arms += [run.name for run in table.runs.pretrain]
+    return {arm: _colour_of(index) for index, arm in enumerate(dict.fromkeys(arms))}
 
 
 def _draw_point(
@@ -168,9 +171,10 @@ def draw_curves(table: ResultTable) -> Picture | None:
     axes.xaxis.set_major_formatter(EngFormatter())
     entries = []
     by_arm = group_by(runs, lambda run: run.name)
-    for index, arm in enumerate(arms):
+    colours = _arm_colours(table)
+    for arm in arms:
         if arm in by_arm:
-            colour = _colour_of(index)
+            colour = colours[arm]
             _draw_losses(axes, by_arm[arm], colour)
             entries.append(entry(label=labels[arm], color=colour))
     if len(labels) > len(arms):

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from claims.report.screen import print_judged, print_plain
 from claims.text.phrases import count_noun
+from claims.text.terminal import make_console
 from clozelab.terminal import say
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MOST_CHARACTERS = 600
 
 def show(report: Report) -> None:
     """Print table, verdicts and where the report lies."""
-    print_page(report.page, Console())
+    print_page(report.page, make_console())
     say(f"Report: {(report.folder / 'report.html').resolve()}")
 
 

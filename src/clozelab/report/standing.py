@@ -83,25 +83,32 @@ def print_running(running: Sequence[tuple[Record, Progress]]) -> None:
 def print_trouble(records: Sequence[Record]) -> None:
     """Print why runs did not end well, and where more is written."""
     for record in records:
-        reason = record.problem or "stopped"
-        if record.status == KILLED:
-            reason = "its process has gone without a word (killed, or the machine stopped)"
-        elif record.status == DAMAGED:
-            reason = f"{record.problem}; remove the folder to run it again"
-        say(f"{record.status}: {record.place}: {reason}", "yellow", wraps=True)
+        say(f"{record.status}: {record.place}: {reason_of(record)}", "yellow", wraps=True)
         log = record.folder / LOG_FILE
         if record.status == "failed" and log.is_file():
             say(f"  log: {log}", style="dim")
 
 
+def reason_of(record: Record) -> str:
+    """Why a run did not end well."""
+    if record.status == KILLED:
+        return "its process has gone without a word (killed, or the machine stopped)"
+    if record.status == DAMAGED:
+        return f"{record.problem}; remove the folder to run it again"
+    return record.problem if record.problem else "stopped"
+
+
 def print_refused(records: Sequence[Record]) -> None:
     """Print which runs lie in the folders of other jobs, which the last launch refused."""
     if records:
-        jobs = count_noun(len(records), "job")
-        places = truncate_list([record.place for record in records])
-        say(
-            f"{jobs} refused: runs of other settings or files lie in {places}. Remove these"
-            " folders, or give the arm or row another name",
-            "yellow",
-            wraps=True,
-        )
+        say(refusal(records), "yellow", wraps=True)
+
+
+def refusal(records: Sequence[Record]) -> str:
+    """How many jobs were refused, for the runs that lie in their folders."""
+    jobs = count_noun(len(records), "job")
+    places = truncate_list([record.place for record in records])
+    return (
+        f"{jobs} refused: runs of other settings or files lie in {places}. Remove these"
+        " folders, or give the arm or row another name"
+    )

@@ -18,15 +18,17 @@ from claims.analysis.verdicts import run_interim_analysis
 from claims.report.estimates import probability
 from claims.report.wording import verdict_label
 from claims.text.phrases import duration
+from claims.text.terminal import make_console
 from clozelab.files.atomic import atomic_open
 from clozelab.modules.answering import parse_output
 from clozelab.report.page import templates
+from clozelab.report.standing import reason_of, refusal
 from clozelab.results.experiment import open_experiment
 from clozelab.results.table import build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import STAGE_NAMES, Record
 from clozelab.runs.status import ExperimentStatus, experiment_statuses
-from clozelab.terminal import ParsedArgs, make_console, say
+from clozelab.terminal import ParsedArgs, say
 from clozelab.training.stopping import Interrupted
 
 REFRESH_SECONDS = 5.0
@@ -129,6 +131,8 @@ class SweepWatch:
             now=time.strftime("%Y-%m-%d %H:%M:%S"),
             stage_names=STAGE_NAMES,
             duration=duration,
+            reason_of=reason_of,
+            refusal=refusal,
         )
         with atomic_open(self.out) as file:
             file.write(html.encode())

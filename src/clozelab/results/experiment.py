@@ -193,10 +193,8 @@ class Experiment(TableSpec):
                 f"{where}: crosses is about kept encoders; {claim.column!r} is a fact of whole runs"
             )
         if claim.against:
-            first, second, column = claim.against
+            column = claim.against[2]
             _check_known(column, units, f"{where}: against", "columns")
-            if first == second:
-                raise ValueError(f"{where}: against compares {first!r} with itself")
             # What is not known yet is looked at in the runs.
             of_both = {units[claim.column], units[column]} - {UNKNOWN_UNIT}
             if len(of_both) > 1:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
+from clozelab.launch.own_task import SHORT_KEYS
 from clozelab.results.experiment import list_experiments
 from clozelab.schema import SCHEMAS, keys_of
-from clozelab.terminal import ParsedArgs, verb
+from clozelab.terminal import GRAMMARS, ParsedArgs, verb
 from clozelab.text.did_you_mean import check_choice
 from clozelab.verbs import (
     DEFAULT_KEYS,
@@ -26,6 +28,11 @@ all of these, so a completion starts no Python. Print it again after an update.
   mkdir -p ~/.clozelab
   clozelab completion bash > ~/.clozelab/completion
   echo 'source ~/.clozelab/completion' >> ~/.bashrc   # zsh: ~/.zshrc"""
+OPTIONS = ("--help", "--cfg", "--config-dir", "--config-name", "-m")
+NAMES = re.compile(r"^clozelab \S+ ([a-z|]+)(?!\S)", re.MULTILINE)
+"""In a usage, such as `clozelab list corpora`: what stands behind the verb as it is."""
+WORD = re.compile(r"(?<![\w.-])(?:--[a-z][a-z-]+|[a-z_]+=(?!value))")
+"""An option or a key, as a help has them: `scale=NAME`, `--watch`."""
 ZSH = """\
 # zsh can call completion functions of bash.
 autoload -U +X compinit && compinit
@@ -82,12 +89,32 @@ def candidates() -> dict[str, list[str]]:
         groups = groups_of(name)
         keys = [key for key, _ in keys_of(SCHEMAS[name]) if "*" not in key]
         keys += [*groups, *DEFAULT_KEYS[name].split()]
-        table[name] = ["--help", "--cfg", "-m", *(f"{key}=" for key in sorted(keys))]
+        keys += SHORT_KEYS[name]
+        table[name] = [*OPTIONS, *(f"{key}=" for key in sorted(keys))]
         for group, choices in groups.items():
             table[f"{group}="] = [f"{group}={choice}" for choice in choices]
     for name in PLAIN_VERBS:
-        # As its help has them: `scale=NAME`, `--watch`.
-        table[name] = re.findall(r"(?<![\w.-])(?:--[a-z][a-z-]+|[a-z_]+=)", help_of(name, []))
+        table[name] = _words_after(name)
         if name in VERBS_OF_EXPERIMENTS:
             table[name] += list_experiments()
+    table["prepare"].append("--dry-run")
     return table
+
+
+def _words_after(name: str) -> list[str]:
+    """What may follow a plain verb: what its usage names, and the keys that it knows."""
+    importlib.import_module(f"clozelab.stages.{name}")
+    text = help_of(name, [])
+    usage, _, _ = text.partition("\n\n")
+    following = []
+    for names in NAMES.findall(usage):
+        following += names.split("|")
+    following += WORD.findall(usage)
+    grammar = GRAMMARS.get(name)
+    if grammar is None:
+        return following
+    following += [f"--{option}" for option in (*grammar.flags, *grammar.options)]
+    following += [f"{key}=" for key in (*grammar.keys, *grammar.choices)]
+    if grammar.takes_overrides:  # of an experiment's keys those that the help names
+        following += [word for word in WORD.findall(text) if word.endswith("=")]
+    return following

@@ -7,7 +7,8 @@ from typing import cast, get_args
 
 from claims.report.score_page import judge_files, print_score_page
 from claims.tables.claim_file import Compared
-from clozelab.terminal import ParsedArgs, make_console, verb
+from claims.text.terminal import make_console
+from clozelab.terminal import ParsedArgs, verb
 
 HELP = """clozelab judge SCORES [CLAIMS.yaml] [compare=all] [out=FOLDER]
 

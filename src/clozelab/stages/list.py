@@ -8,9 +8,10 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
+from claims.text.terminal import make_console
 from clozelab.files.public import EXTRA, PUBLIC_ENCODERS
 from clozelab.results.experiment import list_experiments, load_experiment, own_experiments
-from clozelab.terminal import ParsedArgs, make_console, say, verb
+from clozelab.terminal import ParsedArgs, say, verb
 from clozelab.text.did_you_mean import check_choice
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
 

@@ -146,8 +146,10 @@ def _measure_file(
     first = list(islice(shards, 1))
     start = time.perf_counter()
     seconds = 0.0
-    # of the last bytes that were read
-    num_bytes = used = unused = 0
+    # Of the last bytes that were read: characters that were measured, and the others.
+    num_bytes = 0
+    used = 0
+    unused = 0
     is_whole = True
     for shard in chain(first, shards):
         seconds_over = time.perf_counter() - start - limits[0]
@@ -156,14 +158,14 @@ def _measure_file(
             break
         if shard.num_bytes:
             num_bytes = shard.num_bytes
-            used = unused = 0
+            used = 0
+            unused = 0
             measured.disk_bytes += num_bytes
-        num_characters = sum(len(text) for run in shard.runs for text in run.texts)
         if shard.number and seconds_over > limits[1]:
             is_whole = False
-            unused += num_characters
+            unused += shard.num_characters
             continue
-        used += num_characters
+        used += shard.num_characters
         measure(shard)
         seconds = time.perf_counter() - start
     measured.disk_bytes -= num_bytes * unused / max(1, used + unused)

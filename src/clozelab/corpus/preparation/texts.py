@@ -45,6 +45,13 @@ class TextShard:
     runs: Sequence[TextRun]
     num_bytes: int  # that were read from disk for it
 
+    @property
+    def num_characters(self) -> int:
+        number = 0
+        for run in self.runs:
+            number += sum(map(len, run.texts))
+        return number
+
     def documents(self) -> Iterator[Document]:
         """Its documents, numbered from 0."""
         index = 0
