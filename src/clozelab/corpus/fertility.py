@@ -15,7 +15,7 @@ import numpy as np
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.text.plain import PlainDict
-from clozelab.text.words import without_blanks, written_words
+from clozelab.text.words import parting_characters, written_words
 
 # of a byte: 1 for white space, else 0
 IS_SPACE = bytes(byte in b" \t\n\r" for byte in range(256))
@@ -58,7 +58,7 @@ def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
 
 def _num_words(sentences: Sequence[str]) -> int:
     """How many words some texts have."""
-    lacks_blanks = re.compile(f"[{without_blanks()}]").search
+    lacks_blanks = re.compile(f"[{parting_characters()}]").search
     between_blanks = [""]
     number = 0
     for sentence in sentences:
