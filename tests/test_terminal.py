@@ -83,6 +83,13 @@ def test_a_sweep_s_command_line_may_be_given_as_it_is(flag: str) -> None:
         parse("list", argv, Grammar(names=(0, None), keys=["seed"]))
 
 
+def test_an_option_has_one_value() -> None:
+    """The last of two folders took the place of the first without a word."""
+    words = ["pretrain", "--config-dir", "one", "--config-dir=two"]
+    with refuses("plan: --config-dir is said twice"):
+        parse("plan", words, Grammar(names=(1, 1), options=["config-dir"]))
+
+
 def test_a_path_may_have_a_sign_in_it() -> None:
     grammar = Grammar(names=(1, 2), keys=["out"])
     args = parse("submit", ["glue", "runs/lr=1e-3", "out=there"], grammar)

@@ -117,6 +117,8 @@ def _add_option(
         following = value if equals else next(remaining, None)
         if following is None:
             raise ValueError(f"{verb}: --{name} needs a value")
+        if name in args.options:
+            raise ValueError(f"{verb}: --{name} is said twice, and has one value")
         args.options[name] = following
     elif name in grammar.flags and not equals:
         args.flags.add(name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype
+from clozelab.corpus.shards import ShardWriter, TokenShards, TokenStream, token_dtype
 
 
 def write(
@@ -79,6 +79,13 @@ def test_tokens_are_taken_at_positions_of_any_shape(
     assert taken.tolist() == [flat[start : start + 10].tolist() for start in starts]
     outside = np.array([-1, len(flat)])
     assert tokens.take(outside).tolist() == [flat[0], flat[-1]]
+
+
+def test_a_file_that_was_begun_for_nothing_is_never_read() -> None:
+    """Behind a full file another one begins, though all that follows may be held out."""
+    empty = np.empty(0, dtype=np.uint16)
+    tokens = TokenStream([np.array([7, 8], dtype=np.uint16), empty])
+    assert tokens.take(np.arange(-1, 4)).tolist() == [7, 7, 8, 8, 8]
 
 
 def test_dtype_follows_the_vocabulary() -> None:

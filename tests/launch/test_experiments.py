@@ -192,6 +192,10 @@ def test_an_experiment_is_taken_from_the_command_line(tmp_path: Path) -> None:
     assert take_experiment(words) == ["-m", "seed=1"]
     assert take_experiment([]) == []
     assert take_experiment(["--config-d", str(tmp_path), "seed=1"]) == ["seed=1"]
-    assert take_experiment(["seed=1", "--config-dir"]) == ["seed=1", "--config-dir"]
+    missing = ["--config-dir", "none", "seed=1"]
+    assert take_experiment(["seed=1", "--config-d=none"]) == missing, "no override is its value"
+    for words in (["seed=1", "--config-dir"], ["--config-dir=", "seed=1"]):
+        with refuses("--config-dir names no place: say --config-dir FOLDER"):
+            take_experiment(words)
     with refuses("--config-dir is said for one and two, and is of one place: put the files of"):
         take_experiment(["--config-dir", "one", "--config-dir=two"])

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.text.plain import PlainDict
-from clozelab.text.words import without_blanks, written_words
+from clozelab.text.words import parting_characters, written_words
 
 # of a byte: 1 for white space, else 0
 IS_SPACE = bytes(byte in b" \t\n\r" for byte in range(256))
@@ -58,7 +58,7 @@ def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
 
 def _num_words(sentences: Sequence[str]) -> int:
     """How many words some texts have."""
-    lacks_blanks = re.compile(f"[{without_blanks()}]").search
+    lacks_blanks = re.compile(f"[{parting_characters()}]").search
     between_blanks = [""]
     number = 0
     for sentence in sentences:
@@ -75,12 +75,16 @@ def _num_words(sentences: Sequence[str]) -> int:
 def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
     """How many words of some texts have an unknown token."""
     copies = Counter(BETWEEN_BLANKS.findall("\n".join(sentences)))
-    number = 0
+    words_of = {}
     for text in _unknown_among(tokenizer, list(copies)):
-        words = written_words().findall(text)
+        words_of[text] = written_words().findall(text)
+    distinct = dict.fromkeys(chain.from_iterable(words_of.values()))
+    unknown = set(_unknown_among(tokenizer, list(distinct)))
+    number = 0
+    for text, words in words_of.items():
         # Those that are unknown by themselves, or all of a text that is one unknown token.
-        unknown = _unknown_among(tokenizer, words)
-        number += copies[text] * len(unknown if unknown else words)
+        num_unknown = sum(word in unknown for word in words)
+        number += copies[text] * (num_unknown if num_unknown else len(words))
     return number
 
 

@@ -89,13 +89,13 @@ class TokenStream:
             return self._files[0].take(positions, mode="clip").astype(np.int64)
         # One gather from each file; its tokens begin where the file before it ends.
         ids = np.empty(positions.shape, dtype=np.int64)
-        last = len(self._files) - 1
-        file_of = np.minimum(np.searchsorted(self._ends, positions, side="right"), last)
+        positions = np.clip(positions, 0, len(self) - 1)
+        file_of = np.searchsorted(self._ends, positions, side="right")
         for index in np.unique(file_of):
             is_here = file_of == index
             file = self._files[index]
             begin = self._ends[index] - len(file)
-            ids[is_here] = file.take(positions[is_here] - begin, mode="clip")
+            ids[is_here] = file[positions[is_here] - begin]
         return ids
 
 

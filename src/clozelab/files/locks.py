@@ -12,14 +12,14 @@ from filelock import FileLock, Timeout
 log = logging.getLogger(__name__)
 
 
-OF_CACHE = (
+CACHE_REMEDY = (
     "set cache_dir, or the environment variable CLOZELAB_CACHE, to a folder that can be written"
 )
 
 
 @contextmanager
 def exclusive_lock(
-    path: Path, *, lock_file: Path | None = None, remedy: str = OF_CACHE
+    path: Path, *, lock_file: Path | None = None, remedy: str = CACHE_REMEDY
 ) -> Iterator[None]:
     """Hold back other processes that want to write a folder or a file.
 

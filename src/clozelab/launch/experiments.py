@@ -499,10 +499,10 @@ class ExperimentSearchPath(SearchPathPlugin):
 def take_experiment(arguments: list[str]) -> list[str]:
     """A command line without `--config-dir PLACE`, which `ExperimentSearchPath` then has.
 
-    ValueError for two places: a record names one.
+    ValueError for two places, since a record names one, and for none behind the option.
     """
     ExperimentSearchPath.address = ""
-    folders = []
+    places = []
     other_arguments = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -511,15 +511,18 @@ def take_experiment(arguments: list[str]) -> list[str]:
             other_arguments.append(argument)
         else:
             # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-            folders.append(value if equals else next(remaining, ""))
-    if len(folders) > 1:
+            places.append(value if equals else next(remaining, ""))
+    if "" in places:
+        raise ValueError("--config-dir names no place: say --config-dir FOLDER, or leave it out")
+    if len(places) > 1:
         raise ValueError(
-            f"--config-dir is said for {' and '.join(folders)}, and is of one place: put the files"
+            f"--config-dir is said for {' and '.join(places)}, and is of one place: put the files"
             " of both into one folder"
         )
-    if not folders or not folders[0] or not Path(folders[0]).exists():
-        return arguments
-    ExperimentSearchPath.address = f"file://{Path(folders[0]).resolve()}"
+    for place in places:
+        if not Path(place).exists():
+            return ["--config-dir", place, *other_arguments]  # Hydra says that it is not there
+        ExperimentSearchPath.address = f"file://{Path(place).resolve()}"
     return other_arguments
 
 

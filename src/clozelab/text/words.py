@@ -39,7 +39,7 @@ def _marks_among(numbers: Iterable[int]) -> str:
 
 
 @cache
-def without_blanks() -> str:
+def parting_characters() -> str:
     """For a set: the characters that part a writing without blanks into words."""
     return SINGLE + _parting_marks()
 
@@ -57,5 +57,5 @@ def written_words() -> re.Pattern[str]:
     marks = _parting_marks()
     beside = rf"[^\w \t\n\r{marks}]*"
     return re.compile(
-        rf"{beside}[{SINGLE}]{beside}|[^ \t\n\r{without_blanks()}]+[{marks}]*|[{marks}]+"
+        rf"{beside}[{SINGLE}]{beside}|[^ \t\n\r{parting_characters()}]+[{marks}]*|[{marks}]+"
     )
