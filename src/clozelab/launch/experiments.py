@@ -502,7 +502,7 @@ def take_experiment(arguments: list[str]) -> list[str]:
     ValueError for two places, since a record names one, and for none behind the option.
     """
     ExperimentSearchPath.address = ""
-    places = []
+    paths = []
     other_arguments = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -511,18 +511,18 @@ def take_experiment(arguments: list[str]) -> list[str]:
             other_arguments.append(argument)
         else:
             # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-            places.append(value if equals else next(remaining, ""))
-    if "" in places:
+            paths.append(value if equals else next(remaining, ""))
+    if "" in paths:
         raise ValueError("--config-dir names no place: say --config-dir FOLDER, or leave it out")
-    if len(places) > 1:
+    if len(paths) > 1:
         raise ValueError(
-            f"--config-dir is said for {' and '.join(places)}, and is of one place: put the files"
+            f"--config-dir is said for {' and '.join(paths)}, and is of one place: put the files"
             " of both into one folder"
         )
-    for place in places:
-        if not Path(place).exists():
-            return ["--config-dir", place, *other_arguments]  # Hydra says that it is not there
-        ExperimentSearchPath.address = f"file://{Path(place).resolve()}"
+    for path in paths:
+        if not Path(path).exists():
+            return ["--config-dir", path, *other_arguments]  # Hydra says that it is not there
+        ExperimentSearchPath.address = f"file://{Path(path).resolve()}"
     return other_arguments
 
 

@@ -265,11 +265,7 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     if key.startswith("hydra."):
         package = "hydra"
     advice = f"see `clozelab {stage} --cfg {package}`"
-    remedy = ""
-    if stage == "pretrain":
-        remedy = _place_in_pretraining(key)
-    elif stage == "finetune":
-        remedy = NAMES_IN_FINETUNING.get(key, "")
+    remedy = _own_name(stage, key)
     if remedy:
         return f"{stage} has no key {key!r}; {remedy} ({advice})"
     of_others = OF_OTHER_STAGES.get(stage)
@@ -281,7 +277,9 @@ def _no_key(stage: str, key: str, keys: Sequence[str]) -> str:
     having = [f"hydra/launcher={name}" for name, own in launchers.items() if key in own]
     if having:
         return f"{stage} has no key {key!r} without {' or '.join(having)}"
-    not_configured = [*SHORT_KEYS.get(stage, ()), *chain.from_iterable(launchers.values())]
+    # A short key that got here stands where it cannot stand for another.
+    short_keys = [name for name in SHORT_KEYS.get(stage, ()) if name != key]
+    not_configured = [*short_keys, *chain.from_iterable(launchers.values())]
     near = nearest_key(key, [*not_configured, *keys])
     if near:
         return f"{stage} has no key {key!r}; did you mean {near!r}? ({advice})"
@@ -310,6 +308,15 @@ def _settings_of_launchers() -> dict[str, list[str]]:
         own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         settings[path.stem] = list(_dotted_names(own, LAUNCHER))
     return settings
+
+
+def _own_name(stage: str, key: str) -> str:
+    """Say what a stage calls it; "" for a key that others do not know either."""
+    if stage == "pretrain":
+        return _place_in_pretraining(key)
+    if stage == "finetune":
+        return NAMES_IN_FINETUNING.get(key, "")
+    return ""
 
 
 def _place_in_pretraining(key: str) -> str:
