@@ -506,12 +506,12 @@ def take_experiment(arguments: list[str]) -> list[str]:
     other_arguments = []
     remaining = iter(arguments)
     for argument in remaining:
-        option, equals, value = argument.partition("=")
+        option, equals, place = argument.partition("=")
         if option not in CONFIG_DIR_OPTIONS:
             other_arguments.append(argument)
         else:
             # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-            places.append(value if equals else next(remaining, ""))
+            places.append(place if equals else next(remaining, ""))
     if "" in places:
         raise ValueError("--config-dir names no place: say --config-dir FOLDER, or leave it out")
     if len(places) > 1:
