@@ -502,27 +502,27 @@ def take_experiment(arguments: list[str]) -> list[str]:
     ValueError for two places, since a record names one, and for none behind the option.
     """
     ExperimentSearchPath.address = ""
-    places = []
+    folders = []
     other_arguments = []
     remaining = iter(arguments)
     for argument in remaining:
-        option, equals, place = argument.partition("=")
+        option, equals, value = argument.partition("=")
         if option not in CONFIG_DIR_OPTIONS:
             other_arguments.append(argument)
         else:
             # `--config-dir=FILE` is one word, `--config-dir FILE` two.
-            places.append(place if equals else next(remaining, ""))
-    if "" in places:
+            folders.append(value if equals else next(remaining, ""))
+    if "" in folders:
         raise ValueError("--config-dir names no place: say --config-dir FOLDER, or leave it out")
-    if len(places) > 1:
+    if len(folders) > 1:
         raise ValueError(
-            f"--config-dir is said for {' and '.join(places)}, and is of one place: put the files"
+            f"--config-dir is said for {' and '.join(folders)}, and is of one place: put the files"
             " of both into one folder"
         )
-    for place in places:
-        if not Path(place).exists():
-            return ["--config-dir", place, *other_arguments]  # Hydra says that it is not there
-        ExperimentSearchPath.address = f"file://{Path(place).resolve()}"
+    for folder in folders:
+        if not Path(folder).exists():
+            return ["--config-dir", folder, *other_arguments]  # Hydra says that it is not there
+        ExperimentSearchPath.address = f"file://{Path(folder).resolve()}"
     return other_arguments
 
 
