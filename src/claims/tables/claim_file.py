@@ -93,12 +93,11 @@ def read_claims(path: Path) -> ClaimFile:
         raise ValueError(f"{path}: not a mapping with `claims:`, nor a list of claims")
     try:
         _check_keys("", file, (*OWN_KEYS, *OF_EXPERIMENTS), OWN_KEYS)
-        entries = {"claims": [], "columns": _scales(file.get("columns") or [])}
+        scales = _scales(file.get("columns") or [])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    for key in ("claims", "stopping", "title", "compare", "scores"):
-        if key in file:
-            entries[key] = file[key]
+    given = {key: file[key] for key in OWN_KEYS if key in file}
+    entries = {"claims": []} | given | {"columns": scales}
     try:
         return ClaimFile.model_validate(entries)
     except ValidationError as error:
