@@ -62,9 +62,9 @@ def test_slots_that_agree_in_half_of_their_bits(
 ) -> None:
     """The other half decides: the smallest three of 8 7 6 ... are the last ones of the text."""
     rows = rectangle([10, 10], 12, ids)
-    falling = (np.uint64(7) << np.uint64(32)) + np.arange(12, 0, -1, dtype=np.uint64)
+    falling = (np.uint64(7) << np.uint64(32)) + (np.arange(12, 0, -1, dtype=np.uint64) << 16)
     both = np.stack([falling, falling << np.uint64(1)])
-    monkeypatch.setattr("clozelab.corpus.packing._slot_priorities", lambda _: both.copy())
+    monkeypatch.setattr(Draws, "bits", lambda *args, **kwargs: both.copy())
     assert choose_positions(rows, np.array([3, 2])).tolist() == [6, 7, 8, 19, 20]
 
 

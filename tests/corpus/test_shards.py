@@ -81,11 +81,25 @@ def test_tokens_are_taken_at_positions_of_any_shape(
     assert tokens.take(outside).tolist() == [flat[0], flat[-1]]
 
 
+@pytest.mark.parametrize("max_shard_tokens", [50, 10**6])
+@pytest.mark.parametrize("width", [1, 12, 10**4])
+def test_windows_are_the_tokens_from_their_starts_on(
+    tmp_path: Path, documents: list, max_shard_tokens: int, width: int
+) -> None:
+    """Also over the ends of files, and behind both ends of the text."""
+    tokens = write(tmp_path, documents, max_shard_tokens=max_shard_tokens).tokens
+    starts = np.arange(-3, len(tokens) + 3).reshape(2, -1)
+    windows = tokens.windows(starts, width)
+    assert windows.dtype == np.uint16
+    assert (windows == tokens.take(starts[..., None] + np.arange(width))).all()
+
+
 def test_a_file_that_was_begun_for_nothing_is_never_read() -> None:
     """Behind a full file another one begins, though all that follows may be held out."""
     empty = np.empty(0, dtype=np.uint16)
     tokens = TokenStream([np.array([7, 8], dtype=np.uint16), empty])
     assert tokens.take(np.arange(-1, 4)).tolist() == [7, 7, 8, 8, 8]
+    assert tokens.windows(np.arange(-1, 2), 2).tolist() == [[7, 7], [7, 8], [8, 8]]
 
 
 def test_dtype_follows_the_vocabulary() -> None:

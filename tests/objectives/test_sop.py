@@ -10,7 +10,7 @@ import torch
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import TokenShards
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Objective, build_models, to_torch
 from clozelab.objectives.sop import SentenceOrderPrediction, SentencePairs
@@ -78,7 +78,7 @@ def test_neither_segment_is_the_longer_one(ids: SpecialIds) -> None:
     sizes = np.full(3000, 9)
     lengths = rng.geometric(0.12, 27_000)
     shards = TokenShards(
-        tokens=np.ones(lengths.sum(), dtype=np.uint16),
+        tokens=TokenStream([np.ones(lengths.sum(), dtype=np.uint16)]),
         sentence_offsets=np.append(0, np.cumsum(lengths)),
         document_offsets=np.append(0, np.cumsum(sizes)),
         document_source=np.zeros(3000, dtype=np.uint8),

@@ -146,20 +146,23 @@ def pack_pairs(
     b_slot = spans.a_length + 1 + ids.pair_separators
     last_sep = b_slot + spans.b_length
     row_start = width * np.arange(len(b_slot))
-    b_stream_slot = row_start + b_slot
     separators = [row_start + last_sep]
     for number in range(ids.pair_separators):
-        separators.append(b_stream_slot - 1 - number)
-    # From a stream slot to the place in the token store: A begins at slot 1, B at `b_slot`.
-    shift = np.stack([spans.a_start - 1 - row_start, spans.b_start - b_stream_slot], axis=1)
-    segment_slots = np.stack([b_slot, width - b_slot], axis=1)
-    shift = np.repeat(shift.reshape(-1), segment_slots.reshape(-1))
+        separators.append(row_start + b_slot - 1 - number)
+    # Numbers of few bits are compared many at once: 16 bits for a width of 512.
+    slot = np.arange(width, dtype=np.min_scalar_type(width))
+    is_b = slot >= b_slot.astype(slot.dtype)[:, None]
+    is_padding = slot > last_sep.astype(slot.dtype)[:, None]
+    # A window of tokens for each segment, which lies in it at its slots.
+    starts = np.stack([spans.a_start - 1, spans.b_start - b_slot])
+    a_window, b_window = tokens.windows(starts, width)
+    input_ids = np.where(is_b, b_window, a_window)
     # Types 0 of A, 1 of B and its [SEP], 0 of padding.
-    type_slots = np.stack([b_slot, spans.b_length + 1, width - 1 - last_sep], axis=1)
-    types = np.tile([0, int(ids.has_token_types), 0], len(b_slot))
-    token_type_ids = np.repeat(types, type_slots.reshape(-1))
+    token_type_ids = np.zeros(is_b.shape, dtype=np.int64)
+    if ids.has_token_types:
+        token_type_ids += is_b & ~is_padding
     packed = _rectangle(
-        tokens, shift, np.concatenate(separators), last_sep + 1, token_type_ids, ids, draws
+        input_ids, is_padding, np.concatenate(separators), last_sep + 1, token_type_ids, ids, draws
     )
     return replace(packed, a_length=spans.a_length, b_length=spans.b_length)
 
@@ -190,43 +193,40 @@ def pack_windows(
     inserted[sep_instance, 1 + sep_offset + sep_number] = 1
     row_start = width * np.arange(len(start))
     last_sep = length + inserted.sum(1) + 1
-    shift = (start - 1 - row_start)[:, None] - np.cumsum(inserted, axis=1)
-    slots = np.concatenate([np.flatnonzero(inserted), row_start + last_sep])
-    token_type_ids = np.zeros(inserted.size, dtype=np.int64)
-    return _rectangle(tokens, shift.reshape(-1), slots, last_sep + 1, token_type_ids, ids, draws)
+    # From a slot of an instance to the place in the token store.
+    shift = (start - 1)[:, None] - np.cumsum(inserted, axis=1)
+    input_ids = tokens.take(np.arange(width) + shift)
+    is_padding = np.arange(width) > last_sep[:, None]
+    sep_slots = np.concatenate([np.flatnonzero(inserted), row_start + last_sep])
+    token_type_ids = np.zeros(inserted.shape, dtype=np.int64)
+    return _rectangle(input_ids, is_padding, sep_slots, last_sep + 1, token_type_ids, ids, draws)
 
 
 def _rectangle(
-    tokens: TokenStream,
-    shift: I64,
+    tokens: NDArray[np.integer],
+    is_padding: BoolArray,
     separators: I64,
     lengths: I64,
     token_type_ids: I64,
     ids: SpecialIds,
     draws: Draws,
 ) -> PackedInstances:
-    """The batch of these `lengths` [B], with [SEP] at the slots `separators` [X].
+    """The batch of these `lengths` [B], with [SEP] at the slots `separators` [X] of its stream.
 
-    `shift` [T] leads from a slot of the stream to its place in the token store. It is one gather
-    for the whole batch: special slots read a neighbouring token first, to be overwritten.
+    `tokens` [B, S] are right at the slots of text; at those of special tokens they are overwritten.
     """
-    width = len(shift) // len(lengths)
-    positions = np.arange(len(shift))
-    positions += shift
-    input_ids = tokens.take(positions)
-    # Numbers of few bits are compared many at once: 16 bits for a width of 512.
-    smallest = np.min_scalar_type(width)
-    slot = np.arange(width, dtype=smallest)
-    special = (slot >= lengths.astype(smallest)[:, None]).reshape(-1)
+    input_ids = tokens.astype(np.int64).reshape(-1)
+    special = is_padding.reshape(-1)
     input_ids[special] = ids.pad
     input_ids[separators] = ids.sep
+    width = tokens.shape[1]
     input_ids[::width] = ids.cls
     special[separators] = True
     special[::width] = True
     position_ids = np.tile(np.arange(width), len(lengths))
     return PackedInstances(
         input_ids=input_ids,
-        token_type_ids=token_type_ids,
+        token_type_ids=token_type_ids.reshape(-1),
         position_ids=position_ids,
         lengths=lengths,
         width=width,
@@ -340,7 +340,8 @@ class Masking:
     def _replacements(self, packed: PackedInstances, position: I64, first: I64) -> I64:
         """What the encoder sees at each `position` [P]; `first` [P]: where its span begins."""
         ids = packed.ids
-        row, slot = np.divmod(position, packed.width)
+        row = position // packed.width
+        slot = position - row * packed.width
         # With one action a span, all positions of a span ask for the draw of its first slot.
         action_slot = slot
         if self.one_action_a_span:
@@ -364,17 +365,21 @@ class Masking:
 
 def choose_positions(packed: PackedInstances, number: I64) -> I64:
     """Stream positions to predict [P], ascending; `number` [B] of each instance."""
-    priorities = _slot_priorities(packed)
-    priorities[packed.special.reshape(priorities.shape)] = _NEVER
+    bits = packed.draws.bits("mask position", np.arange(packed.width), rows=COLUMN)
     # Half of the bits are sorted several times as fast, and two slots rarely agree in them.
-    position = _smallest((priorities >> np.uint64(32)).astype(np.uint32), number)
+    upper_bits = (bits >> np.uint64(32)).astype(np.uint32)
+    position = _smallest(packed, upper_bits, number)
     if len(position) > number.sum():
-        position = _smallest(priorities, number)
+        position = _smallest(packed, _slot_priorities(packed), number)
     return position[~packed.special[position]]
 
 
-def _smallest(priorities: NDArray[np.unsignedinteger], number: I64) -> I64:
-    """Stream positions of the slots up to the `number`-th smallest priority of an instance."""
+def _smallest(packed: PackedInstances, priorities: NDArray[np.unsignedinteger], number: I64) -> I64:
+    """Stream positions of the text slots up to the `number`-th smallest priority of an instance.
+
+    `priorities` [B, S]; those of special slots become the largest number there is.
+    """
+    priorities[packed.special.reshape(priorities.shape)] = np.iinfo(priorities.dtype).max
     rows = np.arange(len(priorities))
     threshold = np.sort(priorities, axis=1)[rows, np.maximum(number - 1, 0)]
     return np.flatnonzero(priorities <= threshold[:, None])

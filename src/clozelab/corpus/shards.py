@@ -98,6 +98,28 @@ class TokenStream:
             ids[is_here] = file[positions[is_here] - begin]
         return ids
 
+    def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        """The `width` ids from each start on, as stored [..., width]; `starts` of any shape.
+
+        A position outside [0, len) reads the nearest token, as in `take`.
+        """
+        ids = np.empty((*starts.shape, width), dtype=self._files[0].dtype)
+        is_read = np.zeros(starts.shape, dtype=bool)
+        # A window inside one file is copied as a whole, which is faster than a gather of tokens.
+        for file, end in zip(self._files, self._ends.tolist(), strict=True):
+            num_windows = len(file) - width + 1
+            first = starts - (end - len(file))
+            is_inside = (first >= 0) & (first < num_windows)
+            if not is_inside.any():
+                continue
+            # Row i of this view begins at the file's token i, without a copy.
+            rows = np.ndarray((num_windows, width), file.dtype, file, strides=2 * file.strides)
+            ids[is_inside] = rows[first[is_inside]]
+            is_read |= is_inside
+        if not is_read.all():
+            ids[~is_read] = self.take(starts[~is_read][:, None] + np.arange(width))
+        return ids
+
 
 @dataclass(frozen=True)
 class TokenShards:
