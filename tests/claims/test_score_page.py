@@ -90,6 +90,15 @@ def test_a_misspelt_key_of_a_file_of_claims_is_refused(
         judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
 
 
+def test_a_claim_may_name_the_input_that_it_needs(tmp_path: Path) -> None:
+    """As in the paper.yaml of an experiment with inputs, where it is left out without that one."""
+    claims = write_claims(tmp_path / "claims.yaml")
+    text = claims.read_text()
+    claims.write_text(text.replace("direction: higher", "direction: higher, needs: general"))
+    page = judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
+    assert [claim.text for claim in page.judged.claims] == ["ours is better"]
+
+
 def test_a_file_of_claims_may_have_the_keys_of_an_experiment() -> None:
     fields = Experiment.model_fields.keys() - {"folder", "name"}
     assert fields == {*OF_EXPERIMENTS, "claims", "columns", "stopping", "title"}
