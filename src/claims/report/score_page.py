@@ -18,6 +18,7 @@ from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain
 from claims.tables.claim_file import ClaimFile, Compared, check_names, read_claim_file
+from claims.tables.layout import CLAIMS_FILE, SCORES_FILE
 from claims.tables.score_file import Scores, make_score_table, read_scores
 from claims.text.phrases import count_noun, join_list
 
@@ -25,12 +26,7 @@ CAVEAT = (
     "Scores do not record how their runs were made. That the rows saw the same data, steps, tuning"
     " and code is taken on trust."
 )
-
-
-# the report's tables, as it writes them into its folder
-SCORES_FILE = "results.csv"
-CLAIMS_FILE = "claims.csv"
-TABLES = (SCORES_FILE, CLAIMS_FILE)
+NAME_TASKS = "`scores: {tasks: [...]}` in the file of claims names the columns of scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +83,7 @@ def _check_folder(folder: Path, scores: Path) -> None:
     """ValueError for a report that is no folder, or would replace the scores that it is made of."""
     if folder.suffix == ".csv":
         raise ValueError(f"{folder} is no folder: the report has several files")
-    for name in TABLES:
+    for name in (SCORES_FILE, CLAIMS_FILE):
         if scores.resolve() == (folder / name).resolve():
             raise ValueError(
                 f"{scores} would be replaced by the report's own {name}: give the report a folder"

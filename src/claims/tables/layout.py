@@ -9,6 +9,9 @@ from pydantic import Field
 
 from claims.analysis.schema import Entry
 
+# the tables of a report
+SCORES_FILE = "results.csv"
+CLAIMS_FILE = "claims.csv"
 OF_MODEL = re.compile(r"(?P<arm>[^/]+?)[-_/]?seed[-_=]?(?P<seed>\d+)")
 """A model or a folder without its task: `mlm-seed-1`, `runs/mlm/seed_1`."""
 OF_TASK = re.compile(r"^(?P<arm>[^/]+?)(/(?P<task>[^/]+?))?[-_/]?seed[-_=]?(?P<seed>\d+)")
