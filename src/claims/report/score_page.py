@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from claims.analysis.schema import ALL_COLUMNS
 from claims.analysis.scores import DataColumn, ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
 from claims.report.files import write_claims, write_page, write_pictures, write_scores
@@ -103,7 +104,7 @@ def build_score_page(
     unpaired += _seeds_of_one_difference(table, analysed)
     remarks = {
         "Left out": content.notes,
-        "Doubtful": _doubtful_scores(content),
+        "Doubtful": _doubtful_scores(content) + _like_settings(content),
         "Not compared": _rows_without_a_pair(table),
         "Not paired": unpaired,
         "Assumed": _assumptions(table, content, file),
@@ -127,7 +128,7 @@ def build_score_page(
 
 
 def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[str]:
-    """Name the columns of which neither file gives a unit and a direction."""
+    """Name tasks that nobody has named, and columns without a given unit and direction."""
     declared = {column.name for column in file.columns}
     known = [column for column in content.columns if column.name not in declared]
     names = {
@@ -138,7 +139,13 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     }
     names["lower is better"] = [column.name for column in known if not column.higher_is_better]
     names["higher is better"] = [column.name for column in known if column.higher_is_better]
-    return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
+    sentences = [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
+    is_about_all = not file.claims or ALL_COLUMNS in {claim.column for claim in file.claims}
+    if content.assumed_tasks and is_about_all:
+        tasks = ", ".join(content.assumed_tasks)
+        named = f"each column beside arm and seed is a task, and corrected for: {tasks}"
+        sentences.insert(0, f"{named}; {NAME_TASKS}")
+    return sentences
 
 
 def _doubtful_scores(content: Scores) -> list[str]:
@@ -151,6 +158,20 @@ def _doubtful_scores(content: Scores) -> list[str]:
             f"{column}: {join_list(arms)} with scores between 0 and 1, where others are far above;"
             " if these are fractions, write all of the column in percent, and judge again"
         )
+    return sentences
+
+
+def _like_settings(content: Scores) -> list[str]:
+    """Name the columns that nobody has called a task, and that do not depend on the seed."""
+    sentences = []
+    for task in content.assumed_tasks:
+        of_arms = [list(cell.values()) for (_, name), cell in content.cells.items() if name == task]
+        is_of_setting = all(len(scores) > 1 and len(set(scores)) == 1 for scores in of_arms)
+        if of_arms and is_of_setting:
+            sentences.append(
+                f"{task}: every seed of an arm has the same number, as a setting has; if it is no"
+                f" score, {NAME_TASKS}"
+            )
     return sentences
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -58,3 +59,5 @@ class ScoreRows:
     notes: list[str] = field(default_factory=list)
     # a column says what each score is in, so none is taken for a fraction
     has_units: bool = False
+    # tasks that no layout names: columns of a file with a line a run
+    assumed_tasks: Sequence[str] = ()
