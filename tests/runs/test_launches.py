@@ -89,6 +89,21 @@ def test_the_command_is_the_one_that_began_it(
     assert standing(moved).commands[0].endswith(f"--skip-doctor runs_dir={tmp_path / 'moved'}")
 
 
+def test_a_renamed_experiment_has_no_jobs_of_the_old_name(root: Path) -> None:
+    """Its damaged runs are called by their place: all jobs of the launch were none of them."""
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    for seed in (1, 2):
+        (root / f"pretrain/mlm/seed-{seed}/run.json").write_text("{")
+    root.parent.rename(root.parents[1] / "copied")
+    by_name = {}
+    for status in experiment_statuses(find(root.parents[1]).records):
+        by_name[status.experiment] = status
+    assert by_name.keys() == {EXPERIMENT, "copied"}
+    (sweep,) = by_name["copied"].sweeps
+    assert (sweep.planned, sweep.not_begun, sweep.counts) == (None, 0, {"damaged": 2})
+    assert not by_name["copied"].commands
+
+
 def test_sweeps_by_themselves_are_noted_stage_by_stage(root: Path) -> None:
     jobs = [*PRETRAIN, JobName("mlm", "", "3")]
     write_launch(root, ["pretrain", "-m", "seed=1,2,3"], {"pretrain": jobs})
