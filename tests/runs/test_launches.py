@@ -213,6 +213,16 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
     assert second == [*name, *place, "seed=2", *said]
 
 
+def test_two_sweeps_of_prepare_have_logs_of_their_own(tmp_path: Path, jobs: list[Job]) -> None:
+    """Their jobs have no run folder to be named by; on Slurm both may run at one time."""
+    place = [f"{key}={tmp_path / key}" for key in ("runs_dir", "cache_dir", "data_dir")]
+    for sizes in ("1000,2000", "3000,4000", "1000,2000"):
+        assert clozelab(["prepare", "-m", f"tokenizer.vocab_size={sizes}", *place]) == 0
+    logs = [job.log for job in jobs]
+    assert len(set(logs)) == 4
+    assert logs[:2] == logs[4:], "of the same command they are the same"
+
+
 @pytest.mark.usefixtures("jobs")
 def test_a_sweeps_own_table_hears_of_the_jobs_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
