@@ -81,8 +81,11 @@ def test_help_of_the_stages(
     (tmp_path / "task/ours.yaml").touch()
     monkeypatch.chdir(tmp_path)
     for verb, text in HYDRA_VERBS.items():
+        assert main([verb, "--help", "-cd", str(tmp_path)]) == 0
+        abbreviated, _ = capsys.readouterr()
         assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
         said, err = capsys.readouterr()
+        assert said == abbreviated
         lines, whole = said.splitlines(), " ".join(said.split())
         assert whole.startswith(f"clozelab {verb}: {text}") and not err
         assert f"\n  clozelab {verb} " in said

@@ -153,6 +153,8 @@ Examples:
   clozelab reproduce table5_pretraining_tasks scale=demo
   clozelab pretrain objective=mlm seed=2
   clozelab finetune encoder=FOLDER row=NAME task=mrpc"""
+CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")
+"""As argparse takes it."""
 HELP_COLUMNS = 79
 NAME_COLUMNS = 21  # of a group or key, beside what it means
 
@@ -210,10 +212,10 @@ def _hydra_help(verb: str, argv: Sequence[str]) -> str:
 
 
 def _config_dirs(argv: Sequence[str]) -> Iterator[Path]:
-    """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`."""
+    """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`, also abbreviated."""
     for index, word in enumerate(argv):
         option, _, folder = word.partition("=")
-        if option == "--config-dir":
+        if option in CONFIG_DIR_OPTIONS:
             # the next word; "" behind the last one
             following = "".join(argv[index + 1 : index + 2])
             yield Path(folder or following)

@@ -41,10 +41,9 @@ from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
 from clozelab.text.paths import CONF_DIR
 from clozelab.text.plain import PlainDict, PlainMapping, flatten, hydra_text
+from clozelab.verbs import CONFIG_DIR_OPTIONS
 
 PAPER = "paper.yaml"
-CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")
-"""As argparse takes it."""
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"
