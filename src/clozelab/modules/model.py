@@ -227,8 +227,8 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
     """
     provenance = folders.read_provenance(folder)
     # What is fine-tuned has its own; what is trained further keeps those of the given encoder.
-    of_given = dict(provenance.get("given_vectors", {}))
-    of_given.pop("similarity", None)
+    of_given: dict[str, Any] = {**provenance.get("given_vectors", {})}
+    of_given.pop("similarity", None)  # which makes no other vector
     given = SentenceVectors(**of_given)
     prompts = read_prompts(folder) or provenance.get("prompts", given.prompts)
     if pooling is not None:
