@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.text.formatting import fitted
-from clozelab.text.paths import CONF_DIR
+from clozelab.text.paths import CONF_DIR, CONFIG_DIR_OPTIONS
 
 HYDRA_VERBS = {
     "prepare": "text to vocabulary and token shards",
@@ -153,8 +153,6 @@ Examples:
   clozelab reproduce table5_pretraining_tasks scale=demo
   clozelab pretrain objective=mlm seed=2
   clozelab finetune encoder=FOLDER row=NAME task=mrpc"""
-CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")
-"""As argparse takes it."""
 HELP_COLUMNS = 79
 NAME_COLUMNS = 21  # of a group or key, beside what it means
 

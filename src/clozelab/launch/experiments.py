@@ -39,9 +39,8 @@ from claims.text.safe_yaml import UniqueKeys, own_text
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
-from clozelab.text.paths import CONF_DIR
+from clozelab.text.paths import CONF_DIR, CONFIG_DIR_OPTIONS
 from clozelab.text.plain import PlainDict, PlainMapping, flatten, hydra_text
-from clozelab.verbs import CONFIG_DIR_OPTIONS
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
