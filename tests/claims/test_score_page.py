@@ -197,7 +197,7 @@ def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
         metrics = {heading.name: heading.metric for heading in page.table.groups[0].headings}
         assert metrics == {"mnli": "", "rte": "", "loss": "lower is better"}
         assert {one.unit for one in page.judged.differences} == {"points", "loss"}
-        tasks = "each column beside arm and seed is a task, and corrected for: mnli, rte, loss"
+        tasks = "each column beside arm and seed is compared as a task: mnli, rte, loss"
         assert page.problems["Assumed"] == [
             f"{tasks}; {NAME_TASKS}",
             "percent, where higher is better: mnli, rte",
@@ -219,8 +219,8 @@ def test_settings_beside_scores_are_named(
     assert main(["judge", str(path)]) == 0
     shows(
         capsys.readouterr().out,
-        "doubtful: lr: every seed of an arm has the same number, as a setting has; if it is no",
-        "assumed: each column beside arm and seed is a task, and corrected for: mnli, lr;",
+        "doubtful: lr: every seed of an arm has the same number, as with a setting; if this is",
+        "assumed: each column beside arm and seed is compared as a task: mnli, lr;",
     )
     claims = write_claims(tmp_path / "claims.yaml")
     page = judge_files(path, claims, None)

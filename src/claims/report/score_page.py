@@ -143,7 +143,7 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     is_about_all = not file.claims or ALL_COLUMNS in {claim.column for claim in file.claims}
     if content.assumed_tasks and is_about_all:
         tasks = ", ".join(content.assumed_tasks)
-        named = f"each column beside arm and seed is a task, and corrected for: {tasks}"
+        named = f"each column beside arm and seed is compared as a task: {tasks}"
         sentences.insert(0, f"{named}; {NAME_TASKS}")
     return sentences
 
@@ -163,16 +163,16 @@ def _doubtful_scores(content: Scores) -> list[str]:
 
 def _like_settings(content: Scores) -> list[str]:
     """Name the columns that nobody has called a task, and that do not depend on the seed."""
-    sentences = []
+    tasks = []
     for task in content.assumed_tasks:
         of_arms = [list(cell.values()) for (_, name), cell in content.cells.items() if name == task]
         is_of_setting = all(len(scores) > 1 and len(set(scores)) == 1 for scores in of_arms)
         if of_arms and is_of_setting:
-            sentences.append(
-                f"{task}: every seed of an arm has the same number, as a setting has; if it is no"
-                f" score, {NAME_TASKS}"
-            )
-    return sentences
+            tasks.append(task)
+    if not tasks:
+        return []
+    same = "every seed of an arm has the same number, as with a setting; if this is no score"
+    return [f"{', '.join(tasks)}: {same}, {NAME_TASKS}"]
 
 
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:
