@@ -81,8 +81,11 @@ def test_help_of_the_stages(
     (tmp_path / "task/ours.yaml").touch()
     monkeypatch.chdir(tmp_path)
     for verb, text in HYDRA_VERBS.items():
+        assert main([verb, "--help", "-cd", str(tmp_path)]) == 0
+        abbreviated, _ = capsys.readouterr()
         assert main([verb, "--help", "--config-dir", str(tmp_path)]) == 0
         said, err = capsys.readouterr()
+        assert said == abbreviated
         lines, whole = said.splitlines(), " ".join(said.split())
         assert whole.startswith(f"clozelab {verb}: {text}") and not err
         assert f"\n  clozelab {verb} " in said
@@ -124,6 +127,11 @@ def test_what_begins_is_said_at_once(
     assert main(["plan", "scale=demo", TABLE5]) == 0
     assert before == [("", f"plan: reading {TABLE5}\n")]
     assert capsys.readouterr() == (f"scale=demo {TABLE5}\n", "")
+    # The benchmark of a submission is nothing that is read.
+    monkeypatch.setattr("clozelab.stages.submit.main", verb_of)
+    assert main(["submit", "glue", "runs/a", "runs/b"]) == 0
+    assert before[1] == ("", "submit: reading runs/a\n")
+    assert capsys.readouterr().out == "glue runs/a runs/b\n"
     # A process without stderr, as some services start one, has nothing but its output.
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["plan", "mine"]) == 0 and capsys.readouterr().out == "mine\n"

@@ -102,6 +102,9 @@ def _announce(verb: str, arguments: Sequence[str]) -> None:
         for word in arguments:
             if "=" not in word and not word.startswith("-"):
                 names.append(word)
+        # A benchmark comes before the runs.
+        if verb == "submit" and len(names) > 1:
+            names = names[1:]
         if names:
             subject = names[0]
     print(f"{verb}: reading {subject}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clozelab.text.formatting import fitted
-from clozelab.text.paths import CONF_DIR
+from clozelab.text.paths import CONF_DIR, CONFIG_DIR_OPTIONS
 
 HYDRA_VERBS = {
     "prepare": "text to vocabulary and token shards",
@@ -210,10 +210,10 @@ def _hydra_help(verb: str, argv: Sequence[str]) -> str:
 
 
 def _config_dirs(argv: Sequence[str]) -> Iterator[Path]:
-    """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`."""
+    """The folders of `--config-dir FOLDER` and `--config-dir=FOLDER`, also abbreviated."""
     for index, word in enumerate(argv):
         option, _, folder = word.partition("=")
-        if option == "--config-dir":
+        if option in CONFIG_DIR_OPTIONS:
             # the next word; "" behind the last one
             following = "".join(argv[index + 1 : index + 2])
             yield Path(folder or following)

@@ -130,7 +130,7 @@ def make_task(
             positive_label=DEFAULT_POSITIVE_LABELS.get(frozenset(names)),
             aligned=True,
         ),
-        tokenizer,
+        {"mlm": tokenizer},
         48,
         48,
         ["accuracy"],
@@ -147,7 +147,7 @@ def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
             )
         )
     preview = TaskPreview(*splits, predicts_numbers=True, aligned=True)
-    return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
+    return Task("similar", preview, {"mlm": tokenizer}, 48, 48, ["spearman"], (0, 5))
 
 
 @cache
@@ -172,7 +172,8 @@ def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
     split = Preview(
         {"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts
     )
-    return Task("span", TaskPreview(split, split, expects_unanswerable=False), tokenizer, 48, 48)
+    preview = TaskPreview(split, split, expects_unanswerable=False)
+    return Task("span", preview, {"mlm": tokenizer}, 48, 48)
 
 
 @cache

@@ -30,7 +30,9 @@ def level_of(folder: Path, words: Sequence[str], longest: int) -> tuple[str, str
     words = [*words, f"data_dir={folder}", f"cache_dir={folder / 'cache'}", "encoder=x", "row=x"]
     config = composed("finetune", words)
     data = open_task(TaskPlace.of_finetuning(config.config), TOKENIZER, longest)
-    task = Task("task", data.preview(), TOKENIZER, max_seq_length=128, trained_length=longest)
+    task = Task(
+        "task", data.preview(), {"mlm": TOKENIZER}, max_seq_length=128, trained_length=longest
+    )
     (finding,) = [one for one in check_text(task) if one.check == "lengths"]
     return finding.level, finding.what
 
@@ -75,9 +77,10 @@ def test_every_vocabulary_of_the_arms_is_looked_at(tokenizer: WordPieceTokenizer
     ]
     subject: Any = SimpleNamespace(arms=arms)
     assert Gathering._tokenizers(subject) == {"first": tokenizer, "other": other}
-    task = replace(make_task(tokenizer), other_tokenizers={"other": other})
+    task = replace(make_task(tokenizer), tokenizers={"first": tokenizer, "other": other})
     found = [one for one in check_text(task) if one.check == "unknown tokens"]
     assert [one.level for one in found] == [OK, ERROR]
+    assert found[0].what.startswith("nli, first: ")
     assert found[1].what == "nli, other: many tokens are [UNK]"
 
 

@@ -15,7 +15,7 @@ from tests.screens import refuses, shows
 
 from claims.analysis.schema import Column
 from claims.cli import main
-from claims.report.score_page import judge_files
+from claims.report.score_page import NAME_TASKS, judge_files
 from claims.tables.claim_file import OF_COLUMNS, OF_EXPERIMENTS
 from claims.tables.score_file import read_scores
 from clozelab.results.experiment import Experiment
@@ -88,6 +88,15 @@ def test_a_misspelt_key_of_a_file_of_claims_is_refused(
     claims.write_text(f"{claims.read_text()}{entry}\n")
     with refuses(message):
         judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
+
+
+def test_a_claim_may_name_the_input_that_it_needs(tmp_path: Path) -> None:
+    """As in the paper.yaml of an experiment with inputs, where it is left out without that one."""
+    claims = write_claims(tmp_path / "claims.yaml")
+    text = claims.read_text()
+    claims.write_text(text.replace("direction: higher", "direction: higher, needs: general"))
+    page = judge_files(write_scores(tmp_path / "scores.csv", 4), claims, None)
+    assert [claim.text for claim in page.judged.claims] == ["ours is better"]
 
 
 def test_a_file_of_claims_may_have_the_keys_of_an_experiment() -> None:
@@ -188,11 +197,40 @@ def test_the_page_names_what_it_assumes_of_scores(tmp_path: Path) -> None:
         metrics = {heading.name: heading.metric for heading in page.table.groups[0].headings}
         assert metrics == {"mnli": "", "rte": "", "loss": "lower is better"}
         assert {one.unit for one in page.judged.differences} == {"points", "loss"}
+        tasks = "each column beside arm and seed is compared as a task: mnli, rte, loss"
         assert page.problems["Assumed"] == [
+            f"{tasks}; {NAME_TASKS}",
             "percent, where higher is better: mnli, rte",
             f"fractions, shown as percent: {fractions}",
             "lower is better: loss",
         ]
+
+
+def test_settings_beside_scores_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were tested as tasks, and no word of it on the screen."""
+    path = tmp_path / "scores.csv"
+    lines = ["Unnamed: 0,system,seed,mnli,lr"]
+    for system, rate in (("bert", 0.5), ("ours", 0.3)):
+        for seed, score in enumerate(SCORES[system], 1):
+            lines.append(f"{len(lines) - 1},{system},{seed},{score},{rate}")
+    path.write_text("\n".join(lines))
+    assert main(["judge", str(path)]) == 0
+    shows(
+        capsys.readouterr().out,
+        "doubtful: lr: every seed of an arm has the same number, as with a setting; if this is",
+        "assumed: each column beside arm and seed is compared as a task: mnli, lr;",
+    )
+    claims = write_claims(tmp_path / "claims.yaml")
+    page = judge_files(path, claims, None)
+    assert page.problems["Assumed"] == [
+        "percent, where higher is better: mnli, lr",
+        "fractions, shown as percent: lr",
+    ], "the claims name what they are about"
+    claims.write_text("scores: {tasks: [mnli]}\ncompare: all\n")
+    page = judge_files(path, claims, None)
+    assert page.problems == {"Assumed": ["percent, where higher is better: mnli"]}
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,11 @@ def test_wrong_settings_and_missing_packages_are_said_early(
     [
         ({"timeout_min": "04:00:00"}, "timeout_min is '04:00:00': give a positive number of min"),
         ({"timeout_min": 3}, "timeout_min is 3, and Slurm warns signal_delay_s = 180 before"),
-        ({"mem_gb": "64GB"}, "mem_gb is '64GB': give a number"),
+        ({"mem_gb": "64GB"}, "mem_gb is '64GB': give a number of gigabytes"),
+        # Slurm's --mem=0MB is all the memory of a machine
+        ({"mem_gb": 0.0004}, "mem_gb is 0.0004: give a number of gigabytes"),
+        ({"mem_gb": 0}, "mem_gb is 0: give a number of gigabytes"),
+        ({"mem_gb": -1}, "mem_gb is -1: give a number of gigabytes"),
     ],
 )
 def test_settings_that_end_a_job_hours_later_are_said_at_once(

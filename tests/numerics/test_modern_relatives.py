@@ -13,7 +13,15 @@ import pytest
 import safetensors.torch
 import torch
 from tests.numerics import members
-from tests.numerics.members import LENGTHS, TOLERANCE, VOCAB, assert_equal, case_of
+from tests.numerics.members import (
+    LENGTHS,
+    TOLERANCE,
+    VOCAB,
+    assert_equal,
+    build_pair,
+    case_of,
+    read_heads,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,6 +66,28 @@ def test_an_ultrabert_file_with_a_window_a_layer() -> None:
             family.from_hf_config(bare | windows | {"rope_theta": 1e4})
     with pytest.raises(ValueError, match="num_key_value_heads is 1, and only 2"):
         family.from_hf_config(new | {"num_key_value_heads": 1})
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module._orig_mod."])
+def test_an_ultrabert_under_the_names_of_its_class(tmp_path: Path, wrapper: str) -> None:
+    """save_pretrained writes other names than state_dict() has."""
+    pair = build_pair(case_of("ultrabert"), "ForMaskedLM", tmp_path)
+    folder = tmp_path / "theirs"
+    (folder / "model.safetensors").unlink()
+    state = {wrapper + name: value for name, value in pair.theirs.state_dict().items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    encoder = load_encoder(folder)
+    heads = read_heads(encoder, folder, ("lm",))
+    for read, expected in ((encoder, pair.encoder), (heads["lm"], pair.heads["lm"])):
+        values = read.state_dict()
+        assert all(torch.equal(values[name], x) for name, x in expected.state_dict().items())
+
+
+def test_a_tied_vocabulary_of_an_ultrabert_is_refused_by_its_key(tmp_path: Path) -> None:
+    config = transformers.UltrabertConfig(**ULTRABERT, tie_word_embeddings=True)
+    transformers.UltrabertForMaskedLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"cls.weight of this .* is missing; tied to .*tie_word_"):
+        read_heads(load_encoder(tmp_path), tmp_path, ("lm",))
 
 
 # NeoBERT

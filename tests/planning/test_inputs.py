@@ -81,7 +81,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "message"),
     [
         ([], "mine has inputs, and none is given: say clozelab plan mine inputs.encoder=... "),
-        (GIVEN[:2], r"inputs.task= is missing: .*task: tasks"),
+        (GIVEN[:2], r"inputs.task= is missing: say clozelab plan mine .*task: tasks"),
         ([*GIVEN[:2], "inputs.task="], r"inputs.task= is missing"),
         (
             [*GIVEN, "inputs.txt=texts"],

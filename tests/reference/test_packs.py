@@ -23,11 +23,12 @@ import pytest
 from tests.results.words import as_frozen
 
 from claims.analysis.verdict_codes import read_verdict
+from claims.tables.layout import SCORES_FILE
 from clozelab.cli import main
 from clozelab.report import render
 from clozelab.report.packed_results import write_results_table
 from clozelab.results.experiment import load_experiment
-from clozelab.runs.archive import RESULTS, open_archive, unpack
+from clozelab.runs.archive import open_archive, unpack
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 FROZEN = sorted(Path(__file__).with_name("packs").glob("*.csv"))
@@ -103,7 +104,7 @@ def test_a_published_pack_is_what_it_says(
     made = write_results_table(
         archive.manifest, archive.records, archive.experiment, tmp_path / "again"
     )
-    packed, again = lines_of(archive.folder / RESULTS), lines_of(made)
+    packed, again = lines_of(archive.folder / SCORES_FILE), lines_of(made)
     assert len(packed) == len(again) > 0
     known = [dict(zip(packed[0], map(line.get, packed[0]), strict=True)) for line in again]
     assert packed == known

@@ -417,6 +417,26 @@ def test_each_swept_setting_makes_a_row(tmp_path: Path, writers: Any) -> None:
     assert [line[0] for line in results(runs.records[:3])] == ["public"]
 
 
+def test_a_measure_is_not_called_by_settings_of_fine_tuning(tmp_path: Path, writers: Any) -> None:
+    """Both flows of the README in one folder: `row=minilm epochs=3` names no row of the other."""
+    scores = {"validation/accuracy": 0.5}
+    for rate in ("0.15", "0.3"):
+        row = f"predict_prob-{rate}"
+        for seed in (1, 2):
+            writers.evaluation(tmp_path, row, "held_out_text", seed, scores, encoder_arm=row)
+        say(tmp_path, f"evaluate/{row}/*/*/*", f"encoder_arm={row}", "measure=held_out_text")
+    for row, epochs in (("minilm", 3), ("plain", 5)):
+        writers.finetune(tmp_path, row, "mrpc", (1, 1), 70.0, config={"epochs": epochs})
+        say(tmp_path, f"finetune/{row}/*/*/*", f"row={row}", "task=mrpc")
+    say(tmp_path, "finetune/minilm/*/*/*", "row=minilm", "task=mrpc", "epochs=3")
+    assert list(rows_of(infer_table(find(tmp_path)))) == [
+        "predict_prob-0.15",
+        "predict_prob-0.3",
+        "row=minilm, epochs=3",
+        "row=plain, epochs=5",
+    ]
+
+
 def test_runs_of_an_experiment_are_not_held_against_lines_that_nobody_wrote(
     tmp_path: Path, writers: Any
 ) -> None:

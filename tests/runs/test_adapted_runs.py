@@ -23,7 +23,7 @@ from clozelab.datamodules import labelled
 from clozelab.models.folders import load_encoder, read_provenance
 from clozelab.models.layout import Layout
 from clozelab.modules.model import max_positions, open_tokenizer, read_model, sentence_vectors
-from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
+from clozelab.modules.sentence_folders import SentenceVectors, sentence_files, similarity_of
 from clozelab.stages import pretrain
 from clozelab.tasks import sequences
 from clozelab.training.callbacks import TrainingInterruptedError
@@ -368,10 +368,11 @@ def pretrained(world: Path, tmp_path: Path) -> Callable[..., Path]:
 def test_an_encoder_trained_further_reads_texts_as_the_given_one(
     world: Path, pretrained: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """As sentence-transformers' files said: pooling, prompts, and where a text is cut."""
+    """As sentence-transformers' files said: pooling, prompts, comparison, where a text is cut."""
     folder = shutil.copytree(world / "encoder", tmp_path / "sentences")
     vectors = SentenceVectors("cls", normalized=True, prompts={"query": "good "})
-    for name, content in sentence_files(vectors, load_encoder(folder).config, 24).items():
+    files = sentence_files(vectors, load_encoder(folder).config, 24, similarity="dot")
+    for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
     (folder / "checksums.json").unlink(missing_ok=True)
@@ -379,6 +380,7 @@ def test_an_encoder_trained_further_reads_texts_as_the_given_one(
     assert sentence_vectors(further) == sentence_vectors(folder) == vectors
     assert sentence_vectors(further, "mean").prompts == vectors.prompts
     assert max_positions(further) == max_positions(folder) == 24
+    assert similarity_of(further) == similarity_of(folder) == "dot"
     # One that says nothing of vectors stays so.
     assert "given_vectors" not in read_provenance(pretrained("whole") / "encoder")
 

@@ -74,7 +74,8 @@ def test_every_folder_is_there_with_its_status(root: Path) -> None:
         (record,) = (one for one in find(root).records if one.folder == runs / "mlm/seed-9")
         assert trouble_of(record).startswith(trouble) and bool(trouble_of(record)) == bool(trouble)
     (record,) = (one for one in find(root).records if one.folder == runs / "ltr/seed-9")
-    assert (record.status, record.problem) == ("damaged", "no run.json")
+    said = "no run.json; remove the folder to run it again"
+    assert (record.status, record.problem) == ("damaged", said)
 
 
 @needs_locks

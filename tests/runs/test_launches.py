@@ -89,6 +89,21 @@ def test_the_command_is_the_one_that_began_it(
     assert standing(moved).commands[0].endswith(f"--skip-doctor runs_dir={tmp_path / 'moved'}")
 
 
+def test_a_renamed_experiment_has_no_jobs_of_the_old_name(root: Path) -> None:
+    """Its damaged runs are called by their place: all jobs of the launch were none of them."""
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
+    for seed in (1, 2):
+        (root / f"pretrain/mlm/seed-{seed}/run.json").write_text("{")
+    root.parent.rename(root.parents[1] / "copied")
+    by_name = {}
+    for status in experiment_statuses(find(root.parents[1]).records):
+        by_name[status.experiment] = status
+    assert by_name.keys() == {EXPERIMENT, "copied"}
+    (sweep,) = by_name["copied"].sweeps
+    assert (sweep.planned, sweep.not_begun, sweep.counts) == (None, 0, {"damaged": 2})
+    assert not by_name["copied"].commands
+
+
 def test_sweeps_by_themselves_are_noted_stage_by_stage(root: Path) -> None:
     jobs = [*PRETRAIN, JobName("mlm", "", "3")]
     write_launch(root, ["pretrain", "-m", "seed=1,2,3"], {"pretrain": jobs})
@@ -196,6 +211,16 @@ def test_jobs_hear_what_is_said_of_hydras_own_job(
     said = [*words, "hydra.mode=RUN"]
     assert first == [*name, *place, "seed=1", *said]
     assert second == [*name, *place, "seed=2", *said]
+
+
+def test_two_sweeps_of_prepare_have_logs_of_their_own(tmp_path: Path, jobs: list[Job]) -> None:
+    """Their jobs have no run folder to be named by; on Slurm both may run at one time."""
+    place = [f"{key}={tmp_path / key}" for key in ("runs_dir", "cache_dir", "data_dir")]
+    for sizes in ("1000,2000", "3000,4000", "1000,2000"):
+        assert clozelab(["prepare", "-m", f"tokenizer.vocab_size={sizes}", *place]) == 0
+    logs = [job.log for job in jobs]
+    assert len(set(logs)) == 4
+    assert logs[:2] == logs[4:], "of the same command they are the same"
 
 
 @pytest.mark.usefixtures("jobs")

@@ -168,6 +168,20 @@ def test_the_band_that_is_trained_alike_comes_first(
     assert [match.band.name for match in nearest(make_run(), bands)] == ["0.005", "0.1"]
 
 
+def test_bands_of_the_same_text_come_first(make_run: Callable[..., Record]) -> None:
+    """However many settings differ: losses of two texts say nothing of each other."""
+    kinds: dict[str, dict[str, Any]] = {
+        "another text": {"text": "0" * 64},
+        "another shape": {"model__num_hidden_layers": 4, "model__hidden_size": 256},
+    }
+    bands = []
+    for name, changes in kinds.items():
+        settings = settings_of(make_run(**changes))
+        bands.append(Band(name, [], settings, 7.0, 1e6, [200_000, 400_000], [[5.0, 5.1]] * 2))
+    named = [match.band.name for match in nearest(make_run(), bands)]
+    assert named == ["another shape", "another text"]
+
+
 def test_lengths_within_a_quarter_are_equal() -> None:
     own = {"planned tokens": 100}
     assert differences(own, {"planned tokens": 125}) == {}

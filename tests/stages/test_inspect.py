@@ -175,6 +175,10 @@ def test_colours_tell_the_kinds_apart(
         (["documents=x"], "documents=x: give a whole number from 0 on"),
         (["step=-1"], "step=-1: give a whole number from 0 on"),
         (["html=page.pdf"], "html=page.pdf: give a .html"),
+        (
+            ["document=3", "documents=2"],
+            "document=3 shows one document, so documents=2 would change nothing: leave one out",
+        ),
         (["."], "is no prepared corpus (it has no manifest.json)"),
     ],
 )

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.screens import refuses, shows
 
-from clozelab.assembly.corpora import forecast_corpus, prepared_corpus
+from clozelab.assembly.corpora import forecast_corpus, planned_corpus, prepared_corpus
 from clozelab.config import typed
+from clozelab.corpus.preparation.forecast import CorpusForecast
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 from clozelab.schema import PrepareConfig
-from clozelab.stages.prepare import main
+from clozelab.stages.prepare import main, print_forecast
 
 NUM_DOCUMENTS = 30
 
@@ -57,6 +58,13 @@ def generated_config(folder: Path) -> PrepareConfig:
     return config(folder, 400, name="microworld", sources=sources, generator=generator)
 
 
+def forecast_of(cfg: PrepareConfig) -> CorpusForecast:
+    """That of its source `one`."""
+    plan = planned_corpus(cfg)
+    assert plan is not None
+    return forecast_corpus(plan)["one"]
+
+
 def write_text(folder: Path) -> None:
     folder.mkdir()
     (folder / "one.txt").write_text(
@@ -86,7 +94,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     shown = capsys.readouterr().out
     shows(shown, "tokens are guessed: the vocabulary", "nothing was written (--dry-run)")
     row = next(line.split() for line in shown.splitlines() if line.strip().startswith("one "))
-    assert row == ["one", "1", "1.8", "kB", "50", "1,600", "360"]
+    assert row == ["one", "1", "1.8", "kB", "50", "1,600", "530"]
     assert not (tmp_path / "cache").exists()
     folder = main(config(tmp_path))
     assert main(config(tmp_path, dry_run=True)) is None
@@ -102,7 +110,7 @@ def test_a_dry_run_is_as_good_as_its_sample(tmp_path: Path) -> None:
         lines = [f"{line}{index}." for index in range(6_000)]
         (folder / f"{number:02d}.txt").write_text("\n\n".join(lines))
     cfg = config(tmp_path, sources=[{"name": "one", "path": "texts"}])
-    forecast = forecast_corpus(cfg)["one"]
+    forecast = forecast_of(cfg)
     corpus = prepared_corpus(cfg)
     assert forecast.files == 12
     assert forecast.characters == pytest.approx(corpus.manifest["counts"]["characters"], rel=0.15)
@@ -111,19 +119,28 @@ def test_a_dry_run_is_as_good_as_its_sample(tmp_path: Path) -> None:
     assert forecast.result_bytes == pytest.approx(written, rel=0.6)
 
 
+def test_a_dry_run_looks_for_its_files_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it leaves out was said twice."""
+    write_text(tmp_path / "data")
+    (tmp_path / "data" / "table.csv").write_text("text\nOf a table.\n")
+    main(config(tmp_path, dry_run=True, sources=[{"name": "one", "path": "."}]))
+    assert caplog.text.count("files left out: 1") == 1
+
+
 def test_a_dry_run_takes_out_benchmarks(tmp_path: Path) -> None:
     """Which needs a table, but not all documents."""
     write_text(tmp_path / "data")
     (tmp_path / "data" / "benchmark.txt").write_text("document 7 it has two sentences\n")
     step = {"decontaminate": {"files": ["benchmark.txt"], "ngram": 6}}
     cfg = config(tmp_path, steps=["clean", step, "near_duplicates"])
-    assert forecast_corpus(cfg)["one"].documents == 49
+    assert forecast_of(cfg).documents == 49
 
 
 def test_a_dry_run_of_a_world_that_is_not_there(tmp_path: Path) -> None:
-    cfg = generated_config(tmp_path)
     with refuses("is generated when it is prepared, within minutes: there is no text yet"):
-        forecast_corpus(cfg)
+        print_forecast(generated_config(tmp_path))
 
 
 def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from claims.analysis.schema import ALL_COLUMNS
 from claims.analysis.scores import DataColumn, ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
 from claims.report.files import write_claims, write_page, write_pictures, write_scores
@@ -18,6 +19,7 @@ from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
 from claims.report.screen import print_judged, print_plain
 from claims.tables.claim_file import ClaimFile, Compared, check_names, read_claim_file
+from claims.tables.layout import CLAIMS_FILE, SCORES_FILE
 from claims.tables.score_file import Scores, make_score_table, read_scores
 from claims.text.phrases import count_noun, join_list
 
@@ -25,12 +27,7 @@ CAVEAT = (
     "Scores do not record how their runs were made. That the rows saw the same data, steps, tuning"
     " and code is taken on trust."
 )
-
-
-# the report's tables, as it writes them into its folder
-SCORES_FILE = "results.csv"
-CLAIMS_FILE = "claims.csv"
-TABLES = (SCORES_FILE, CLAIMS_FILE)
+NAME_TASKS = "`scores: {tasks: [...]}` in the file of claims names the columns of scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,7 @@ def _check_folder(folder: Path, scores: Path) -> None:
     """ValueError for a report that is no folder, or would replace the scores that it is made of."""
     if folder.suffix == ".csv":
         raise ValueError(f"{folder} is no folder: the report has several files")
-    for name in TABLES:
+    for name in (SCORES_FILE, CLAIMS_FILE):
         if scores.resolve() == (folder / name).resolve():
             raise ValueError(
                 f"{scores} would be replaced by the report's own {name}: give the report a folder"
@@ -107,7 +104,7 @@ def build_score_page(
     unpaired += _seeds_of_one_difference(table, analysed)
     remarks = {
         "Left out": content.notes,
-        "Doubtful": _doubtful_scores(content),
+        "Doubtful": _doubtful_scores(content) + _like_settings(content),
         "Not compared": _rows_without_a_pair(table),
         "Not paired": unpaired,
         "Assumed": _assumptions(table, content, file),
@@ -131,7 +128,7 @@ def build_score_page(
 
 
 def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[str]:
-    """Name the columns of which neither file gives a unit and a direction."""
+    """Name tasks that nobody has named, and columns without a given unit and direction."""
     declared = {column.name for column in file.columns}
     known = [column for column in content.columns if column.name not in declared]
     names = {
@@ -142,7 +139,13 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     }
     names["lower is better"] = [column.name for column in known if not column.higher_is_better]
     names["higher is better"] = [column.name for column in known if column.higher_is_better]
-    return [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
+    sentences = [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
+    is_about_all = not file.claims or ALL_COLUMNS in {claim.column for claim in file.claims}
+    if content.assumed_tasks and is_about_all:
+        tasks = ", ".join(content.assumed_tasks)
+        named = f"each column beside arm and seed is compared as a task: {tasks}"
+        sentences.insert(0, f"{named}; {NAME_TASKS}")
+    return sentences
 
 
 def _doubtful_scores(content: Scores) -> list[str]:
@@ -156,6 +159,20 @@ def _doubtful_scores(content: Scores) -> list[str]:
             " if these are fractions, write all of the column in percent, and judge again"
         )
     return sentences
+
+
+def _like_settings(content: Scores) -> list[str]:
+    """Name the columns that nobody has called a task, and that do not depend on the seed."""
+    tasks = []
+    for task in content.assumed_tasks:
+        of_arms = [list(cell.values()) for (_, name), cell in content.cells.items() if name == task]
+        is_of_setting = all(len(scores) > 1 and len(set(scores)) == 1 for scores in of_arms)
+        if of_arms and is_of_setting:
+            tasks.append(task)
+    if not tasks:
+        return []
+    same = "every seed of an arm has the same number, as with a setting; if this is no score"
+    return [f"{', '.join(tasks)}: {same}, {NAME_TASKS}"]
 
 
 def _rows_without_a_pair(table: ScoreTable) -> list[str]:

@@ -97,7 +97,8 @@ def read_claims(path: Path) -> ClaimFile:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     given = {key: file[key] for key in OWN_KEYS if key in file}
-    entries = {"claims": []} | given | {"columns": scales}
+    given["claims"] = without_needs(given.get("claims", []))
+    entries = given | {"columns": scales}
     try:
         return ClaimFile.model_validate(entries)
     except ValidationError as error:
@@ -130,6 +131,15 @@ def _scales(columns: object) -> object:
             name = str(entry.get("name", entry.get("task")))
             scales.append({"name": name, "task": name} | scale)
     return scales
+
+
+def without_needs(entries: object) -> object:
+    """Entries of a form without the inputs that they depend on, by which it is filled in."""
+    if isinstance(entries, dict):
+        return {key: value for key, value in entries.items() if key != "needs"}
+    if isinstance(entries, list):
+        return [without_needs(entry) for entry in entries]
+    return entries
 
 
 def load_yaml(path: Path) -> object:

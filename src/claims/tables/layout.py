@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import Field
 
 from claims.analysis.schema import Entry
 
+# the tables of a report
+SCORES_FILE = "results.csv"
+CLAIMS_FILE = "claims.csv"
 OF_MODEL = re.compile(r"(?P<arm>[^/]+?)[-_/]?seed[-_=]?(?P<seed>\d+)")
 """A model or a folder without its task: `mlm-seed-1`, `runs/mlm/seed_1`."""
 OF_TASK = re.compile(r"^(?P<arm>[^/]+?)(/(?P<task>[^/]+?))?[-_/]?seed[-_=]?(?P<seed>\d+)")
@@ -55,3 +59,5 @@ class ScoreRows:
     notes: list[str] = field(default_factory=list)
     # a column says what each score is in, so none is taken for a fraction
     has_units: bool = False
+    # tasks that no layout names: columns of a file with a line a run
+    assumed_tasks: Sequence[str] = ()

@@ -9,6 +9,7 @@ a layout says `seed` and `f1`.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -51,6 +52,8 @@ UNFINISHED = (
     "scheduled",
     "timeout",
 )
+# pandas writes the numbers of lines into a column without a name, and reads it under another one
+NUMBERS_OF_LINES = re.compile(r"|Unnamed: \d+")
 # what separates cells where no comma does
 DELIMITERS = ("\t", ";")
 # columns by which the results.csv of a clozelab report is known
@@ -80,10 +83,13 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
     names = _names_of_columns(path, layout, columns)
     if layout.tasks or not {layout.task, layout.score} & set(columns):
         tasks = {task: _column(path, task, columns) for task in layout.tasks}
+        assumed_tasks: list[str] = []
         if not tasks:
             tasks = _other_columns(columns, names.values())
             _check_numbers(path, finished, tasks)
-        return ScoreRows(list(_long_rows(finished, names, tasks)), notes=notes)
+            assumed_tasks = list(tasks)
+        long_rows = list(_long_rows(finished, names, tasks))
+        return ScoreRows(long_rows, notes=notes, assumed_tasks=assumed_tasks)
     for name, column in (("task", layout.task), ("score", layout.score)):
         names[name] = _column(path, column, columns)
     for name in ("metric", "unit"):
@@ -225,8 +231,8 @@ def _other_columns(columns: Iterable[str], used: Collection[str]) -> dict[str, s
     """Task -> column, where a layout names no tasks: all columns that are nothing else."""
     tasks = []
     for name in columns:
-        # pandas writes the numbers of lines into a column without a name.
-        if name and name not in used and name.casefold() not in STATUS_NAMES:
+        is_status = name.casefold() in STATUS_NAMES
+        if name not in used and not is_status and not NUMBERS_OF_LINES.fullmatch(name):
             tasks.append(name)
     metrics = [name for name in tasks if name.startswith(METRICS)]
     if metrics:

@@ -92,6 +92,8 @@ class Scores:
     notes: list[str] = field(default_factory=list)
     # of those columns whose scores are of single examples
     examples: ExampleScores = field(default_factory=dict)
+    # tasks that nobody has named: all other columns of the file
+    assumed_tasks: Sequence[str] = ()
 
 
 def read_scores(
@@ -137,7 +139,9 @@ def read_scores(
         if names != [""]:
             examples |= arrays
     cells = {key: _means(runs[key]) for key in by_example}
-    return Scores(cells, columns, fractions, doubtful, content.notes, examples)
+    return Scores(
+        cells, columns, fractions, doubtful, content.notes, examples, content.assumed_tasks
+    )
 
 
 def _means(runs: Mapping[Seeds, NDArray[np.float64]]) -> dict[Seeds, float]:

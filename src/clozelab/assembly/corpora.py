@@ -19,7 +19,7 @@ from clozelab.corpus.preparation.forecast import (
     settled_steps,
 )
 from clozelab.corpus.preparation.pool import ShardPool
-from clozelab.corpus.prepare import MakePool, plan_corpus, prepare_corpus
+from clozelab.corpus.prepare import CorpusPlan, MakePool, plan_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import DatasetSource, make_source
 from clozelab.corpus.steps.step import CorpusStep
@@ -71,26 +71,16 @@ def num_workers(cfg: PrepareConfig | PretrainConfig) -> int:
     return cfg.corpus.workers
 
 
-def forecast_corpus(cfg: PrepareConfig) -> dict[str, CorpusForecast]:
-    """Source -> what preparing it would take; nothing is written.
-
-    ValueError: preparing would be refused, or the corpus is generated and not there yet.
-    """
-    arguments = _prepare_arguments(cfg)
-    generate = _generator(cfg)
-    if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
-        raise ValueError(
-            f"corpus {cfg.corpus.name} is generated when it is prepared, within minutes: there is"
-            " no text yet to measure; leave --dry-run out"
-        )
-    tokenizer = arguments.tokenizer.given(cfg.data_dir)
-    steps = settled_steps(arguments.steps)
+def forecast_corpus(plan: CorpusPlan) -> dict[str, CorpusForecast]:
+    """Source -> what preparing it would take; nothing is written."""
+    steps = settled_steps(plan.steps)
+    seconds = SECONDS / len(plan.source_names)
+    tokenizer = plan.tokenizer
     forecasts = {}
-    for index, source in enumerate(arguments.sources):
-        files = source.shards(index, Path(cfg.data_dir))
-        seconds = SECONDS / len(arguments.sources)
-        forecasts[source.name] = forecast_source(
-            files, steps, tokenizer, seconds, arguments.tokenizer.kind
+    for index, name in enumerate(plan.source_names):
+        files = [file for file in plan.files if file.source == index]
+        forecasts[name] = forecast_source(
+            files, steps, plan.given_tokenizer, seconds, tokenizer.kind, tokenizer.vocab_size
         )
     return forecasts
 
@@ -103,8 +93,8 @@ def require_sources(cfg: PrepareConfig | PretrainConfig) -> None:
         source.require_files(cfg.data_dir)
 
 
-def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
-    """Where a configuration's prepared corpus lies, if it does; writes none.
+def planned_corpus(cfg: PrepareConfig | PretrainConfig) -> CorpusPlan | None:
+    """What a configuration would prepare, and where; None where its text is still to be generated.
 
     ValueError: preparing would be refused.
     """
@@ -112,8 +102,18 @@ def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
     generate = _generator(cfg)
     if generate is not None and generate(output_dir=cfg.data_dir, only_look=True) is None:
         return None
-    folder = plan_corpus(*arguments).folder
-    return folder if folder.exists() else None
+    return plan_corpus(*arguments)
+
+
+def find_corpus(cfg: PrepareConfig | PretrainConfig) -> Path | None:
+    """Where a configuration's prepared corpus lies, if it does; writes none.
+
+    ValueError: preparing would be refused.
+    """
+    plan = planned_corpus(cfg)
+    if plan is None or not plan.folder.exists():
+        return None
+    return plan.folder
 
 
 def source_weights(cfg: PretrainConfig) -> list[Mapping[str, float]]:

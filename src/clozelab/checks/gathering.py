@@ -258,17 +258,12 @@ class Gathering:
         """Look at a task on the arms' encoders, or on a given one."""
         task = cfg.task
         name = task.name
-        tokenizer: Tokenizer | None = None
-        other_tokenizers: dict[str, Tokenizer] = {}
         if "pretrain" in self.steps:
-            other_tokenizers = self._tokenizers()
-            if other_tokenizers:
-                first = next(iter(other_tokenizers))
-                tokenizer = other_tokenizers.pop(first)
+            tokenizers = self._tokenizers()
             trained_length = min((arm.longest for arm in self.arms), default=512)
         else:
             encoder = Path(require_encoder(cfg.encoder))
-            tokenizer = open_tokenizer(encoder)
+            tokenizers = {encoder.name: open_tokenizer(encoder)}
             trained_length = max_positions(encoder)
         if cfg.hub:
             problem = f"{name}: its files come from the hub and are not looked at"
@@ -277,6 +272,7 @@ class Gathering:
             return
         # The files: that they are there, and what they hold.
         task_place = TaskPlace.of_finetuning(cfg)
+        tokenizer = next(iter(tokenizers.values()), None)
         task_data = open_task(task_place, tokenizer, trained_length)
         _require_prompted(task_place, cfg, name)
         if cfg.predict_test:
@@ -288,12 +284,11 @@ class Gathering:
         subject = Task(
             name,
             preview,
-            tokenizer,
+            tokenizers,
             max_seq_length=task.data["max_seq_length"],
             trained_length=trained_length,
             metrics=metrics or (),
             number_range=task.module.get("number_range"),
-            other_tokenizers=other_tokenizers,
             reads_windows=reads_windows,
         )
         self.tasks.append(subject)

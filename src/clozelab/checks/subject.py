@@ -6,7 +6,7 @@ checks/gathering.py composes it from an experiment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from clozelab.corpus.tokenizers import Tokenizer
@@ -84,13 +84,11 @@ class Task:
 
     name: str
     preview: TaskPreview
-    tokenizer: Tokenizer | None
+    tokenizers: Mapping[str, Tokenizer]  # by an arm that has it, each vocabulary once
     max_seq_length: int  # what its configuration asks for
     trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
-    # Of an arm with another vocabulary, by its name.
-    other_tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
     reads_windows: bool = False  # all of a long text, a part at a time
 
 

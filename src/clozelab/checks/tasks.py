@@ -311,10 +311,11 @@ def _classes(task: Task, names: Sequence[str], preview: Preview) -> np.ndarray |
 
 def check_text(task: Task) -> Iterator[Finding]:
     """Unknown words, texts that are cut, and validation examples that stand in training."""
-    if task.tokenizer is not None:
-        yield from _check_tokens(task, task.name, task.tokenizer)
-    for arm, tokenizer in task.other_tokenizers.items():
-        yield from _check_tokens(task, f"{task.name}, {arm}", tokenizer)
+    for arm, tokenizer in task.tokenizers.items():
+        name = task.name
+        if len(task.tokenizers) > 1:
+            name += f", {arm}"
+        yield from _check_tokens(task, name, tokenizer)
     yield _check_overlap(task)
 
 

@@ -39,12 +39,10 @@ from claims.text.safe_yaml import UniqueKeys, own_text
 from clozelab import hydra_compat
 from clozelab.addresses import UPWARDS
 from clozelab.config import RESOLVERS, to_plain
-from clozelab.text.paths import CONF_DIR
+from clozelab.text.paths import CONF_DIR, CONFIG_DIR_OPTIONS
 from clozelab.text.plain import PlainDict, PlainMapping, flatten, hydra_text
 
 PAPER = "paper.yaml"
-CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")
-"""As argparse takes it."""
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
 KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
 MEASURED = "measured"

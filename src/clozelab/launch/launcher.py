@@ -28,6 +28,7 @@ from claims.analysis.grouping import group_by
 from claims.text.terminal import Heading
 from clozelab import hydra_compat
 from clozelab.config import Composed
+from clozelab.files.digests import digest
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.own_task import warn_of_doubtful_targets
 from clozelab.launch.pool import ProcessPool
@@ -204,7 +205,11 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
             if key_of(word).startswith(PASSED_TO_JOBS):
                 arguments.append(word)
         arguments.append("hydra.mode=RUN")
-        log = self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
+        log_name = f"{self.verb}-{name.replace('/', '--')}"
+        if not plan.run_dir:
+            # A second sweep of `prepare` has jobs of the same numbers, maybe at the same time.
+            log_name += f"-{digest(arguments)[:8]}"
+        log = self.sweep_dir / "logs" / f"{log_name}.log"
         state = JobState.WAITING
         if plan.status == "complete":
             state = JobState.SKIPPED

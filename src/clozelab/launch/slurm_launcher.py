@@ -6,6 +6,7 @@ again. `cluster: local` (`hydra/launcher=slurm_local`) goes the same way without
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -96,9 +97,7 @@ class SlurmLauncher(SweepLauncher):
                 f"hydra.launcher.timeout_min is {parameters['timeout_min']}, and Slurm warns"
                 f" signal_delay_s = {delay} before that ends: leave a job time to work"
             )
-        memory = parameters.get("mem_gb")
-        if memory is not None and not isinstance(memory, int | float):
-            raise ValueError(f"hydra.launcher.mem_gb is {memory!r}: give a number")
+        requested_memory(parameters.get("mem_gb"))
         self.cluster = cluster
         self.jobs_at_once = jobs_at_once
         self.poll_seconds = float(poll_seconds)
@@ -254,15 +253,29 @@ def _slurm_resources(
         "ntasks_per_node": devices,
         "gpus_per_node": gpus or None,
     }
-    memory = requested_resources.pop("mem_gb")
-    if isinstance(memory, int | float) and memory:
-        resources["mem"] = f"{round(1024 * memory)}MB"  # Slurm takes no fractions
+    resources["mem"] = requested_memory(requested_resources.pop("mem_gb"))
     resources |= requested_resources
     # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
     resources["srun_args"] = None
     if requested_resources["cpus_per_task"]:
         resources["srun_args"] = [f"--cpus-per-task={requested_resources['cpus_per_task']}"]
     return resources
+
+
+def requested_memory(gigabytes: Json) -> str | None:
+    """In the words of sbatch's --mem; None where nothing is asked for.
+
+    ValueError for what is no number, and for less than a megabyte.
+    """
+    if gigabytes is None:
+        return None
+    # Slurm takes no fractions, and 0 for all the memory of a machine.
+    if not isinstance(gigabytes, int | float) or not 1 <= 1024 * gigabytes < math.inf:
+        raise ValueError(
+            f"hydra.launcher.mem_gb is {gigabytes!r}: give a number of gigabytes,"
+            " or null to ask for none"
+        )
+    return f"{round(1024 * gigabytes)}MB"
 
 
 def read_results(job: SubmititJob[int]) -> tuple[int | None, str]:

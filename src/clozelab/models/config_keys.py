@@ -56,6 +56,7 @@ class GivenVectors(TypedDict, total=False):
     pooling: str
     normalized: bool
     prompts: dict[str, str]
+    similarity: str  # where it was another than the cosine
 
 
 class Provenance(TypedDict, total=False):

@@ -387,8 +387,11 @@ def _without_wrapper(tensors: dict[str, Tensor], family: Family, file: Path) -> 
     landmark = family.encoder_name(_LANDMARK)
     prefixes = set()
     for name in tensors:
-        if name.endswith(landmark):
-            prefixes.add(name.removesuffix(landmark).removesuffix(family.prefix))
+        if not name.endswith(landmark):
+            continue
+        before = name.removesuffix(landmark)
+        own_prefix = family.prefix if before.endswith(family.prefix) else family.class_prefix
+        prefixes.add(before.removesuffix(own_prefix))
     if len(prefixes) > 1:
         first_two = " and ".join(repr(prefix) for prefix in sorted(prefixes)[:2])
         raise ValueError(
@@ -557,8 +560,11 @@ def _fill(
     model = family.class_name
     missing = [name for name in expected if name not in stored]
     unexpected = [name for name in stored if name not in expected]
+    advice = ""
+    if not family.ties_vocabulary and missing == [f"{family.decoder}.weight"]:
+        advice = "; tied to the word embeddings (tie_word_embeddings) it cannot be read here"
     for names, problem in (
-        (missing, f"of this {model} model is missing"),
+        (missing, f"of this {model} model is missing{advice}"),
         (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
     ):
         if names:

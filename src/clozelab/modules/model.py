@@ -51,6 +51,7 @@ from clozelab.modules.sentence_folders import (
     passes_sigmoid,
     read_prompts,
     read_sentence_vectors,
+    similarity_of,
 )
 from clozelab.text.plain import PlainDict, PlainMapping, ReadOnlyJson
 
@@ -226,7 +227,9 @@ def sentence_vectors(folder: Path, pooling: str | None = None) -> SentenceVector
     """
     provenance = folders.read_provenance(folder)
     # What is fine-tuned has its own; what is trained further keeps those of the given encoder.
-    given = SentenceVectors(**provenance.get("given_vectors", {}))
+    of_given: dict[str, Any] = {**provenance.get("given_vectors", {})}
+    of_given.pop("similarity", None)  # which makes no other vector
+    given = SentenceVectors(**of_given)
     prompts = read_prompts(folder) or provenance.get("prompts", given.prompts)
     if pooling is not None:
         return SentenceVectors(pooling, prompts=prompts)
@@ -246,13 +249,18 @@ def given_vectors(folder: Path) -> GivenVectors | None:
         vectors = sentence_vectors(folder)
     except ValueError:  # vectors that are not computed here: nobody will ask for them
         return None
-    if vectors == SentenceVectors():
+    similarity = similarity_of(folder)
+    is_of_cosine = similarity in (None, "cosine")
+    if is_of_cosine and vectors == SentenceVectors():
         return None
-    return {
+    given: GivenVectors = {
         "pooling": vectors.pooling,
         "normalized": vectors.normalized,
         "prompts": dict(vectors.prompts),
     }
+    if similarity is not None and not is_of_cosine:
+        given["similarity"] = similarity
+    return given
 
 
 def with_pooling(settings: PlainMapping, folder: Path) -> ReadOnlyJson:

@@ -23,7 +23,7 @@ from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import contradicts, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
-from clozelab.models.folders import read_config, read_config_dict
+from clozelab.models.folders import read_config, read_config_dict, read_provenance
 from clozelab.models.registry import family_for
 from clozelab.text.plain import PlainDict, PlainMapping
 
@@ -154,8 +154,14 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def similarity_of(folder: Path) -> str | None:
-    """By what sentence-transformers compares a folder's vectors; None where it does not say."""
-    return _library_settings(folder).get("similarity_fn_name")
+    """By what sentence-transformers compares a folder's vectors; None where it does not say.
+
+    An encoder that was trained further keeps what the given one said.
+    """
+    said = _library_settings(folder).get("similarity_fn_name")
+    if said is None:
+        return read_provenance(folder).get("given_vectors", {}).get("similarity")
+    return said
 
 
 class ModuleEntry(TypedDict):

@@ -100,6 +100,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     filled = base / settings["experiment"]
     if inputs:
         said = values_of(word.removeprefix(PREFIX) for word in inputs)
+        _check_names(verb, form, said)
         given = look_at_inputs(form, said, settings)
         _refuse_others(filled, given)
         _write(form, given, filled, settings)
@@ -151,7 +152,7 @@ def _usage(verb: str, form: Experiment) -> str:
 # What was given
 
 
-def _check_names(form: Experiment, said: Mapping[str, str]) -> None:
+def _check_names(verb: str, form: Experiment, said: Mapping[str, str]) -> None:
     """ValueError for an input that the form does not have, and for one that is missing."""
     for key in said:
         if key not in form.inputs:
@@ -159,7 +160,7 @@ def _check_names(form: Experiment, said: Mapping[str, str]) -> None:
             raise ValueError(f"{PREFIX}{key}: {form.name} has no such input; {advice}")
     for key, spec in form.inputs.items():
         if spec.is_needed and not said.get(key):
-            raise ValueError(f"{PREFIX}{key}= is missing: {_usage('reproduce', form)}")
+            raise ValueError(f"{PREFIX}{key}= is missing: {_usage(verb, form)}")
 
 
 def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[str, str]) -> Given:
@@ -170,7 +171,6 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
         said: input -> what the command line says.
         settings: the other words: where relative paths begin, and the columns of a labelled file.
     """
-    _check_names(form, said)
     given = Given()
     looks: dict[str, Look] = {
         "number": _number,

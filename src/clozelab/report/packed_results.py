@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from claims.tables.layout import SCORES_FILE
 from clozelab.results.adhoc import infer_table
 from clozelab.results.experiment import load_experiment
 from clozelab.results.table import build_table
-from clozelab.runs.archive import RESULTS, RUNS, Manifest
+from clozelab.runs.archive import RUNS, Manifest
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
 
@@ -32,5 +33,5 @@ def write_results_table(
         table = infer_table(runs)
     else:
         table = build_table(load_experiment(experiment), runs)
-    write_results(folder / RESULTS, table, manifest.scale)
-    return folder / RESULTS
+    write_results(folder / SCORES_FILE, table, manifest.scale)
+    return folder / SCORES_FILE

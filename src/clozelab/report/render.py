@@ -27,6 +27,7 @@ from claims.report.files import Drawing, spreadsheet_text, write_claims, write_p
 from claims.report.forest_picture import draw_forest, forest_files
 from claims.report.page import ColumnGroup, ColumnHeading, RowView
 from claims.report.pictures import use_style
+from claims.tables.layout import CLAIMS_FILE, SCORES_FILE
 from claims.text.phrases import DASH, in_units
 from clozelab.metrics.metric import NO_UNIT, PREFIX
 from clozelab.report.page import Page, build_page, templates
@@ -158,8 +159,8 @@ def write_table(table: ResultTable, folder: Path, *, scale: str, registered: str
     for name in ("report.html", "report.md"):
         environment = templates(is_markdown=name == "report.md")
         write_page(page, environment.get_template(f"{name}.j2"), folder / name)
-    write_results(folder / "results.csv", table, scale)
-    write_claims(folder / "claims.csv", page.judged.claims)
+    write_results(folder / SCORES_FILE, table, scale)
+    write_claims(folder / CLAIMS_FILE, page.judged.claims)
     return Report(folder, table, analysed.judgements, page)
 
 

@@ -9,7 +9,7 @@ from claims.text.phrases import DASH, count_noun, duration, truncate_list
 from claims.text.terminal import Heading
 from clozelab.launch.handed_over import print_unbegun
 from clozelab.runs.progress import REFUSED, Progress, SweepState
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STAGE_NAMES, STATUSES, Record
+from clozelab.runs.record import KILLED, LOG_FILE, STAGE_NAMES, STATUSES, Record
 from clozelab.runs.status import ExperimentStatus, running_cells
 from clozelab.terminal import print_table, say
 
@@ -93,8 +93,6 @@ def reason_of(record: Record) -> str:
     """Why a run did not end well."""
     if record.status == KILLED:
         return "its process has gone without a word (killed, or the machine stopped)"
-    if record.status == DAMAGED:
-        return f"{record.problem}; remove the folder to run it again"
     return record.problem if record.problem else "stopped"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from claims.analysis.grouping import group_by
 from claims.analysis.statistics import Estimate, Seeds, estimate
 from claims.report.wording import verdict_label
+from claims.tables.layout import SCORES_FILE
 from clozelab.addresses import build
 from clozelab.config import Composed
 from clozelab.runs.tracked import command_argv
@@ -34,7 +35,7 @@ TRACKERS = {
     "clozelab.training.tracking.build_mlflow_logger": "mlflow",
 }
 INTERVAL = ("mean", "low", "high")
-REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
+REPORT_FILES = ("report.html", "report.md", SCORES_FILE, "*.png", "*.svg")
 
 
 def track_sweep(job: Composed, stage: str, folder: Path, rows: Sequence[PlainMapping]) -> None:

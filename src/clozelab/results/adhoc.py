@@ -156,17 +156,24 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str) -> list[Record]:
-    """The runs, each called by its values as a `kind`: "learning_rate=0.001, steps=500"."""
+    """The runs, each called by its values as a `kind`: "learning_rate=0.001, steps=500".
+
+    What no run of its stage has, such as the epochs of an evaluation, is left out.
+    """
+    known: dict[str, set[str]] = {}  # stage -> settings
+    for run, overrides in zip(runs, overrides_of(runs), strict=True):
+        known.setdefault(run.stage, set()).update(overrides, flatten(run.config))
     named = []
     for run, overrides in zip(runs, overrides_of(runs), strict=True):
         config = flatten(run.config)
         values = {}
         for key, name in short.items():
-            values[name] = overrides.get(key, str(config.get(key, "default")))
+            if key in known[run.stage]:
+                values[name] = overrides.get(key, str(config.get(key, "default")))
         label = ", ".join(f"{name}={value}" for name, value in values.items()) or run.name
-        only_key = next(iter(short)) if len(short) == 1 else ""
-        if only_key in NAMES:
-            label = values[only_key]
+        only_name = next(iter(values)) if len(values) == 1 else ""
+        if only_name in NAMES:
+            label = values[only_name]
         named.append(run.model_copy(update={"config": run.config | {kind: label}}))
     return named
 

@@ -25,7 +25,7 @@ from claims.analysis.schema import (
     Entry,
     TableSpec,
 )
-from claims.tables.claim_file import SECTIONS, load_yaml, validation_message
+from claims.tables.claim_file import SECTIONS, load_yaml, validation_message, without_needs
 from claims.text.did_you_mean import hint
 from clozelab.metrics.metric import UNKNOWN_UNIT
 from clozelab.results.units import UNKNOWN, scale_without_runs
@@ -132,7 +132,7 @@ class Experiment(TableSpec):
         """
         file = {"title": file.get("name", "")} | file
         if "inputs" in file:
-            file |= {key: _without_needs(file.get(key)) for key in NEEDING if key in file}
+            file |= {key: without_needs(file.get(key)) for key in NEEDING if key in file}
         arms = file.get("arms")
         # Arms without rows: a row for each, and the floor that was never trained.
         if file.get("rows") is None and isinstance(arms, dict) and arms:
@@ -270,15 +270,6 @@ def with_input_corpus(keys: frozenset[str]) -> frozenset[str]:
     if any(key.split(".")[0] in OF_INPUT_CORPUS for key in keys):
         return keys | {INPUT_CORPUS}
     return keys
-
-
-def _without_needs(entries: object) -> object:
-    """Entries of a form without the inputs that they depend on, by which it is filled in."""
-    if isinstance(entries, dict):
-        return {key: value for key, value in entries.items() if key != "needs"}
-    if isinstance(entries, list):
-        return [_without_needs(entry) for entry in entries]
-    return entries
 
 
 def _column_with_defaults(entry: object, split: PlainDict) -> object:

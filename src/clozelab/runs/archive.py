@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from claims.analysis.history import ANALYSIS_LOG
+from claims.tables.layout import SCORES_FILE
 from clozelab.files.atomic import atomic_open
 from clozelab.files.digests import file_sha256
 from clozelab.files.origin import RUN_FILE
@@ -32,7 +33,6 @@ from clozelab.runs.record import CONFIG_FILE, Record
 
 PACKED_STATUSES = ("complete", "failed", "interrupted")
 MANIFEST = "manifest.json"
-RESULTS = "results.csv"
 RUNS = "runs"
 EXPERIMENT = "experiment"
 # what was declared before the first run (report/registration.py)
@@ -59,7 +59,7 @@ ALLOWED_PATTERNS = (
     *(f"{RUNS}/*{pattern}" for pattern in RUN_PATTERNS + NOTE_PATTERNS),
     f"{EXPERIMENT}/*.yaml",
     f"{EXPERIMENT}/*.md",
-    RESULTS,
+    SCORES_FILE,
 )
 WEIGHTS = ".safetensors"
 LONGEST_NAME = 1000  # characters

@@ -32,6 +32,7 @@ PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
 # a claim writes the lock first, then config.yaml, then run.json
 MARKS = frozenset({LOCK_FILE, CONFIG_FILE, RUN_FILE})
 GONE = (-1, -1)
+RUN_AGAIN = "remove the folder to run it again"
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,8 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     """
     process = holder(folder / LOCK_FILE, held)
     problem = f"no {RUN_FILE}"
+    if process is None:
+        problem += f"; {RUN_AGAIN}"
     try:
         record = read_record(folder)
     except (OSError, ValueError) as error:
@@ -243,7 +246,10 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     # a fine-tuning is there for its scores; of a pre-training the encoder counts
     if record.is_complete and record.stage != "pretrain" and record.score is None:
         return record.model_copy(
-            update={"status": DAMAGED, "error": f"{folder} is complete and has no scores"}
+            update={
+                "status": DAMAGED,
+                "error": f"{folder} is complete and has no scores; {RUN_AGAIN}",
+            }
         )
     if is_of_killed_process(record, process):
         record.status = KILLED

@@ -156,12 +156,13 @@ class Match:
 
     @property
     def distance(self) -> tuple[float, ...]:
-        """How many settings of the kind differ, and how many of all.
+        """Whether the text differs, how many settings of the kind do, and how many of all.
 
         Of equally near bands the longest comes first: it has most to say.
         """
+        is_of_other_text = "corpus" in self.differing
         of_kind = [key for key in self.differing if not _is_of_training(key)]
-        return len(of_kind), len(self.differing), -self.band.tokens[-1]
+        return is_of_other_text, len(of_kind), len(self.differing), -self.band.tokens[-1]
 
     @property
     def is_comparable(self) -> bool:

@@ -61,6 +61,12 @@ class Launch(BaseModel):
     def job_names(self) -> frozenset[JobName]:
         return frozenset(self.jobs)
 
+    def is_of(self, root: Path) -> bool:
+        """Whether its runs were to lie in this folder, or in one of its name: EXPERIMENT/SCALE."""
+        here = root.absolute()
+        made_in = Path(self.root)
+        return made_in == root.resolve() or made_in.parts[-2:] == here.parts[-2:]
+
     def command(self, root: Path) -> str:
         """Return the command line that goes on with it, where its runs lie in `root` now."""
         arguments = ["clozelab", *words_to_go_on(self.words)]

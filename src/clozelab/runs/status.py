@@ -73,7 +73,11 @@ def experiment_statuses(records: Sequence[Record]) -> Iterator[ExperimentStatus]
 def _status_of(experiment: str, scale: str, runs: Sequence[Record]) -> ExperimentStatus:
     """Tell the status of an experiment at a scale by its runs, and by the notes of its launches."""
     root = _folder_of_launches(runs, experiment, scale)
-    launches = read_launches(root)
+    launches = {}
+    for stage, launch in read_launches(root).items():
+        # Of a folder that was renamed they are another experiment's: its runs say so themselves.
+        if launch.is_of(root):
+            launches[stage] = launch
     sweeps = _sweep_states(launches, runs)
     running = [(run, read_progress(run)) for run in runs if run.status == "running"]
     trouble = [run for run in runs if run.status in TROUBLE]

@@ -32,6 +32,11 @@ KEYS = (*NUMBERS, "document", "html")
 def main(args: ParsedArgs) -> int:
     """Print what there is, or write the page; returns the exit status."""
     values = args.values
+    if {"documents", "document"} <= values.keys():
+        raise ValueError(
+            f"document={values['document']} shows one document, so documents={values['documents']}"
+            " would change nothing: leave one out"
+        )
     numbers = {}
     for key, usual in NUMBERS.items():
         numbers[key] = parse_number(key, values.get(key, usual))

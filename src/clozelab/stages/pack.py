@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich import filesize
 
+from claims.tables.layout import SCORES_FILE
 from clozelab.launch.sweep import runs_root
 from clozelab.report.packed_results import write_results_table
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.archive import (
     PREDICTION_PATTERNS,
-    RESULTS,
     WEIGHTS,
     describe_machines,
     write_archive,
@@ -62,7 +62,7 @@ def main(args: ParsedArgs) -> int:
     files = files_to_pack(selection, left_out)
     manifest = make_manifest(selection)
     with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as folder:
-        files[RESULTS] = write_results_table(
+        files[SCORES_FILE] = write_results_table(
             manifest, selection.records, selection.experiment, Path(folder)
         )
         files |= hide_folders(selection, files, Path(folder))

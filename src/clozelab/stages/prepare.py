@@ -83,12 +83,20 @@ def step_row(step: StepFacts) -> Sequence[str]:
 
 
 def print_forecast(cfg: PrepareConfig) -> None:
-    """Say what a preparation would take, or that it is done."""
-    folder = corpora.find_corpus(cfg)
-    if folder is not None:
-        print(f"prepared already: {folder}")
+    """Say what a preparation would take, or that it is done.
+
+    ValueError: it would be refused, or the corpus is generated and not there yet.
+    """
+    plan = corpora.planned_corpus(cfg)
+    if plan is None:
+        raise ValueError(
+            f"corpus {cfg.corpus.name} is generated when it is prepared, within minutes: there is"
+            " no text yet to measure; leave --dry-run out"
+        )
+    if plan.folder.exists():
+        print(f"prepared already: {plan.folder}")
         return
-    forecasts = corpora.forecast_corpus(cfg)
+    forecasts = corpora.forecast_corpus(plan)
     total = CorpusForecast()
     rows = []
     for name, forecast in forecasts.items():

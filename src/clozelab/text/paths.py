@@ -1,4 +1,4 @@
-"""Where the files that ship with the project lie."""
+"""Where the files that ship with the project lie, and how a command line names those of others."""
 
 from __future__ import annotations
 
@@ -19,3 +19,5 @@ def _shipped(name: str) -> Path:
 
 CONF_DIR = _shipped("conf")
 EXPERIMENTS_DIR = _shipped("experiments")
+# of Hydra, as argparse takes it
+CONFIG_DIR_OPTIONS = ("--config-dir", "--config-di", "--config-d", "-cd")

@@ -12,6 +12,8 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import PurePath
 
+import numpy as np
+
 from clozelab.corpus.documents import NO_TABLE, prepared_documents
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.preparation.texts import SHARD_CHARACTERS, TextShard, cut_shards
@@ -27,7 +29,9 @@ from clozelab.text.words import SINGLE
 SAMPLE_CHARACTERS = 100_000  # that are read at a time
 SECONDS = 2.0  # for all sources together
 MEASURED_FILES = 4  # of a kind of a source's files
-CHARACTERS_PER_TOKEN = 4.5  # of English and a vocabulary that is not learnt yet
+# of English, by the entries of a WordPiece vocabulary; smaller ones are for smaller languages
+CHARACTERS_PER_TOKEN = {2048: 3.1, 8192: 4.0, 30522: 4.4}
+USUAL_ENTRIES = 8192
 SINGLE_CHARACTER = re.compile(f"[{SINGLE}]")  # a token each
 OFFSET_BYTES = 8  # of each sentence and, four times, of each document
 # a step with its table, which is empty for one without
@@ -77,13 +81,16 @@ def forecast_source(
     tokenizer: Tokenizer | None,
     seconds: float,
     kind: str = WordPieceTokenizer.kind,
+    num_entries: int = USUAL_ENTRIES,
 ) -> CorpusForecast:
     """Measure for so many seconds what beginnings of files take, and multiply it.
 
     Files that are read or packed in different ways are measured apart. `tokenizer` is None where
-    one of this `kind` is to be learnt; then tokens are guessed, and the time of encoding them is
-    taken for that of the rest.
+    one of this `kind`, with so many entries, is to be learnt; then tokens are guessed, and the time
+    of encoding them is taken for that of the rest.
     """
+    characters = characters_per_token(num_entries)
+    guess = partial(guess_tokens, kind=kind, characters_of_token=characters)
     alike = defaultdict[tuple[str, str], list[Shard]](list)
     for file in files:
         packing = PurePath(file.name).suffix
@@ -92,7 +99,7 @@ def forecast_source(
     for of_kind in alike.values():
         are_all = len(files) == 1
         share = seconds / len(alike)
-        total.add(_forecast_alike(of_kind, steps, tokenizer, share, kind, are_all=are_all))
+        total.add(_forecast_alike(of_kind, steps, tokenizer, share, guess, are_all=are_all))
     return total
 
 
@@ -101,14 +108,14 @@ def _forecast_alike(
     steps: Sequence[SettledStep],
     tokenizer: Tokenizer | None,
     seconds: float,
-    kind: str,
+    guess: Callable[[str], float],
     *,
     are_all: bool,
 ) -> CorpusForecast:
     measured = CorpusForecast()
     sample = in_even_steps(files, MEASURED_FILES)
     is_whole = len(sample) == len(files)
-    measure = partial(_measure, measured, steps=steps, tokenizer=tokenizer, kind=kind)
+    measure = partial(_measure, measured, steps=steps, tokenizer=tokenizer, guess=guess)
     for file in sample:
         shards = cut_shards(
             [file],
@@ -178,7 +185,7 @@ def _measure(
     shard: TextShard,
     steps: Sequence[SettledStep],
     tokenizer: Tokenizer | None,
-    kind: str,
+    guess: Callable[[str], float],
 ) -> None:
     """Do with a shard what a preparation would, and add what it takes."""
     sentences: list[str] = []
@@ -188,15 +195,25 @@ def _measure(
         measured.characters += document.num_characters
         measured.result_bytes += OFFSET_BYTES * (len(document.lines) + 4)
     if tokenizer is None:
-        measured.tokens += sum(guess_tokens(sentence, kind) for sentence in sentences)
+        measured.tokens += sum(map(guess, sentences))
     else:
         ids, _ = tokenizer.encode_flat(sentences)
         measured.tokens += len(ids)
         measured.result_bytes += len(ids) * token_dtype(tokenizer.vocab_size).itemsize
 
 
-def guess_tokens(sentence: str, kind: str) -> float:
-    """About how many tokens a tokenizer of a kind makes of a sentence, before it is learnt."""
+def characters_per_token(num_entries: int) -> float:
+    """About how long a token is in a text that a vocabulary of this size is learnt from."""
+    # Each doubling of the entries makes tokens longer by about as much.
+    sizes = np.log2(list(CHARACTERS_PER_TOKEN))
+    return float(np.interp(math.log2(num_entries), sizes, list(CHARACTERS_PER_TOKEN.values())))
+
+
+def guess_tokens(sentence: str, kind: str, characters_of_token: float) -> float:
+    """About how many tokens a tokenizer of a kind makes of a sentence, before it is learnt.
+
+    Those of bytes, characters and whole words are counted.
+    """
     if kind == BytesTokenizer.kind:
         return len(sentence.encode("utf-8", "surrogatepass")) + 1  # a space before the first word
     if kind == CharacterTokenizer.kind:
@@ -206,4 +223,4 @@ def guess_tokens(sentence: str, kind: str) -> float:
     num_single = 0
     if not sentence.isascii():
         num_single = len(SINGLE_CHARACTER.findall(sentence))
-    return num_single + (len(sentence) - num_single) / CHARACTERS_PER_TOKEN
+    return num_single + (len(sentence) - num_single) / characters_of_token

@@ -81,6 +81,7 @@ class Family:
     model_type: ClassVar[str] = "bert"
     class_name: ClassVar[str] = "Bert"
     prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
+    class_prefix: ClassVar[str] = ""  # the same in its class, where a file has another one
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
     # Names inside a layer, ours -> theirs; what is not here is called alike. Query, key and value
     # are three tensors there, or one with a name of its own for `attention.qkv`.

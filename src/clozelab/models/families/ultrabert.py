@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from clozelab.models import heads
 from clozelab.models.config import EncoderConfig
@@ -30,6 +30,7 @@ from clozelab.text.plain import PlainDict
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
+CLASS_DECODER = "head.decoder."  # the vocabulary's matrix, in the class
 HEAD_SIZE = 768  # between the two layers before the vocabulary
 BASES = {"global_base": 2_560_000.0, "local_base": 10_000.0}
 POSITIONS = {
@@ -50,6 +51,7 @@ class Ultrabert(Family):
     model_type = "ultrabert"
     class_name = "Ultrabert"
     prefix = "ultrabert."
+    class_prefix = "model."
     layer_prefix = "layers.{}."
     layer_names = {
         "attention_norm": "input_layernorm",
@@ -132,6 +134,17 @@ class Ultrabert(Family):
             halves = [inner.replace(".dense.", f".{half}.") for half in ("gate", "up")]
             return [self.prefix + self.encoder_name(half) for half in halves]
         return super().file_names(name)
+
+    def from_file(self, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:  # noqa: ARG002
+        """As save_pretrained names them; a state_dict has the names of the class."""
+        named = {}
+        for name, value in tensors.items():
+            if name.startswith(self.class_prefix):
+                name = self.prefix + name.removeprefix(self.class_prefix)
+            elif name.startswith(CLASS_DECODER):
+                name = f"{self.decoder}." + name.removeprefix(CLASS_DECODER)
+            named[name] = value
+        return named
 
     # config.json
 
