@@ -142,6 +142,8 @@ def test_lines_alone_go_with_those_around_them(tmp_path: Path) -> None:
             assert report.characters["13 words of train.tsv"] == sum(map(len, dropped))
         else:
             assert report.documents == {NOTHING_LEFT: 1}
+            # An example stands beside the reason that is counted.
+            assert list(report.examples) == [NOTHING_LEFT]
 
 
 def test_a_run_over_two_lines_takes_both(tmp_path: Path) -> None:
