@@ -130,6 +130,25 @@ def test_a_repeated_line_is_named_without_the_step(
         assert sentence in caplog.text
 
 
+CHINESE_NOTICE = "本网站使用甲乙丙丁戊己庚辛壬癸接受阅读更多内容"
+BYTES = {"kind": "bytes", "vocab_size": 261, "lowercase": False, "add_prefix_space": False}
+
+
+def write_chinese_notices(folder: Path) -> None:
+    texts = [f"{text}\n{CHINESE_NOTICE}" for text in rows(10, 20)]
+    texts += [f"Text {number} has plain words and no others." for number in range(2700)]
+    (folder / "a.jsonl").write_text(jsonl(texts))
+
+
+def test_a_repeated_line_of_few_characters_and_many_tokens_is_named(tmp_path: Path) -> None:
+    """A character of Chinese is three bytes, and a token at least."""
+    corpus = replace(NOTICES, write=write_chinese_notices, paths=["a.jsonl"], tokenizer=BYTES)
+    manifest = manifest_of(prepare(corpus, tmp_path))
+    (repeated,) = manifest["repeated_lines"]
+    assert (repeated["line"], repeated["copies"]) == (CHINESE_NOTICE, 20)
+    assert len(CHINESE_NOTICE) * 20 < 0.004 * manifest["counts"]["characters"]
+
+
 SHORT_NOTICE = "Read more."
 
 

@@ -9,7 +9,7 @@ import string
 import pytest
 import torch
 
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, MpnetTokenizer, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
@@ -68,6 +68,28 @@ def test_labels_task_and_length_come_back(write):
     assert torch.equal(model.heads["classification"].weight, heads["classification"].weight)
     assert model.tokenizer.fingerprint == TOKENIZER.fingerprint
     assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 48
+
+
+@pytest.mark.parametrize("tokenizer_class", [WordPieceTokenizer, MpnetTokenizer])
+def test_transformers_reads_words_of_any_length_with_the_same_ids(
+    tmp_path, tiny_config, tokenizer_class
+):
+    """BertTokenizer of transformers takes a word of 101 letters for unknown, BERT's code 201."""
+    transformers = pytest.importorskip("transformers")
+    vocabulary = [*tokenizer_class.default_tokens, "a", "##a"]
+    tokenizer = tokenizer_class(vocabulary, lowercase=True)
+    encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
+    write_model(tmp_path / "m", encoder, {}, tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    for length in (100, 101, 200, 201):
+        text = f"{'a' * length} a"
+        (ids,) = tokenizer.encode_batch([text])
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids.tolist()
+    pair = theirs("a", "a a")
+    assert ("token_type_ids" in pair) == tokenizer.has_token_types
+    ours = read_model(tmp_path / "m").tokenizer
+    assert ours.fingerprint == tokenizer.fingerprint
+    assert ours.has_token_types == tokenizer.has_token_types
 
 
 @pytest.mark.parametrize(("kind", "length"), [("classification", 16), ("spans", 16), ("tags", 48)])

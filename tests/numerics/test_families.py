@@ -145,6 +145,14 @@ def test_the_masked_loss(case: Case, tmp_path: Path) -> None:
     members.assert_equal(loss, F.cross_entropy(head(states), targets[is_asked]), "plain loss")
 
 
+def test_layers_share_groups_as_albert_rounds(tmp_path: Path) -> None:
+    """Of 18 layers in 14 groups the tenth has group 6: 9 / (18 / 14) is a little below 7."""
+    case = case_of("albert", lengths=[5, 3]).having(num_hidden_layers=18, num_hidden_groups=14)
+    pair = members.build_pair(case, "Model", tmp_path)
+    for output in members.both_outputs(pair, members.make_batch(case)):
+        members.assert_equal(output[1], output[2], "states")
+
+
 @pytest.mark.parametrize("name", ["bert", "deberta-v2", "distilbert", "modernbert", "xlnet"])
 def test_the_padding_id_inside_a_text_is_a_word(name: str, tmp_path: Path) -> None:
     pair = members.build_pair(case_of(name), "Model", tmp_path)

@@ -255,3 +255,14 @@ def test_both_matrices_begin_alike_where_one_has_been_trained(tmp_path: Path) ->
     for layer in encoder.layer:
         own: Any = layer.attention
         assert own.qkv_global.weight is own.qkv.weight
+
+
+def test_a_list_of_windows_over_and_over_is_one_a_layer_in_a_file() -> None:
+    family = family_of("longformer")
+    config = family.from_hf_config(members.their_config(LONGFORMER).to_dict())
+    node = {**config.attention.node(), "window": [3, 5]}
+    config = replace(config, attention=ModuleSpec.from_node(node, "attention"))
+    values: Any = family.to_hf_config(config, {"lm"})
+    assert values["attention_window"] == [6, 10, 6, 10]
+    assert values["model_type"] == "longformer"
+    assert Encoder(family.from_hf_config(values)).masks == Encoder(config).masks

@@ -332,13 +332,17 @@ class RightToLeftStack(nn.Module):
 
 
 def _make_blocks(config: EncoderConfig) -> list[Block]:
-    """A block for each set of weights."""
-    blocks = []
-    for group in range(config.num_hidden_groups):
-        # The first layer that has the group's weights.
-        layer_index = -(-group * config.num_hidden_layers // config.num_hidden_groups)
-        blocks.append(config.block.build(config, layer_index))
+    """A block for each set of weights, made for the first layer that has it."""
+    blocks: list[Block] = []
+    for layer_index in range(config.num_hidden_layers):
+        if group_of_layer(config, layer_index) == len(blocks):
+            blocks.append(config.block.build(config, layer_index))
     return blocks
+
+
+def group_of_layer(config: EncoderConfig, layer_index: int) -> int:
+    """The set of weights of a layer; divided as transformers does for ALBERT, rounding included."""
+    return int(layer_index / (config.num_hidden_layers / config.num_hidden_groups))
 
 
 class MeanPooler(nn.Module):
@@ -609,8 +613,8 @@ class Encoder(nn.Module):
     def layers(self, stack: Encoder | RightToLeftStack | None = None) -> list[nn.Module]:
         """One module a layer, of one direction; neighbours may share one."""
         blocks = list((stack or self).layer)
-        depth = self.config.num_hidden_layers
-        return [blocks[number * len(blocks) // depth] for number in range(depth)]
+        layers = range(self.config.num_hidden_layers)
+        return [blocks[group_of_layer(self.config, number)] for number in layers]
 
     def rows_of(self, hidden: Tensor, layout: Layout) -> Callable[[Mask], Layout | DenseRows]:
         """How attention sees the stream of `hidden` [T, H], by mask."""

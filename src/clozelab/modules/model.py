@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from claims.text.did_you_mean import hint
 from clozelab.corpus.folder_tokenizers import read_tokenizer
+from clozelab.corpus.tokenizer_classes import GENERIC_FAST, WORDPIECE_CLASSES
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from clozelab.corpus.tokenizer_files import json_or_empty
 from clozelab.corpus.tokenizers import Tokenizer
@@ -60,6 +61,8 @@ log = logging.getLogger(__name__)
 # large one to a multiple of 1,000 (mDeBERTa's 251,000).
 MAX_PADDED_ENTRIES = 127
 MAX_PADDED_SHARE = 0.005
+# what BERT's class has by itself
+TYPED_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 @dataclass(frozen=True)
@@ -343,9 +346,16 @@ def write_model(
 
 
 def with_max_length(files: Mapping[str, str | bytes], length: int) -> dict[str, str | bytes]:
-    """A tokenizer's files, saying the longest sequence that is good for the encoder."""
-    rules = json.loads(files["tokenizer_config.json"]) | {"model_max_length": length}
-    return {**files, "tokenizer_config.json": json.dumps(rules, indent=2) + "\n"}
+    """A tokenizer's files for an encoder's folder; it says the longest good sequence.
+
+    WordPiece gets the class that takes tokenizer.json as it is: of transformers 5 the others take a
+    word of more than 100 letters for unknown, BERT's released code one of more than 200.
+    """
+    rules = json.loads(files[TOKENIZER_CONFIG_FILE]) | {"model_max_length": length}
+    if rules["tokenizer_class"] in WORDPIECE_CLASSES:
+        rules["tokenizer_class"] = GENERIC_FAST
+        rules.setdefault("model_input_names", TYPED_INPUTS)
+    return {**files, TOKENIZER_CONFIG_FILE: json.dumps(rules, indent=2) + "\n"}
 
 
 def _kinds(

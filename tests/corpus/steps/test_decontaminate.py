@@ -46,10 +46,21 @@ def conllu_lines() -> str:
     return "".join("\t".join([str(number), word, *["_"] * 8]) + "\n" for number, word in rows)
 
 
-def parquet_bytes() -> bytes:
+def conll_lines() -> str:
+    """As OntoNotes has it: the word stands in the fourth column."""
+    rows = enumerate(EXAMPLE.split())
+    return "".join(f"bn/abc 0 {number} {word} NN (TOP* -\n" for number, word in rows)
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
     file = io.BytesIO()
-    parquet.write_table(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]}), file)
+    parquet.write_table(table, file)
     return file.getvalue()
+
+
+def table_of_maps() -> pa.Table:
+    kind = pa.map_(pa.string(), pa.string())
+    return pa.table({"answers": pa.array([[("long", EXAMPLE)]], kind)})
 
 
 CONTENTS: dict[str, str | bytes] = {
@@ -63,10 +74,15 @@ CONTENTS: dict[str, str | bytes] = {
     "train.json.gz": gzip.compress(json.dumps({"data": [EXAMPLE]}, indent=1).encode()),
     "rows.txt": objects({"text": "short"}, {"text": EXAMPLE.replace("council ", "council\n")}),
     "words.jsonl": json.dumps({"tokens": EXAMPLE.split(), "tags": [0] * 19}),
-    "train.parquet": parquet_bytes(),
+    "train.parquet": parquet_bytes(pa.table({"text": ["short", EXAMPLE], "label": [0, 1]})),
+    "maps.parquet": parquet_bytes(table_of_maps()),
+    # Two columns of one name, and a first line that is a row.
+    "named_twice.csv": f"text,label,text\n{EXAMPLE},1,short\n",
+    "without_header.tsv": f"short\tshort\t1\n{EXAMPLE}\tshort\t0\n",
     "lines.txt": f"short\n{EXAMPLE}\n",
     "train.txt": "-DOCSTART- O\n\n" + EXAMPLE.replace(" ", " O\n") + " O\n\nEnd O",
     "en.conllu": "# sent_id = 1\n" + conllu_lines(),
+    "bn.gold_conll": "#begin document\n" + conll_lines() + "\n#end document\n",
 }
 
 
@@ -126,6 +142,8 @@ def test_lines_alone_go_with_those_around_them(tmp_path: Path) -> None:
             assert report.characters["13 words of train.tsv"] == sum(map(len, dropped))
         else:
             assert report.documents == {NOTHING_LEFT: 1}
+            # An example stands beside the reason that is counted.
+            assert list(report.examples) == [NOTHING_LEFT]
 
 
 def test_a_run_over_two_lines_takes_both(tmp_path: Path) -> None:

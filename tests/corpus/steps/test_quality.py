@@ -75,7 +75,9 @@ def test_a_planted_defect_is_dropped_for_its_reason_and_counted() -> None:
     assert report.documents == dict.fromkeys(planted(), 1)
     for reason, lines in planted().items():
         assert report.characters[reason] == sum(map(len, lines))
-        assert report.examples[reason] == [" ".join(lines)[:160]]
+        # Of white space there is nothing to show.
+        shown = filter(str.strip, [" ".join(lines)[:160]])
+        assert report.examples.get(reason, []) == list(shown)
 
 
 @pytest.mark.parametrize(

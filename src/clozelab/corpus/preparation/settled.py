@@ -21,7 +21,7 @@ from clozelab.corpus.steps.step import Arrays
 
 ALL_HASHES = 2**64
 # of all characters: lines that have more of them are counted
-COUNTED_SHARE = 0.004
+COUNTED_SHARE = 0.0005
 ARRAYS = ("is_kept", "starts", "held_out_anywhere")  # of what is settled
 Units = tuple[np.ndarray, np.ndarray]  # hashes uint64 [N] and characters int64 [N]
 

@@ -20,8 +20,9 @@ STRETCH_CHARACTERS = 16_000
 BLOCK_SENTENCES = 32
 # a short document is one block: by its plain hash it would be held-out text, see `stretches`
 BLOCK_SALT = "vocabulary\n"
-# of a shard's characters: a line that has more of them may be one that the whole corpus repeats
-CANDIDATE_SHARE = 0.002
+# Of a shard's characters: a line that has more of them may be one that the whole corpus repeats. A
+# hundredth of all tokens may be few characters: one of Chinese is a token, or three of bytes.
+CANDIDATE_SHARE = 0.0002
 CANDIDATE_COUNT = 3
 # Array -> its type: uint64 hashes, int64 numbers, uint8 sources. `stretch_counts` and
 # `block_counts` say how many of the stretches' and the blocks' entries are a document's.

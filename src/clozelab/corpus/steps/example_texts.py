@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, groupby
 from pathlib import Path
@@ -15,9 +16,7 @@ from clozelab.readers.lines import (
 )
 from clozelab.readers.objects import begins_as_json, rows_of_objects
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows
-from clozelab.readers.tables import open_table, table_format
-
-WORD_COLUMNS = 2  # of a file with a word a line: the word stands in the first or second column
+from clozelab.readers.tables import DELIMITED, open_table, table_format
 
 
 def texts_of_file(path: Path) -> Iterator[str]:
@@ -27,8 +26,8 @@ def texts_of_file(path: Path) -> Iterator[str]:
 
     Of a table these are its cells, the first line's included, as it may be no header. Of JSON these
     are the values, also in a file of another name (RACE's are called .txt). Of other files these
-    are the blocks between blank lines: as they are, and the words of either of their first columns
-    (CoNLL, conllu).
+    are the blocks between blank lines: as they are, and the words of each of their columns (CoNLL,
+    conllu).
     """
     is_table = table_format(path) is not None
     content = None
@@ -38,13 +37,21 @@ def texts_of_file(path: Path) -> Iterator[str]:
     if content is not None:
         yield from _texts_in(content)
     elif is_table or file_suffix(path) == ".json":
-        table = open_table(path)
-        yield from table.columns
-        yield from _texts_of_rows(path, table.rows())
+        yield from _texts_of_table(path)
     elif is_json:
         yield from _texts_of_rows(path, rows_of_objects(text_lines(path)))
     else:
         yield from _texts_of_lines(path)
+
+
+def _texts_of_table(path: Path) -> Iterator[str]:
+    table = open_table(path)
+    yield from table.columns
+    if table.form in DELIMITED:
+        # A column is found by its name, and two may have the same one.
+        names = [f"column {number}" for number in range(len(table.columns))]
+        table = open_table(path, table.form, header=names, required=names)
+    yield from _texts_of_rows(path, table.rows())
 
 
 def _whole_json(path: Path) -> object:
@@ -60,7 +67,7 @@ def _texts_in(value: object) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         yield from chain.from_iterable(map(_texts_in, value.values()))
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         yield from chain.from_iterable(map(_texts_in, value))
         # They may be the words of a text.
         yield " ".join(part for part in value if isinstance(part, str))
@@ -82,9 +89,11 @@ def _texts_of_lines(path: Path) -> Iterator[str]:
             continue
         block_lines = list(block)
         yield "\n".join(block_lines)
-        rows = [line.split() for line in block_lines]
-        for column in range(WORD_COLUMNS):
-            yield " ".join(row[column] for row in rows if len(row) > column)
+        columns: defaultdict[int, list[str]] = defaultdict(list)
+        for line in block_lines:
+            for column, word in enumerate(line.split()):
+                columns[column].append(word)
+        yield from map(" ".join, columns.values())
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

@@ -10,12 +10,14 @@ sides together; ours is of one side.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from clozelab.models.config import EncoderConfig
+from clozelab.models.config import EncoderConfig, ModuleSpec
 from clozelab.models.config_keys import ConfigJson
 from clozelab.models.families.roberta import POSITIONS, Roberta
 from clozelab.models.layout import Layout
@@ -47,6 +49,13 @@ def global_slots(kind: str, ids: Tensor, layout: Layout) -> list[list[int]]:
     return slots_of_texts
 
 
+def _windows_of_layers(config: EncoderConfig) -> tuple[int, ...]:
+    window = dict(config.attention.options).get("window", ATTENTION["window"])
+    if isinstance(window, int):
+        window = [window]
+    return tuple(window[number % len(window)] for number in range(config.num_hidden_layers))
+
+
 class Longformer(Roberta):
     model_type = "longformer"
     class_name = "Longformer"
@@ -76,13 +85,19 @@ class Longformer(Roberta):
             encoder.choose_global = partial(global_slots, kind)
         return super().head(kind, encoder, **options)
 
+    def to_hf_config(self, config: EncoderConfig, kinds: Collection[str] = ()) -> PlainDict:
+        # Compared with what is read back, which has a window a layer.
+        options = dict(config.attention.options)
+        if not isinstance(options.get("window", 0), int):
+            windows = _windows_of_layers(config)
+            options["window"] = windows[0] if len(set(windows)) == 1 else windows
+            attention = ModuleSpec(config.attention.target, tuple(sorted(options.items())))
+            config = replace(config, attention=attention)
+        return super().to_hf_config(config, kinds)
+
     def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
-        values = super().to_hf_keys(config)
-        window = dict(config.attention.options).get("window", ATTENTION["window"])
-        if isinstance(window, int):
-            window = [window]
-        layers = range(config.num_hidden_layers)
-        return {**values, "attention_window": [2 * window[n % len(window)] for n in layers]}
+        doubled = [2 * window for window in _windows_of_layers(config)]
+        return {**super().to_hf_keys(config), "attention_window": doubled}
 
     def from_hf_keys(self, values: ConfigJson) -> PlainDict:
         given = values["attention_window"]
