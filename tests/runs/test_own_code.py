@@ -43,3 +43,25 @@ def test_an_edit_of_ones_own_code_is_other_code(
     (tmp_path / "ownfile.py").write_text("def make(): return 1\n")
     own_code.cache_clear()
     assert "was made by other code" in other_code(record)
+
+
+def test_what_ones_own_code_imports_is_code_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "ownlosses"
+    package.mkdir()
+    (package / "focal.py").write_text(
+        "import numpy\nimport clozelab.objectives.spans as spans\n"
+        "from clozelab.objectives.mlm import MaskedLanguageModel\nfrom ownhelp import gamma\n"
+    )
+    (package / "template.py").write_text("{{ this is no Python }}\n")
+    (tmp_path / "ownhelp.py").write_text("gamma = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"objective": {"token": {"_target_": "ownlosses.focal.Focal"}}}
+    monkeypatch.setenv(PERMITTED, "ownlosses")
+    code = code_of("pretrain", config)
+    assert {"ownlosses/template.py", "objectives.mlm", "objectives.spans"} <= code.keys()
+    assert "ownhelp" not in code, "nobody has allowed it"
+
+    monkeypatch.setenv(PERMITTED, "ownlosses,ownhelp")
+    assert "ownhelp" in code_of("pretrain", config)
