@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -126,6 +127,29 @@ def parse_allow_targets(argv: Iterable[str]) -> list[str]:
         else:
             remaining.append(argument)
     return remaining
+
+
+def with_permission(argv: Sequence[str]) -> list[str]:
+    """Return a command line with `allow_targets=`, where the user has allowed some packages."""
+    packages = os.environ.get(PERMITTED)
+    if not packages:
+        return list(argv)
+    return [*argv, f"{PERMISSION}[{packages}]"]
+
+
+def permission_for(config: PlainMapping) -> list[str]:
+    """Return the `allow_targets=` that a recorded configuration needs, as the words of it."""
+    ours = set()
+    for address in chain.from_iterable(allowed().values()):
+        ours.add(address.partition(".")[0])
+    packages = dict[str, None]()
+    for _, node in _nodes(config, ""):
+        package, dot, _ = str(node.get("_target_")).partition(".")
+        if dot and package not in ours:
+            packages[package] = None
+    if not packages:
+        return []
+    return [f"{PERMISSION}[{','.join(packages)}]"]
 
 
 def is_permitted(target: object) -> bool:

@@ -9,9 +9,12 @@ from tests.composing import given
 
 from clozelab.addresses import PERMITTED
 from clozelab.runs.code import code_of, own_code
+from clozelab.runs.progress import read_launches, write_launch
 from clozelab.runs.record import read_record
 from clozelab.runs.reuse import other_code
 from clozelab.runs.store import Run
+
+OURS = "clozelab.objectives.mlm.MaskedLanguageModel"
 
 
 def test_an_edit_of_ones_own_code_is_other_code(
@@ -65,3 +68,28 @@ def test_what_ones_own_code_imports_is_code_of_the_run(
 
     monkeypatch.setenv(PERMITTED, "ownlosses,ownhelp")
     assert "ownhelp" in code_of("pretrain", config)
+
+
+def test_commands_that_go_on_allow_the_packages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`allow_targets=` is taken off a command line before any other part sees it."""
+    package = "ownsweep"
+    (tmp_path / f"{package}.py").write_text("def make(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PERMITTED, package)
+    nodes = {"a": {"_target_": f"{package}.make"}, "b": {"_target_": OURS}, "c": {"_target_": None}}
+    config = given("pretrain", {"arm": "mlm", "seed": 1, **nodes})
+    with Run.claim(tmp_path / "run", stage="pretrain", config=config) as run:
+        run.complete()
+    record = read_record(tmp_path / "run")
+    assert record is not None and f"allow_targets=[{package}]" in record.argv
+
+    names = {"pretrain": [record.job_name]}
+    write_launch(tmp_path, ["pretrain", "-m", "seed=1,2"], names)
+    command = read_launches(tmp_path)["pretrain"].command(tmp_path)
+    assert command.endswith(f"clozelab pretrain -m seed=1,2 'allow_targets=[{package}]'")
+
+    monkeypatch.delenv(PERMITTED)
+    write_launch(tmp_path, ["pretrain", "-m", "seed=1,2"], names)
+    assert "allow_targets" not in read_launches(tmp_path)["pretrain"].command(tmp_path)
