@@ -420,6 +420,25 @@ def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]
 
 
 def locate(target: str) -> Any:
-    """Return the class or function that a checked address names."""
-    module, _, name = target.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    """Return the class or function that a checked address names.
+
+    ValueError where its module, or the name in it, is not there.
+    """
+    module_name, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # What the module itself imports and does not find is an error of that code.
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(
+            f"{target}: there is no module {error.name} (the current folder is not searched:"
+            " install your package, or name the folder that holds it in PYTHONPATH)"
+        ) from error
+    if not hasattr(module, name):
+        own_names = []
+        for known, value in vars(module).items():
+            if getattr(value, "__module__", None) == module_name:
+                own_names.append(known)
+        raise ValueError(f"{target}: {module_name} has no {name}; {hint(name, own_names)}")
+    return getattr(module, name)
