@@ -177,7 +177,7 @@ class Gathering:
     def _require_kept(self, cfg: FinetuneConfig | EvaluateConfig) -> None:
         """ValueError for an encoder on the way that its arm neither has kept nor will keep."""
         fraction = cfg.encoder_fraction
-        if fraction == 1.0 or _is_there(cfg.encoder):
+        if fraction == 1.0 or cfg.encoder is None or _is_there(cfg.encoder):
             return
         for arm in self.arms:
             if arm.name != cfg.encoder_arm or arm.settings.keep_encoders_at_words is not None:
