@@ -220,6 +220,19 @@ def test_a_step_of_a_permitted_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(step, Shout) and step.sign == "?"
 
 
+def test_a_step_of_ones_own_without_a_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_steps.py").write_text(
+        "from clozelab.corpus.steps.step import CorpusStep\n"
+        "class Nameless(CorpusStep):\n    def apply(self, documents, table, report): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PERMITTED, "own_steps")
+    with refuses("corpus.steps.0: own_steps.Nameless has no `name`, by which the corpus's report"):
+        corpus_steps([{"_target_": "own_steps.Nameless"}], ".")
+
+
 REFUSED: list[tuple[list[Any], str]] = [
     ([], "corpus.steps is empty: list at least one step, as corpus.steps=[clean]"),
     (["claen"], "corpus.steps.0: there is no 'claen'; did you mean 'clean'?"),
