@@ -190,3 +190,19 @@ def test_what_stages_pass_are_parameters() -> None:
                 assert names <= set(parameters_of(locate(node["_target_"]))), where
     # Steps are named without their addresses; of each, its own test asks.
     assert seen == set(GIVEN_BY_STAGE) - {"corpus.steps"}
+
+
+def test_an_address_of_ones_own_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_found.py").write_text("import os\ndef sgd(): ...\n")
+    (tmp_path / "mine_broken.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refuses("mine_found.sdg: mine_found has no sdg; did you mean 'sgd'?"):
+        locate("mine_found.sdg")
+    with refuses("mine_lost.sgd: there is no module mine_lost (the current folder is not searched"):
+        locate("mine_lost.sgd")
+    with refuses("mine_found.sub.sgd: there is no module mine_found.sub"):
+        locate("mine_found.sub.sgd")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        locate("mine_broken.sgd")

@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -126,6 +127,29 @@ def parse_allow_targets(argv: Iterable[str]) -> list[str]:
         else:
             remaining.append(argument)
     return remaining
+
+
+def with_permission(argv: Sequence[str]) -> list[str]:
+    """Return a command line with `allow_targets=`, where the user has allowed some packages."""
+    packages = os.environ.get(PERMITTED)
+    if not packages:
+        return list(argv)
+    return [*argv, f"{PERMISSION}[{packages}]"]
+
+
+def permission_for(config: PlainMapping) -> list[str]:
+    """Return the `allow_targets=` that a recorded configuration needs, as the words of it."""
+    ours = set()
+    for address in chain.from_iterable(allowed().values()):
+        ours.add(address.partition(".")[0])
+    packages = dict[str, None]()
+    for _, node in _nodes(config, ""):
+        package, dot, _ = str(node.get("_target_")).partition(".")
+        if dot and package not in ours:
+            packages[package] = None
+    if not packages:
+        return []
+    return [f"{PERMISSION}[{','.join(packages)}]"]
 
 
 def is_permitted(target: object) -> bool:
@@ -396,6 +420,25 @@ def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]
 
 
 def locate(target: str) -> Any:
-    """Return the class or function that a checked address names."""
-    module, _, name = target.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    """Return the class or function that a checked address names.
+
+    ValueError where its module, or the name in it, is not there.
+    """
+    module_name, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # What the module itself imports and does not find is an error of that code.
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(
+            f"{target}: there is no module {error.name} (the current folder is not searched:"
+            " install your package, or name the folder that holds it in PYTHONPATH)"
+        ) from error
+    if not hasattr(module, name):
+        own_names = []
+        for known, value in vars(module).items():
+            if getattr(value, "__module__", None) == module_name:
+                own_names.append(known)
+        raise ValueError(f"{target}: {module_name} has no {name}; {hint(name, own_names)}")
+    return getattr(module, name)

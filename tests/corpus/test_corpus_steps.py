@@ -44,6 +44,16 @@ class Shout(CorpusStep):
             yield replace(document, lines=[line.upper() + self.sign for line in document.lines])
 
 
+class QuietClean(Clean):
+    """A step of somebody else's that builds on one of ours, and says no name of its own."""
+
+    def apply(
+        self, documents: Iterable[Document], table: Arrays, report: StepReport
+    ) -> Iterator[Document]:
+        for document in super().apply(documents, table, report):
+            yield replace(document, lines=[line for line in document.lines if line != NOTICE])
+
+
 def write_notices(folder: Path) -> None:
     """A notice in every document, and near duplicates."""
     documents = rows(10, 60)
@@ -114,6 +124,13 @@ def test_the_manifest_says_what_each_step_did(
     assert after == before - near["dropped_documents"]
     assert number_of(steps["shout"]) == after
     assert "one line has" not in caplog.text
+
+
+def test_a_step_that_builds_on_one_of_ours_makes_a_corpus_of_its_own(tmp_path: Path) -> None:
+    ours = prepare(NOTICES, tmp_path)
+    quiet = prepare(NOTICES, tmp_path, steps=(QuietClean(),))
+    assert quiet != ours
+    assert manifest_of(ours)["repeated_lines"] and not manifest_of(quiet)["repeated_lines"]
 
 
 def test_a_repeated_line_is_named_without_the_step(
@@ -220,6 +237,19 @@ def test_a_step_of_a_permitted_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PERMITTED, "tests")
     (step,) = corpus_steps([node], ".")
     assert isinstance(step, Shout) and step.sign == "?"
+
+
+def test_a_step_of_ones_own_without_a_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_steps.py").write_text(
+        "from clozelab.corpus.steps.step import CorpusStep\n"
+        "class Nameless(CorpusStep):\n    def apply(self, documents, table, report): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PERMITTED, "own_steps")
+    with refuses("corpus.steps.0: own_steps.Nameless has no `name`, by which the corpus's report"):
+        corpus_steps([{"_target_": "own_steps.Nameless"}], ".")
 
 
 REFUSED: list[tuple[list[Any], str]] = [

@@ -116,6 +116,22 @@ def test_arms_may_be_called_as_numbers_are_spelt(tmp_path: Path) -> None:
         sweeps_in(place)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arms: {a: {objective: mlm, arm: b}}", "the arm a sets arm, which its runs are found by"),
+        ("arms: {a: {experiment: other}}", "the arm a sets experiment"),
+        ("arms: {a: {}}\nrows: [{row: r, arm: a, set: {row: s}}]", "the row r sets row"),
+    ],
+)
+def test_an_arm_or_a_row_gives_its_runs_no_other_name(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "paper.yaml").write_text(f"{text}\ncolumns: [mrpc]\n")
+    with refuses(message):
+        inline_configs(tmp_path)
+
+
 def test_what_a_delta_says_is_what_a_run_gets(place: Path) -> None:
     composed = compose("sweep_pretrain", ["arm=rate15"], folder=place)
     first = composed.config

@@ -176,3 +176,22 @@ def test_a_launcher_that_is_refused_is_not_offered() -> None:
     # A folder of an experiment may have none.
     place = CONF_DIR / "hydra" / "launcher" / "basc.yaml"
     assert f"one of your own: {place}" in explain(error, "pretrain")
+
+
+def test_a_scale_of_ones_own_without_a_text_asks_for_one(tmp_path: Path) -> None:
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale" / "night.yaml").write_text("defaults: [own]\nname: night\n")
+    error = mistake("pretrain", ["scale=night"], folder=tmp_path)
+    message = explain(error, "pretrain", folder=tmp_path)
+    shows(
+        message, "no corpus 'scale_night': scale=night brings no text; say text=FOLDER, or corpus"
+    )
+
+
+def test_an_arm_that_changes_one_entry_of_a_list_is_told_to_give_all(tmp_path: Path) -> None:
+    (tmp_path / "paper.yaml").write_text(
+        "arms: {short: {objective: mlm, phases.0.steps: 3}}\ncolumns: [mrpc]\n"
+    )
+    error = mistake("sweep_pretrain", ["arm=short"], folder=tmp_path)
+    message = explain(error, "pretrain", config_name="sweep_pretrain", folder=tmp_path)
+    shows(message, "arm/short: it changes one entry of a list, as phases.0.steps would")

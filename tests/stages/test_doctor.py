@@ -188,6 +188,28 @@ def test_a_measure_that_no_column_would_find_is_said(places: list[str], tmp_path
     shows(reason, "no column would find this measure, which is named probe_pos_ewt: give")
 
 
+HALF = """
+title: Mine
+arms: {mlm: {objective: mlm}}
+rows: [{row: whole, arm: mlm}, {row: half, arm: mlm, set: {encoder_fraction: 0.5}}]
+columns: [mrpc]
+"""
+
+
+def test_an_encoder_that_no_arm_keeps_is_said_before_pretraining(
+    places: list[str], tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    refusals = {}
+    for keeps in ("", "sweeps: {pretrain: {keep_encoders: [0.25, 0.5]}}\n"):
+        mine.write_text(HALF + keeps)
+        subject = gather(mine, ["scale=demo", *places, *ONE_SEED])
+        refusals[keeps] = [one for one in subject.refusals if "row=half" in one[0]]
+    (refusal,), none = refusals.values()
+    assert none == []
+    shows(refusal[1], "encoder_fraction=0.5: the arm mlm keeps no encoder there; say keep_encoders")
+
+
 MEASURED = """
 title: Mine
 arms: {mlm: {objective: mlm}}

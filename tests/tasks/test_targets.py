@@ -303,3 +303,22 @@ def test_files_are_read_anew_once_the_code_of_ones_own_unit_changes(
         codes.append(task_code({"unit": {"_target_": address}, "target": target}))
     assert codes[0] != codes[1]
     assert (codes[1] != codes[2]) == bool(folders)
+
+
+def test_labels_of_ones_own_target_are_encoded_anew_once_a_setting_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `reading` may be silent of a setting that `encode` uses."""
+    (tmp_path / "own_cut.py").write_text("class Cut: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(PERMITTED, "own_cut")
+    for target, is_own in (("own_cut.Cut", True), ("clozelab.tasks.ordinal.OrdinalTarget", False)):
+        codes = set()
+        for cut, bins in ((1, 2), (3, 2), (3, 4)):
+            task = {
+                "unit": {"_target_": "clozelab.tasks.texts.TextUnit"},
+                "target": {"_target_": target, "cut": cut},
+                "data": {"bins": bins},
+            }
+            codes.add(task_code(task))
+        assert len(codes) == (3 if is_own else 1)

@@ -168,7 +168,13 @@ def corpus_steps(entries: Sequence[object], data_dir: str) -> list[CorpusStep]:
         arguments = {}
         if "data_dir" in parameters_of(locate(node["_target_"])):
             arguments["data_dir"] = data_dir
-        steps.append(make_step(**arguments))
+        step = make_step(**arguments)
+        if not hasattr(step, "name"):
+            raise ValueError(
+                f"{STEPS}.{number}: {node['_target_']} has no `name`, by which the corpus's report"
+                " and its fingerprint call a step"
+            )
+        steps.append(step)
     return steps
 
 

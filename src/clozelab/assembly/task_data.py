@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from clozelab.addresses import parameters_of
+from clozelab.addresses import PARTS_OF_TASK, SETTINGS_OF_TASK, is_permitted, parameters_of
 from clozelab.assembly.labelled import READ_ONCE, labelled_data
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labelled import TaskInputs, TrainingPlan
@@ -99,6 +99,13 @@ def task_inputs(
 
 
 def task_code(task: ReadOnlyJson) -> str:
-    """Hash of the code that reads a task's files: examples that other code cached are not used."""
-    parts = [task[part]["_target_"] for part in ("unit", "target")]
-    return digest(code_version([*parts, "datamodules.labelled"]))
+    """Hash of the code that reads a task's files: examples that other code cached are not used.
+
+    With a part of the user's all settings count, too: its `reading` may lack one that it uses.
+    """
+    parts = [task[part]["_target_"] for part in PARTS_OF_TASK]
+    code = code_version([*parts, "datamodules.labelled"])
+    if any(map(is_permitted, parts)):
+        settings = {name: task.get(name) for name in (*PARTS_OF_TASK, *SETTINGS_OF_TASK)}
+        code["settings"] = digest(settings)
+    return digest(code)

@@ -11,7 +11,7 @@ from clozelab.assembly import evaluation, factory, finetuning, pretraining
 from clozelab.assembly.heads import has_word_head, no_word_head
 from clozelab.assembly.together import model_folders
 from clozelab.checks.subject import WARNING, Finding, Subject, Task
-from clozelab.config import typed
+from clozelab.config import kept_step, typed
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.heldout import file_sources
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
@@ -149,11 +149,13 @@ class Gathering:
                     " give it a file of that name in conf/measure (or your own folder),"
                     " and say that name in the column"
                 )
+            self._require_kept(cfg)
             self._require_models(cfg)
             self._require_files(cfg)
             self.evaluations.append(JobGroup(cfg, jobs))
         else:
             finetuning.check_finetuning(cfg)
+            self._require_kept(cfg)
             if is_filled_form(self.steps[verb].folder):
                 require_percent(cfg.task)
             self.finetunings.append(JobGroup(cfg, jobs))
@@ -171,6 +173,22 @@ class Gathering:
         if all(map(_is_there, folders.values())):
             pretraining.check_inputs(cfg, arm.objectives)
         return arm
+
+    def _require_kept(self, cfg: FinetuneConfig | EvaluateConfig) -> None:
+        """ValueError for an encoder on the way that its arm neither has kept nor will keep."""
+        fraction = cfg.encoder_fraction
+        if fraction == 1.0 or cfg.encoder is None or _is_there(cfg.encoder):
+            return
+        for arm in self.arms:
+            if arm.name != cfg.encoder_arm or arm.settings.keep_encoders_at_words is not None:
+                continue
+            kept = [kept_step(each, arm.steps) for each in arm.settings.keep_encoders]
+            if kept_step(fraction, arm.steps) not in kept:
+                raise ValueError(
+                    f"encoder_fraction={fraction:g}: the arm {arm.name} keeps no encoder there; say"
+                    f" keep_encoders: [{fraction:g}] in the arm, or for all arms below sweeps:"
+                    " pretrain"
+                )
 
     def _require_models(self, cfg: EvaluateConfig) -> None:
         """ValueError where what is measured is not there, and no other step will leave it."""

@@ -58,6 +58,8 @@ OF_ENCODER = (
     "combine",
     "models",
 )
+NAMES_OF_RUNS = ("experiment", "arm", "row")
+"""What no line of an arm or a row may say: the folders of its runs are called by these."""
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},
@@ -100,6 +102,12 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
             _require_text(name, f"{experiment}: the {name_key}")
+            for key in NAMES_OF_RUNS:
+                if key in delta:
+                    raise ValueError(
+                        f"{experiment}: the {name_key} {name} sets {key}, which its runs are found"
+                        " by: leave that line out"
+                    )
             configs[f"{group}/{name}"] = {name_key: name} | delta
     for stage, group in GROUPS.items():
         names = list(deltas[group])

@@ -38,6 +38,10 @@ WRONG_IN_FILE = re.compile(
     r"In '(?P<file>[^']+)': \w+ raised while composing config:\s*"
     r"Key '[^']+' .*\s+full_key: (?P<key>\S+)"
 )
+ENTRY_IN_FILE = re.compile(
+    r"In '(?P<file>[^']+)': ConfigTypeError raised while composing config:\s*"
+    r"Cannot merge DictConfig with ListConfig"
+)
 RESOLVING = re.compile(r"^\w+ raised while resolving interpolation: ")
 NO_NODE = re.compile(r"Interpolation key '(?P<key>(?P<node>\w+)[^']*)' not found")
 WRONG_OVERRIDE = re.compile(r"Could not override '(?P<key>[^']+)'")
@@ -75,6 +79,7 @@ NAMES_IN_FINETUNING = {
 }
 # A scale's settings for another stage change nothing in this one.
 OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
+OF_A_SCALE = "scale_"  # before its name: the corpus that a run of it reads by default
 LAUNCHER = "hydra.launcher."  # before each setting of a sweep's launcher
 NOT_IN_A_PHASE = re.compile(r"Key '(?P<key>[^']+)' not in 'PhaseConfig'")
 READ_ONLY = "Cannot change read-only config container"  # of phases that were made with a factor
@@ -109,6 +114,13 @@ def explain(
     in_file = WRONG_IN_FILE.match(text)
     if in_file:
         return _explain_key_in_file(in_file["file"], in_file["key"], stage, folder)
+    entry_in_file = ENTRY_IN_FILE.match(text)
+    if entry_in_file:
+        return (
+            f"{entry_in_file['file']}: it changes one entry of a list, as phases.0.steps would; a"
+            " file, an arm and a row give a list as a whole: phases: [{...}]. For fewer or more"
+            " steps there is steps_factor"
+        )
     override = WRONG_OVERRIDE.match(text)
     if override:
         key = override["key"]
@@ -213,6 +225,10 @@ def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path 
     hint = ""
     if near:
         hint = f"; did you mean {near!r}?"
+    if group == "corpus" and name.startswith(OF_A_SCALE):
+        # A scale of the user's has no corpus of that name, which is the default.
+        scale = name.removeprefix(OF_A_SCALE)
+        hint = f": scale={scale} brings no text; say text=FOLDER, or corpus=NAME"
     advice = ""
     if group.startswith("hydra/"):
         # An experiment's folder is data, and lays nothing over Hydra's own keys.

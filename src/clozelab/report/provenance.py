@@ -13,6 +13,7 @@ from itertools import chain
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, distinct, join_list
+from clozelab.addresses import PERMISSION
 from clozelab.report.summaries import seed_counts
 from clozelab.results.table import ResultTable
 from clozelab.runs.progress import Launch, launches_above
@@ -102,7 +103,7 @@ def _has_launched(launch: Launch, run: Record) -> bool:
     return all(
         _sets_value(override, values)
         for override in settings
-        if not override.startswith(("-", "hydra.", "hydra/"))
+        if not override.startswith(("-", "hydra.", "hydra/", PERMISSION))
     )
 
 

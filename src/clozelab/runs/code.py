@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,10 +71,15 @@ def code_version(names: Iterable[str]) -> dict[str, str]:
     # names of modules, or of what they hold, whose code is still to be looked up
     pending = list(names)
     hashes = dict[str, str]()
-    for package in {name.partition(".")[0] for name in filter(is_permitted, pending)}:
-        hashes |= own_code(package)
+    own_packages = set[str]()
     while pending:
-        module = _module_of(pending.pop(), code)
+        name = pending.pop()
+        package = name.partition(".")[0]
+        if is_permitted(name) and package not in own_packages:
+            own_packages.add(package)
+            hashes |= own_code(package)
+            pending += own_imports(package)
+        module = _module_of(name, code)
         if not module or module in hashes:
             continue
         module_hash, imports = code[module]
@@ -88,16 +94,34 @@ def own_code(package: str) -> dict[str, str]:
 
     The files are read once, as ours are.
     """
+    return {name: file_sha256(path) for name, path in _own_files(package).items()}
+
+
+@cache
+def own_imports(package: str) -> list[str]:
+    """Return the addresses that the files of such a package import.
+
+    A file that Python cannot parse imports nothing.
+    """
+    imports = []
+    for path in _own_files(package).values():
+        with suppress(SyntaxError, ValueError):
+            imports += _imports_in(ast.parse(path.read_bytes()))
+    return imports
+
+
+def _own_files(package: str) -> dict[str, Path]:
+    """Return name -> file of a package, or of a single module."""
     spec = find_spec(package)
     if spec is None:
         return {}
     if spec.submodule_search_locations is None:
-        return {package: file_sha256(Path(str(spec.origin)))}
-    checksums = {}
+        return {package: Path(str(spec.origin))}
+    files = {}
     for folder in spec.submodule_search_locations:
         for path in Path(folder).rglob("*.py"):
-            checksums[f"{package}/{path.relative_to(folder).as_posix()}"] = file_sha256(path)
-    return dict(sorted(checksums.items()))
+            files[f"{package}/{path.relative_to(folder).as_posix()}"] = path
+    return dict(sorted(files.items()))
 
 
 def _module_of(address: str, code: PlainMapping) -> str:
@@ -129,11 +153,22 @@ def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
     tree = ast.parse(path.read_bytes())
     code_words = list[str]()
     _append_words(tree, code_words)
+    return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), _imports_in(tree)
+
+
+def _imports_in(tree: ast.AST) -> list[str]:
+    """Return the addresses that a file imports: `a.b.c` of `from a.b import c`, `a.b.` of a module.
+
+    Those of its own package, with a dot before them, may be incomplete.
+    """
     imports = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             imports += [f"{node.module}.{alias.name}" for alias in node.names]
-    return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), imports
+        elif isinstance(node, ast.Import):
+            # With the dot it is an address in that module.
+            imports += [f"{alias.name}." for alias in node.names]
+    return imports
 
 
 def _append_words(node: object, words: list[str]) -> None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import duration
+from clozelab.addresses import with_permission
 from clozelab.runs.record import (
     DAMAGED,
     KILLED,
@@ -83,7 +84,7 @@ def write_launch(root: Path, argv: Sequence[str], jobs: Mapping[str, Sequence[Jo
     launches = read_launches(root)
     for stage, names in jobs.items():
         launches[stage] = Launch(
-            words=redact_argv(argv),
+            words=redact_argv(with_permission(argv)),
             started_in=str(Path.cwd()),
             root=str(root.resolve()),
             jobs=list(names),

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from clozelab.addresses import permission_for
 from clozelab.files.atomic import atomic_write_lines
 from clozelab.files.origin import RUN_FILE
 from clozelab.metrics.metric import PREFIX, UNKNOWN_UNIT, Metric, MetricUnit, base_name
@@ -474,6 +475,7 @@ class Record(BaseModel, extra="forbid"):
         arguments = [self.stage]
         if self.config_dir:
             arguments += ["--config-dir", self.config_dir]
+        arguments += permission_for(self.config)
         if self.config_name == self.stage:
             return arguments + self.overrides
         # A configuration of another name may say of itself that it is a sweep.

@@ -87,7 +87,8 @@ class Target(ABC):
     def reading(self) -> PlainDict:
         """What it adds to how files are read, for fingerprints and the key of the data cache.
 
-        Every setting that `encode` uses: else the labels of another value come from the cache.
+        Every setting that `encode` uses: else the labels of another value come from the cache (of a
+        target of the user's, all its settings are in that key), and pass for the same data.
         """
         return {}
 

@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
+from clozelab.files.digests import file_sha256
 from clozelab.text.plain import PlainDict
 
 # what one shard tells of its documents, and what is known of all: arrays by name, in one .npz file
@@ -131,13 +133,21 @@ class CorpusStep(ABC):
         return {}
 
     def identity(self) -> PlainDict:
-        """What decides its result, as a corpus's fingerprint has it."""
+        """What decides its result, as a corpus's fingerprint has it.
+
+        Of a class of the user's its address and its file count, too: one that builds on a step of
+        ours has inherited that one's name and version.
+        """
         names = [name for name in inspect.signature(type(self)).parameters if name != "data_dir"]
         settings = {name: getattr(self, name) for name in names}
         identity: PlainDict = {"name": self.name, "version": self.version, "settings": settings}
         inputs = self.inputs()
         if inputs:
             identity["inputs"] = dict(inputs)
+        module = type(self).__module__
+        if not module.startswith("clozelab."):
+            identity["class"] = f"{module}.{type(self).__qualname__}"
+            identity["file"] = file_sha256(Path(inspect.getfile(type(self))))
         return identity
 
 
