@@ -93,21 +93,25 @@ def _announce(verb: str, arguments: Sequence[str]) -> None:
     if sys.stderr is None or verb in QUICK_VERBS or "hydra.mode=RUN" in arguments:
         return
     subject = "the configuration"
+    if verb == "doctor":
+        subject = "this machine"
     if verb in PLAIN_VERBS:
-        if verb == "doctor":
-            subject = "this machine"
-        elif not arguments:  # it prints its help
+        if not arguments and verb != "doctor":  # it prints its help
             return
-        names = []
-        for word in arguments:
-            if "=" not in word and not word.startswith("-"):
-                names.append(word)
-        # A benchmark comes before the runs.
-        if verb == "submit" and len(names) > 1:
-            names = names[1:]
-        if names:
-            subject = names[0]
+        subject = _first_name(verb, arguments, subject)
     print(f"{verb}: reading {subject}", file=sys.stderr, flush=True)
+
+
+def _first_name(verb: str, arguments: Sequence[str], default: str) -> str:
+    """The first of a verb's files, folders or runs; the default where none is named."""
+    names = []
+    for word in arguments:
+        if "=" not in word and not word.startswith("-"):
+            names.append(word)
+    # A benchmark comes before the runs.
+    if verb == "submit" and len(names) > 1:
+        return names[1]
+    return next(iter(names), default)
 
 
 def _plain_verb(verb: str, arguments: Sequence[str]) -> int:

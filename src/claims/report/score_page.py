@@ -143,8 +143,8 @@ def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[st
     is_about_all = not file.claims or ALL_COLUMNS in {claim.column for claim in file.claims}
     if content.assumed_tasks and is_about_all:
         tasks = ", ".join(content.assumed_tasks)
-        named = f"each column beside arm and seed is compared as a task: {tasks}"
-        sentences.insert(0, f"{named}; {NAME_TASKS}")
+        assumption = f"each column beside arm and seed is compared as a task: {tasks}"
+        sentences.insert(0, f"{assumption}; {NAME_TASKS}")
     return sentences
 
 

@@ -102,12 +102,7 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         name_key = "arm" if group == "arm" else "row"
         for name, delta in choices.items():
             _require_text(name, f"{experiment}: the {name_key}")
-            for key in NAMES_OF_RUNS:
-                if key in delta:
-                    raise ValueError(
-                        f"{experiment}: the {name_key} {name} sets {key}, which its runs are found"
-                        " by: leave that line out"
-                    )
+            _refuse_names_of_runs(delta, f"{experiment}: the {name_key} {name}")
             configs[f"{group}/{name}"] = {name_key: name} | delta
     for stage, group in GROUPS.items():
         names = list(deltas[group])
@@ -118,6 +113,15 @@ def inline_configs(experiment: Path) -> dict[str, PlainDict]:
         if names and all(columns[stage].values()):
             configs[SWEEPS[stage]] = _sweep(stage, experiment, names, paper, columns[stage])
     return configs
+
+
+def _refuse_names_of_runs(delta: PlainMapping, subject: str) -> None:
+    """ValueError for an arm or a row that says how its runs are called."""
+    for key in NAMES_OF_RUNS:
+        if key in delta:
+            raise ValueError(
+                f"{subject} sets {key}, which its runs are found by: leave that line out"
+            )
 
 
 def _require_text(name: object, subject: str) -> None:

@@ -20,7 +20,7 @@ import pickle
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import safetensors
@@ -559,17 +559,15 @@ def _fill(
     expected = family.to_hf(state)
     model = family.class_name
     missing = [name for name in expected if name not in stored]
+    if missing:
+        problem = f"of this {model} model is missing"
+        if not family.ties_vocabulary and missing == [f"{family.decoder}.weight"]:
+            problem += "; tied to the word embeddings (tie_word_embeddings) it cannot be read here"
+        raise ValueError(f"{folder}: tensor {_few_of(missing, family)} {problem}")
     unexpected = [name for name in stored if name not in expected]
-    advice = ""
-    if not family.ties_vocabulary and missing == [f"{family.decoder}.weight"]:
-        advice = "; tied to the word embeddings (tie_word_embeddings) it cannot be read here"
-    for names, problem in (
-        (missing, f"of this {model} model is missing{advice}"),
-        (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
-    ):
-        if names:
-            bare_names = [name.removeprefix(family.prefix) for name in names]
-            raise ValueError(f"{folder}: tensor {named_few(bare_names)} {problem}")
+    if unexpected:
+        problem = f"is not part of the {model} model that {CONFIG_FILE} describes"
+        raise ValueError(f"{folder}: tensor {_few_of(unexpected, family)} {problem}")
     tensors = {}
     for name, value in expected.items():
         bare_name = name.removeprefix(family.prefix)
@@ -584,6 +582,11 @@ def _fill(
         _refuse_not_finite(bare_name, tensors[name], folder)
     for name, value in family.from_hf(tensors, state).items():
         state[name].copy_(value)
+
+
+def _few_of(names: Sequence[str], family: Family) -> str:
+    """Some of these tensors, as a sentence names them."""
+    return named_few([name.removeprefix(family.prefix) for name in names])
 
 
 def _refuse_other_numbers(name: str, tensor: Tensor, folder: Path) -> None:

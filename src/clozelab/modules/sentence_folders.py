@@ -158,10 +158,10 @@ def similarity_of(folder: Path) -> str | None:
 
     An encoder that was trained further keeps what the given one said.
     """
-    said = _library_settings(folder).get("similarity_fn_name")
-    if said is None:
-        return read_provenance(folder).get("given_vectors", {}).get("similarity")
-    return said
+    similarity: str | None = _library_settings(folder).get("similarity_fn_name")
+    if similarity is None:
+        similarity = read_provenance(folder).get("given_vectors", {}).get("similarity")
+    return similarity
 
 
 class ModuleEntry(TypedDict):

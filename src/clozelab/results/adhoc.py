@@ -160,22 +160,22 @@ def _named_by_values(runs: Sequence[Record], short: Mapping[str, str], kind: str
 
     What no run of its stage has, such as the epochs of an evaluation, is left out.
     """
-    known: dict[str, set[str]] = {}  # stage -> settings
+    settings_of_stage: dict[str, set[str]] = {}
     for run, overrides in zip(runs, overrides_of(runs), strict=True):
-        known.setdefault(run.stage, set()).update(overrides, flatten(run.config))
-    named = []
+        settings_of_stage.setdefault(run.stage, set()).update(overrides, flatten(run.config))
+    renamed_runs = []
     for run, overrides in zip(runs, overrides_of(runs), strict=True):
         config = flatten(run.config)
         values = {}
         for key, name in short.items():
-            if key in known[run.stage]:
+            if key in settings_of_stage[run.stage]:
                 values[name] = overrides.get(key, str(config.get(key, "default")))
         label = ", ".join(f"{name}={value}" for name, value in values.items()) or run.name
         only_name = next(iter(values)) if len(values) == 1 else ""
         if only_name in NAMES:
             label = values[only_name]
-        named.append(run.model_copy(update={"config": run.config | {kind: label}}))
-    return named
+        renamed_runs.append(run.model_copy(update={"config": run.config | {kind: label}}))
+    return renamed_runs
 
 
 def _task_columns(runs: Sequence[Record]) -> list[PlainDict]:

@@ -135,7 +135,11 @@ class Ultrabert(Family):
             return [self.prefix + self.encoder_name(half) for half in halves]
         return super().file_names(name)
 
-    def from_file(self, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:  # noqa: ARG002
+    def from_file(
+        self,
+        tensors: dict[str, Tensor],
+        config: EncoderConfig,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
         """As save_pretrained names them; a state_dict has the names of the class."""
         named = {}
         for name, value in tensors.items():
