@@ -207,10 +207,15 @@ def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> No
     """A file that need not be there: without it, what needs it is left out."""
     file = resolve_path(value, path_of("data_dir", settings))
     if file.is_file():
-        given.values[key] = value
-        # Nothing reads the link: it says where the file is that the checksum is of.
-        given.links[key] = file
         given.checksums[key] = file_sha256(file)
+        given.values[key] = value
+        link = key
+        # Records name no place on the disk, so such a file is read behind its link. Else nothing
+        # reads the link: it says where the file is that the checksum is of.
+        if Path(value).is_absolute():
+            link = f"{key}/{file.name}"
+            given.values[key] = link
+        given.links[link] = file
 
 
 def _checksum(files: Mapping[str, Path]) -> str:
@@ -270,8 +275,13 @@ def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> N
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
     for word in value.split(","):
         for task in _tasks_of(word.strip(), settings, key):
-            if task.name in given.checksums:
+            if task.name in {other.name for other in given.tasks}:
                 raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
+            if task.name in given.checksums:
+                raise ValueError(
+                    f"{PREFIX}{key}={word}: {PREFIX}{task.name} is another input: rename the file,"
+                    " or say another name: in a task's YAML"
+                )
             checksums = _checksums_of_task(task, path_of("data_dir", settings))
             given.tasks.append(task)
             try:
@@ -440,10 +450,12 @@ def _refuse_changed_files(verb: str, form: Experiment, filled: Path) -> None:
     """ValueError where an input that is one file has other content than when it was given."""
     before = _given_before(filled)
     for key, spec in form.inputs.items():
-        linked = filled.parent / key
-        if verb not in READING_VERBS or spec.kind != "file" or not linked.is_file():
+        if verb not in READING_VERBS or spec.kind != "file":
             continue
-        if before.get(key, "") not in ("", file_sha256(linked)):
+        linked = filled.parent / key
+        if linked.is_dir():
+            linked = next(linked.iterdir(), linked)
+        if linked.is_file() and before.get(key, "") not in ("", file_sha256(linked)):
             raise ValueError(
                 f"{PREFIX}{key}: the file has changed since it was given; say all inputs again, or"
                 f" experiment={filled.name}_2 too where it has runs already"
@@ -516,7 +528,9 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: _place_of_links(filled)})
+            # Its column is called so, and a task needs a title.
+            node = {"title": task.title} | task.node
+            node = _replace(node, {FILES: _place_of_links(filled)})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():
@@ -547,6 +561,9 @@ def _replacements(form: Experiment, given: Given, place: str) -> dict[str, str]:
     replaced = {}
     for key, value in values.items():
         is_place = value.partition("/")[0] in (*form.inputs, *form.longer_vocabularies)
+        if key in form.inputs and form.inputs[key].kind == "file":
+            # Its folder may be called as an input is, such as text/.
+            is_place = value in given.links
         replaced[f"${{{PREFIX}{key}}}"] = f"{place}/{value}" if is_place else value
     return replaced
 
