@@ -465,6 +465,34 @@ def test_pairs_are_read_where_they_lie_and_records_name_no_place(workplace: Path
         fill("reproduce", ["worth_it"])
 
 
+def test_new_words_are_those_of_the_field_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that was named later changed the text alone; a task made all words anew."""
+    made: list[list[str]] = []
+
+    def lengthen(argv: list[str], environment: dict[str, str]) -> int:
+        made.append(argv[3:])
+        Path(argv[2].removeprefix("to=")).mkdir()
+        return 0
+
+    monkeypatch.setattr("clozelab.planning.inputs.run_verb", lengthen)
+    words = ["worth_it", *GIVEN]
+    fill("plan", words)
+    text = "text=runs/worth_it/adapt/given/text"
+    assert made == [[text, "add=1000"]]
+    fill("plan", [*words, "corpus.sources.0.text_field=body"])
+    assert made[1:] == [[text, "add=1000", "text_field=body"]]
+    words[-1] = "inputs.task=mrpc,intent/intent.yaml"
+    fill("plan", [*words, "corpus.sources.0.text_field=body"])
+    assert len(made) == 2
+    run = Path("runs/worth_it/adapt/pretrain/longer/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    fill("plan", words)
+    assert len(made) == 2
+    given = Path("runs/worth_it/adapt/given")
+    assert (given / "longer").is_dir() and not (given / "longer.unfinished").exists()
+
+
 def test_similarity_is_of_the_pairs_that_are_named(workplace: Path) -> None:
     (workplace / "pairs.tsv").write_text("a\tb\t1\n")
     words = ["worth_it", *GIVEN, "inputs.words=0", "inputs.pairs=pairs.tsv"]

@@ -55,6 +55,7 @@ READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts and tas
 # what of a task's data names files, and below it each of several: test_files.A, train_extra.0
 FILE_SETTINGS = ("_file", "_files", "_extra")
 OF_FILES = "/files"  # behind a task's name: the checksum of its files alone
+OF_FIELDS = "/fields"  # behind the name of a longer vocabulary: how its text was read
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -191,6 +192,10 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
                     f" {path_of('data_dir', settings)}, nor from here; say {PREFIX}{key}= to leave"
                     " it out"
                 )
+    fields = _fields(settings)
+    for key, spec in form.longer_vocabularies.items():
+        if spec.add in given.values and fields:
+            given.checksums[f"{key}{OF_FIELDS}"] = digest(fields)
     return given
 
 
@@ -410,7 +415,7 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
 
 def _refuse_others(filled: Path, given: Given) -> None:
     """ValueError where runs lie there of an encoder, text or task that was another one."""
-    if not any(filled.parents[1].glob("*/*/*/**/run.json")):
+    if not _has_runs(filled):
         return
     before = _given_before(filled)
     for key, checksum in given.checksums.items():
@@ -424,6 +429,10 @@ def _refuse_others(filled: Path, given: Given) -> None:
                 f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
                 f" one: say experiment={filled.name}_2 too, which makes a table of its own"
             )
+
+
+def _has_runs(filled: Path) -> bool:
+    return any(filled.parents[1].glob("*/*/*/**/run.json"))
 
 
 def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
@@ -512,8 +521,12 @@ def _given_before(filled: Path) -> Mapping[str, str]:
 def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, str]) -> None:
     """Write the filled experiment, its tasks, the links, and encoders with more words."""
     base = filled.parent
-    if _given_before(filled) != given.checksums:
-        for key in form.longer_vocabularies:
+    before = _given_before(filled)
+    for key, spec in form.longer_vocabularies.items():
+        # Runs began with it, and tasks that are added change nothing of it.
+        made_of = (spec.of, spec.text, spec.add, f"{key}{OF_FIELDS}")
+        is_other = any(before.get(name) != given.checksums.get(name) for name in made_of)
+        if is_other and not _has_runs(filled):
             shutil.rmtree(base / key, ignore_errors=True)
     _write_links(base, given)
     given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
@@ -578,13 +591,19 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
-    # How the text is read.
-    for key in TEXT_SETTINGS:
-        if key in settings:
-            argv.append(f"{key.rpartition('.')[2]}={settings[key]}")
-    if run_verb(["vocabulary", *argv], {}):
+    # A killed process leaves no folder that looks whole.
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    argv = [str(encoder), f"to={unfinished}", f"text={text}", f"add={number}"]
+    if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
+    unfinished.rename(folder)
+
+
+def _fields(settings: Mapping[str, str]) -> list[str]:
+    """How the text is read, as `clozelab vocabulary` takes it."""
+    said = [key for key in TEXT_SETTINGS if key in settings]
+    return [f"{key.rpartition('.')[2]}={settings[key]}" for key in said]
 
 
 @dataclass(frozen=True)
