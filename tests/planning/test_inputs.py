@@ -491,6 +491,9 @@ def test_new_words_are_those_of_the_field_that_is_named(monkeypatch: pytest.Monk
     assert len(made) == 2
     given = Path("runs/worth_it/adapt/given")
     assert (given / "longer").is_dir() and not (given / "longer.unfinished").exists()
+    (given / "longer").rmdir()
+    with pytest.raises(ValueError, match=r"inputs.words=1000: the encoder with these words was no"):
+        fill("reproduce", ["worth_it"])
 
 
 def test_similarity_is_of_the_pairs_that_are_named(workplace: Path) -> None:

@@ -107,6 +107,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
+        _refuse_missing_vocabularies(verb, form, filled)
         _refuse_changed_texts(verb, form, filled)
         _refuse_changed_files(verb, form, filled)
         _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
@@ -433,6 +434,19 @@ def _refuse_others(filled: Path, given: Given) -> None:
 
 def _has_runs(filled: Path) -> bool:
     return any(filled.parents[1].glob("*/*/*/**/run.json"))
+
+
+def _refuse_missing_vocabularies(verb: str, form: Experiment, filled: Path) -> None:
+    """ValueError where an encoder with more words was to be made, and was not."""
+    if verb not in READING_VERBS:
+        return
+    before = _given_before(filled)
+    for key, spec in form.longer_vocabularies.items():
+        if before.get(spec.add, "0") != "0" and not (filled.parent / key).is_dir():
+            raise ValueError(
+                f"{PREFIX}{spec.add}={before[spec.add]}: the encoder with these words was not"
+                " written; say all inputs again"
+            )
 
 
 def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
