@@ -137,7 +137,7 @@ def test_filled_experiment(workplace: Path) -> None:
     (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
     assert source["path"] == f"{place}/text/other.txt"
     of_tasks = {"mrpc", "many", "many/files", "intent", "intent/files"}
-    assert set(paper["given"]) == {"encoder", "text", "words", *of_tasks}
+    assert set(paper["given"]) == {"encoder", "text", "text/fields", "words", *of_tasks}
     # No path of the inputs is in it; links say where they are.
     assert str(workplace) not in str(paper)
     given = Path("runs/mine/adapt/given")
@@ -172,6 +172,16 @@ def test_a_doubtful_target_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert said.startswith("inputs: intents.csv: the 30 different whole numbers of label are")
     assert "a task's YAML with data.numeric_labels=true predicts numbers" in said
+
+
+def test_columns_are_named_beside_the_file_that_has_them() -> None:
+    """Said later, or of another task, they were dropped without a word."""
+    columns = ["text_column=review", "label_column=stars"]
+    fill("plan", ["mine", *GIVEN, "inputs.task=many.csv", *columns])
+    with pytest.raises(ValueError, match=r"label_column=remark: it is of a labelled file; say all"):
+        fill("reproduce", ["mine", "label_column=remark"])
+    with pytest.raises(ValueError, match=r"label_column=stars: inputs.task= has no labelled file"):
+        fill("plan", ["mine", *GIVEN, "label_column=stars"])
 
 
 def test_inputs_are_remembered_and_kept_apart() -> None:
@@ -487,13 +497,19 @@ def test_new_words_are_those_of_the_field_that_is_named(monkeypatch: pytest.Monk
     run = Path("runs/worth_it/adapt/pretrain/longer/seed-1/run.json")
     run.parent.mkdir(parents=True)
     run.write_text("{}")
+    words.append("corpus.sources.0.text_field=body")
     fill("plan", words)
     assert len(made) == 2
+    fill("reproduce", ["worth_it", "corpus.sources.0.text_field=body"])
+    with pytest.raises(ValueError, match=r"text: it was given with other settings of corpus"):
+        fill("reproduce", ["worth_it"])
+    with pytest.raises(ValueError, match=r"text: .* has runs of another text, and"):
+        fill("plan", ["worth_it", *GIVEN])
     given = Path("runs/worth_it/adapt/given")
     assert (given / "longer").is_dir() and not (given / "longer.unfinished").exists()
     (given / "longer").rmdir()
     with pytest.raises(ValueError, match=r"inputs.words=1000: the encoder with these words was no"):
-        fill("reproduce", ["worth_it"])
+        fill("reproduce", ["worth_it", "corpus.sources.0.text_field=body"])
 
 
 def test_similarity_is_of_the_pairs_that_are_named(workplace: Path) -> None:

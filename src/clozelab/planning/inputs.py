@@ -55,7 +55,7 @@ READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts and tas
 # what of a task's data names files, and below it each of several: test_files.A, train_extra.0
 FILE_SETTINGS = ("_file", "_files", "_extra")
 OF_FILES = "/files"  # behind a task's name: the checksum of its files alone
-OF_FIELDS = "/fields"  # behind the name of a longer vocabulary: how its text was read
+OF_FIELDS = "/fields"  # behind a text's name: the checksum of how it is read
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -107,6 +107,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
+        _refuse_settings_of_inputs(verb, form, filled, settings)
         _refuse_missing_vocabularies(verb, form, filled)
         _refuse_changed_texts(verb, form, filled)
         _refuse_changed_files(verb, form, filled)
@@ -193,11 +194,14 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
                     f" {path_of('data_dir', settings)}, nor from here; say {PREFIX}{key}= to leave"
                     " it out"
                 )
-    fields = _fields(settings)
-    for key, spec in form.longer_vocabularies.items():
-        if spec.add in given.values and fields:
-            given.checksums[f"{key}{OF_FIELDS}"] = digest(fields)
+    given.checksums |= _read_as(form, settings)
     return given
+
+
+def _read_as(form: Experiment, settings: Mapping[str, str]) -> dict[str, str]:
+    """How the text that is trained on is read, as a checksum beside its own."""
+    texts = [key for key, spec in form.inputs.items() if spec.kind == "corpus" and spec.is_needed]
+    return {f"{key}{OF_FIELDS}": digest(_fields(settings)) for key in texts}
 
 
 def _number(given: Given, key: str, value: str, *_: object) -> None:
@@ -279,7 +283,11 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
 
 def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
-    for word in value.split(","):
+    words = value.split(",")
+    for column in COLUMN_WORDS:
+        if column in settings and not any(table_format(Path(word)) for word in words):
+            raise ValueError(f"{column}={settings[column]}: {PREFIX}{key}= has no labelled file")
+    for word in words:
         for task in _tasks_of(word.strip(), settings, key):
             if task.name in {other.name for other in given.tasks}:
                 raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
@@ -426,14 +434,36 @@ def _refuse_others(filled: Path, given: Given) -> None:
         if of_files in given.checksums and of_files not in before:
             continue
         if before.get(key, checksum) != checksum:
+            name = key.removesuffix(OF_FIELDS)
             raise ValueError(
-                f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
+                f"{PREFIX}{name}: {filled.parents[1]} has runs of another {name}, and one table has"
                 f" one: say experiment={filled.name}_2 too, which makes a table of its own"
             )
 
 
 def _has_runs(filled: Path) -> bool:
     return any(filled.parents[1].glob("*/*/*/**/run.json"))
+
+
+def _refuse_settings_of_inputs(
+    verb: str, form: Experiment, filled: Path, settings: Mapping[str, str]
+) -> None:
+    """ValueError for words that count only beside the inputs, and for a text read otherwise."""
+    for word in COLUMN_WORDS:
+        if word in settings:
+            raise ValueError(
+                f"{word}={settings[word]}: it is of a labelled file; say all inputs again, too"
+            )
+    if verb not in READING_VERBS:
+        return
+    before = _given_before(filled)
+    for key, checksum in _read_as(form, settings).items():
+        if before.get(key, checksum) != checksum:
+            names = " and ".join(TEXT_SETTINGS)
+            raise ValueError(
+                f"{PREFIX}{key.removesuffix(OF_FIELDS)}: it was given with other settings of"
+                f" {names}: repeat those, or say all inputs again"
+            )
 
 
 def _refuse_missing_vocabularies(verb: str, form: Experiment, filled: Path) -> None:
@@ -538,7 +568,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
     before = _given_before(filled)
     for key, spec in form.longer_vocabularies.items():
         # Runs began with it, and tasks that are added change nothing of it.
-        made_of = (spec.of, spec.text, spec.add, f"{key}{OF_FIELDS}")
+        made_of = (spec.of, spec.text, spec.add, f"{spec.text}{OF_FIELDS}")
         is_other = any(before.get(name) != given.checksums.get(name) for name in made_of)
         if is_other and not _has_runs(filled):
             shutil.rmtree(base / key, ignore_errors=True)
