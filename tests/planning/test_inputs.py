@@ -29,6 +29,7 @@ inputs:
   task: {kind: tasks, about: tasks}
   general: {kind: corpus, default: null, about: another text}
   pairs: {kind: file, default: not/there.tsv, about: a file that need not be there}
+  words: {kind: number, default: 0, about: a number}
 columns:
   - {name: "${inputs.task.title}", task: "${inputs.task}"}
   - {name: Other text, from: evaluate, task: held_out_text, metric: validation/loss, needs: general}
@@ -65,6 +66,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "texts/a.txt": "one\ntwo\n",
         "other.txt": "three\n",
         "empty/x.png": "",
+        "words.csv": "text,label\na,b\n",
         "many.csv": "id,review,remark,stars\n1,a,c,good\n2,b,d,bad\n",
         "intent/rows.csv": "text,label\na,b\n",
         "intent/intent.yaml": "name: intent\ntitle: Intents\ndata: {train_file: rows.csv}\n",
@@ -97,6 +99,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*GIVEN, "inputs.text=s3://a/b"], r"copy the text to this machine first"),
         ([*GIVEN, "inputs.task=mprc"], r"inputs.task=mprc is no task: .* did you mean 'mrpc'"),
         ([*GIVEN, "inputs.task=mrpc,mrpc"], r"two tasks are called mrpc"),
+        ([*GIVEN, "inputs.task=words.csv"], r"words.csv: inputs.words is another input: rename"),
         (
             [*GIVEN, "inputs.task=many.csv"],
             r"many.csv has the columns id, review, remark, stars, .*add text_column=COLUMN",
@@ -134,7 +137,7 @@ def test_filled_experiment(workplace: Path) -> None:
     (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
     assert source["path"] == f"{place}/text/other.txt"
     of_tasks = {"mrpc", "many", "many/files", "intent", "intent/files"}
-    assert set(paper["given"]) == {"encoder", "text", *of_tasks}
+    assert set(paper["given"]) == {"encoder", "text", "text/fields", "words", *of_tasks}
     # No path of the inputs is in it; links say where they are.
     assert str(workplace) not in str(paper)
     given = Path("runs/mine/adapt/given")
@@ -169,6 +172,16 @@ def test_a_doubtful_target_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert said.startswith("inputs: intents.csv: the 30 different whole numbers of label are")
     assert "a task's YAML with data.numeric_labels=true predicts numbers" in said
+
+
+def test_columns_are_named_beside_the_file_that_has_them() -> None:
+    """Said later, or of another task, they were dropped without a word."""
+    columns = ["text_column=review", "label_column=stars"]
+    fill("plan", ["mine", *GIVEN, "inputs.task=many.csv", *columns])
+    with pytest.raises(ValueError, match=r"label_column=remark: it is of a labelled file; say all"):
+        fill("reproduce", ["mine", "label_column=remark"])
+    with pytest.raises(ValueError, match=r"label_column=stars: inputs.task= has no labelled file"):
+        fill("plan", ["mine", *GIVEN, "label_column=stars"])
 
 
 def test_inputs_are_remembered_and_kept_apart() -> None:
@@ -420,6 +433,83 @@ def test_each_seed_of_worth_it_draws_its_own_examples_for_all_its_rows() -> None
     configs = [sweep.config(job) for job in sweep.jobs]
     drawn = sorted((config.row, config.pretrain_seed, sampling_seed(config)) for config in configs)
     assert drawn == [("further", 1, 1), ("further", 2, 2), ("given", 1, 1), ("given", 2, 2)]
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "täglich"])
+def test_a_labelled_file_may_be_called_as_it_likes(name: str) -> None:
+    """Hydra read a number or nothing, or refused the letters."""
+    Path(f"{name}.csv").write_text("text,label\na,b\n")
+    words = ["worth_it", *GIVEN, "inputs.words=0", f"inputs.task={name}.csv"]
+    (filled, _) = fill("plan", words)
+    sweep = Sweep("sweep_finetune", ("scale=adapt", "row=given"), folder=Path(filled))
+    assert {sweep.config(job).task.name for job in sweep.jobs} == {name}
+
+
+def test_a_task_without_a_title_is_called_by_its_name() -> None:
+    Path("plain.yaml").write_text(
+        "defaults: [format/labelled@_here_, _self_]\nname: plain\nmetric: validation/accuracy\n"
+        "module: {metrics: [accuracy]}\ndata: {train_file: many.csv, label_column: stars}\n"
+    )
+    (filled, _) = fill("plan", ["worth_it", *GIVEN, "inputs.words=0", "inputs.task=plain.yaml"])
+    sweep = Sweep("sweep_finetune", ("scale=adapt", "row=given"), folder=Path(filled))
+    assert {sweep.config(job).task.title for job in sweep.jobs} == {"plain"}
+
+
+def test_pairs_are_read_where_they_lie_and_records_name_no_place(workplace: Path) -> None:
+    Path("text").mkdir()
+    Path("text/dev.tsv").write_text("a\tb\t1\n")
+    words = ["worth_it", *GIVEN, "inputs.words=0"]
+    for place, recorded in (
+        ("text/dev.tsv", "text/dev.tsv"),
+        (f"{workplace}/text/dev.tsv", "given/pairs/dev.tsv"),
+    ):
+        (filled, _) = fill("plan", [*words, f"inputs.pairs={place}"])
+        sweep = Sweep("sweep_evaluate", ("scale=adapt", "measure=given_pairs"), folder=Path(filled))
+        config = sweep.composer.compose(sweep.jobs[0])
+        file = config.config.measure.task["data"]["validation_file"]
+        assert Path(file).samefile("text/dev.tsv")
+        assert canonical(config.values)["measure"]["task"]["data"]["validation_file"] == recorded
+        assert fill("reproduce", ["worth_it"])[0] == filled
+    Path("text/dev.tsv").write_text("a\tb\t2\n")
+    with pytest.raises(ValueError, match=r"inputs.pairs: the file has changed since it was given"):
+        fill("reproduce", ["worth_it"])
+
+
+def test_new_words_are_those_of_the_field_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that was named later changed the text alone; a task made all words anew."""
+    made: list[list[str]] = []
+
+    def lengthen(argv: list[str], environment: dict[str, str]) -> int:
+        made.append(argv[3:])
+        Path(argv[2].removeprefix("to=")).mkdir()
+        return 0
+
+    monkeypatch.setattr("clozelab.planning.inputs.run_verb", lengthen)
+    words = ["worth_it", *GIVEN]
+    fill("plan", words)
+    text = "text=runs/worth_it/adapt/given/text"
+    assert made == [[text, "add=1000"]]
+    fill("plan", [*words, "corpus.sources.0.text_field=body"])
+    assert made[1:] == [[text, "add=1000", "text_field=body"]]
+    words[-1] = "inputs.task=mrpc,intent/intent.yaml"
+    fill("plan", [*words, "corpus.sources.0.text_field=body"])
+    assert len(made) == 2
+    run = Path("runs/worth_it/adapt/pretrain/longer/seed-1/run.json")
+    run.parent.mkdir(parents=True)
+    run.write_text("{}")
+    words.append("corpus.sources.0.text_field=body")
+    fill("plan", words)
+    assert len(made) == 2
+    fill("reproduce", ["worth_it", "corpus.sources.0.text_field=body"])
+    with pytest.raises(ValueError, match=r"text: it was given with other settings of corpus"):
+        fill("reproduce", ["worth_it"])
+    with pytest.raises(ValueError, match=r"text: .* has runs of another text, and"):
+        fill("plan", ["worth_it", *GIVEN])
+    given = Path("runs/worth_it/adapt/given")
+    assert (given / "longer").is_dir() and not (given / "longer.unfinished").exists()
+    (given / "longer").rmdir()
+    with pytest.raises(ValueError, match=r"inputs.words=1000: the encoder with these words was no"):
+        fill("reproduce", ["worth_it", "corpus.sources.0.text_field=body"])
 
 
 def test_similarity_is_of_the_pairs_that_are_named(workplace: Path) -> None:

@@ -282,6 +282,10 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
             ["measure=held_out_text", "measure.data.sources=[{name: a, path: nofile.txt}]"],
             "source a: no text files at",
         ),
+        (
+            ["measure=held_out_text", "measure.data.sources=[{name: a, path: posts.csv}]"],
+            "posts.csv does not say which column is the text",
+        ),
         (["measure=held_out_text", "encoder=nowhere"], "nowhere: no encoder here"),
         (
             ["measure=labelled_pos_ewt", "models=[nowhere,elsewhere]", "combine=weights"],
@@ -290,11 +294,17 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
     ],
 )
 def test_an_evaluation_without_its_files_or_model_is_refused(
-    places: list[str], tmp_path: Path, words: list[str], reason: str
+    places: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    reason: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     encoder = tmp_path / "encoder"
     encoder.mkdir()
     (encoder / "config.json").write_text("{}")
+    Path("posts.csv").write_text("id,title,body\n" + "1,one of these,another of these\n" * 9)
     words = ["scale=demo", *places[:3], f"encoder={encoder}", "row=x", *words]
     refusals = gather_stage("evaluate", None, "evaluate", words).refusals
     assert len(refusals) == 1

@@ -149,6 +149,18 @@ def test_a_slip_in_the_scores_is_named_with_its_line(tmp_path: Path, text: str, 
     assert part in str(error.value)
 
 
+def test_a_task_called_all_is_not_taken_for_every_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores, claims = tmp_path / "scores.csv", tmp_path / "claims.yaml"
+    scores.write_text(HEADING + "a,1,t,1\nb,1,t,2\na,1,all,3\nb,1,all,4\n")
+    claims.write_text("claims: [{text: whole, compare: [a, b, all], direction: lower}]")
+    assert main(["judge", str(scores), str(claims)]) != 0
+    assert "'whole' is on 'all', which means every column, and one" in capsys.readouterr().err
+    claims.write_text("claims: [{text: part, compare: [a, b, t], direction: lower}]")
+    assert main(["judge", str(scores), str(claims)]) == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [

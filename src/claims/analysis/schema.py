@@ -14,7 +14,7 @@ of claim an entry is follows from `direction`, `points` and `against`:
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from itertools import chain, combinations, pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -574,6 +574,16 @@ class SequentialDesign(Entry):
         return self
 
 
+def refuse_ambiguous_all(names: Collection[str], claims: Iterable[BaseClaim]) -> None:
+    """ValueError where a claim is on `all`, and one of the columns is called so, too."""
+    for claim in claims:
+        if claim.column == ALL_COLUMNS and ALL_COLUMNS in names:
+            raise ValueError(
+                f"claims: {claim.text!r} is on {ALL_COLUMNS!r}, which means every column, and one"
+                " of them is called so: give that one another name"
+            )
+
+
 class TableSpec(Entry):
     """Columns, rows and claims of a table: what a judgement needs to know of an experiment."""
 
@@ -601,6 +611,7 @@ class TableSpec(Entry):
         repeated = [name for name in names if names.count(name) > 1]
         if repeated:
             raise ValueError(f"{repeated[0]} is there twice; give each its own")
+        refuse_ambiguous_all([column.name for column in self.columns], self.claims)
         if len({claim.primary for claim in self.claims} - {False}) > 1:
             raise ValueError("claims: primary is true for some and together for others; choose one")
         return self

@@ -28,6 +28,7 @@ from claims.analysis.schema import (
     Row,
     SequentialDesign,
     TableSpec,
+    refuse_ambiguous_all,
 )
 from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from claims.analysis.statistics import Seeds
@@ -310,6 +311,7 @@ def make_score_table(
     columns = []
     for name in dict.fromkeys(name for _, name in scores.cells):
         columns.append(known.get(name, Column(name=name, task=name)))
+    refuse_ambiguous_all([column.name for column in columns], claims)
     spec = TableSpec(
         columns=tuple(columns),
         rows=tuple(Row(row=arm, label=arm, arm=arm) for arm in arms),

@@ -200,7 +200,7 @@ class Gathering:
             require_encoder(cfg.encoder)
 
     def _require_files(self, cfg: EvaluateConfig) -> None:
-        """ValueError where a measure's own files are not there.
+        """ValueError where a measure's own files are not there, or no text can be read in them.
 
         The text of a corpus comes with the corpus.
         """
@@ -216,6 +216,8 @@ class Gathering:
                 build("measure.data", data)(inputs=inputs, is_causal=False)
             for source in file_sources(data.get("sources")):
                 source.require_files(cfg.data_dir)
+                for shard in source.shards(0, Path(cfg.data_dir)):
+                    shard.check()
         except ValueError as error:
             if not self.corpora.awaits_world:
                 raise ValueError(f"{error}\n  to go without measures: evaluate=none") from error

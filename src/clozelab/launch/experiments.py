@@ -218,7 +218,8 @@ def _selected(scale_key: str, names: Sequence[str], own: Collection[str] = ()) -
     selected = []
     for name in dict.fromkeys(names):
         if name in own:
-            selected.append(name)
+            # A file of one's own may be called as it likes, such as 2024 or täglich.
+            selected.append(hydra_text(name))
         else:
             selected.append(f"${{oc.select:scale.{scale_key}.{name},{name}}}")
     return ",".join(selected)

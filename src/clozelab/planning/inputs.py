@@ -55,6 +55,7 @@ READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts and tas
 # what of a task's data names files, and below it each of several: test_files.A, train_extra.0
 FILE_SETTINGS = ("_file", "_files", "_extra")
 OF_FILES = "/files"  # behind a task's name: the checksum of its files alone
+OF_FIELDS = "/fields"  # behind a text's name: the checksum of how it is read
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -107,6 +108,8 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
+        _refuse_settings_of_inputs(verb, form, filled, settings)
+        _refuse_missing_vocabularies(verb, form, filled)
         _refuse_changed_texts(verb, form, filled)
         _refuse_changed_files(verb, form, filled)
         _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
@@ -191,7 +194,14 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
                     f" {path_of('data_dir', settings)}, nor from here; say {PREFIX}{key}= to leave"
                     " it out"
                 )
+    given.checksums |= _read_as(form, settings)
     return given
+
+
+def _read_as(form: Experiment, settings: Mapping[str, str]) -> dict[str, str]:
+    """How the text that is trained on is read, as a checksum beside its own."""
+    texts = [key for key, spec in form.inputs.items() if spec.kind == "corpus" and spec.is_needed]
+    return {f"{key}{OF_FIELDS}": digest(_fields(settings)) for key in texts}
 
 
 def _number(given: Given, key: str, value: str, *_: object) -> None:
@@ -207,10 +217,15 @@ def _file(given: Given, key: str, value: str, settings: Mapping[str, str]) -> No
     """A file that need not be there: without it, what needs it is left out."""
     file = resolve_path(value, path_of("data_dir", settings))
     if file.is_file():
-        given.values[key] = value
-        # Nothing reads the link: it says where the file is that the checksum is of.
-        given.links[key] = file
         given.checksums[key] = file_sha256(file)
+        given.values[key] = value
+        link = key
+        # Records name no place on the disk, so such a file is read behind its link. Else nothing
+        # reads the link: it says where the file is that the checksum is of.
+        if Path(value).is_absolute():
+            link = f"{key}/{file.name}"
+            given.values[key] = link
+        given.links[link] = file
 
 
 def _checksum(files: Mapping[str, Path]) -> str:
@@ -268,10 +283,19 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
 
 def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
-    for word in value.split(","):
+    words = value.split(",")
+    for column in COLUMN_WORDS:
+        if column in settings and not any(table_format(Path(word)) for word in words):
+            raise ValueError(f"{column}={settings[column]}: {PREFIX}{key}= has no labelled file")
+    for word in words:
         for task in _tasks_of(word.strip(), settings, key):
-            if task.name in given.checksums:
+            if task.name in {other.name for other in given.tasks}:
                 raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
+            if task.name in given.checksums:
+                raise ValueError(
+                    f"{PREFIX}{key}={word}: {PREFIX}{task.name} is another input: rename the file,"
+                    " or say another name: in a task's YAML"
+                )
             checksums = _checksums_of_task(task, path_of("data_dir", settings))
             given.tasks.append(task)
             try:
@@ -400,7 +424,7 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
 
 def _refuse_others(filled: Path, given: Given) -> None:
     """ValueError where runs lie there of an encoder, text or task that was another one."""
-    if not any(filled.parents[1].glob("*/*/*/**/run.json")):
+    if not _has_runs(filled):
         return
     before = _given_before(filled)
     for key, checksum in given.checksums.items():
@@ -410,9 +434,48 @@ def _refuse_others(filled: Path, given: Given) -> None:
         if of_files in given.checksums and of_files not in before:
             continue
         if before.get(key, checksum) != checksum:
+            name = key.removesuffix(OF_FIELDS)
             raise ValueError(
-                f"{PREFIX}{key}: {filled.parents[1]} has runs of another {key}, and one table has"
+                f"{PREFIX}{name}: {filled.parents[1]} has runs of another {name}, and one table has"
                 f" one: say experiment={filled.name}_2 too, which makes a table of its own"
+            )
+
+
+def _has_runs(filled: Path) -> bool:
+    return any(filled.parents[1].glob("*/*/*/**/run.json"))
+
+
+def _refuse_settings_of_inputs(
+    verb: str, form: Experiment, filled: Path, settings: Mapping[str, str]
+) -> None:
+    """ValueError for words that count only beside the inputs, and for a text read otherwise."""
+    for word in COLUMN_WORDS:
+        if word in settings:
+            raise ValueError(
+                f"{word}={settings[word]}: it is of a labelled file; say all inputs again, too"
+            )
+    if verb not in READING_VERBS:
+        return
+    before = _given_before(filled)
+    for key, checksum in _read_as(form, settings).items():
+        if before.get(key, checksum) != checksum:
+            names = " and ".join(TEXT_SETTINGS)
+            raise ValueError(
+                f"{PREFIX}{key.removesuffix(OF_FIELDS)}: it was given with other settings of"
+                f" {names}: repeat those, or say all inputs again"
+            )
+
+
+def _refuse_missing_vocabularies(verb: str, form: Experiment, filled: Path) -> None:
+    """ValueError where an encoder with more words was to be made, and was not."""
+    if verb not in READING_VERBS:
+        return
+    before = _given_before(filled)
+    for key, spec in form.longer_vocabularies.items():
+        if before.get(spec.add, "0") != "0" and not (filled.parent / key).is_dir():
+            raise ValueError(
+                f"{PREFIX}{spec.add}={before[spec.add]}: the encoder with these words was not"
+                " written; say all inputs again"
             )
 
 
@@ -440,10 +503,12 @@ def _refuse_changed_files(verb: str, form: Experiment, filled: Path) -> None:
     """ValueError where an input that is one file has other content than when it was given."""
     before = _given_before(filled)
     for key, spec in form.inputs.items():
-        linked = filled.parent / key
-        if verb not in READING_VERBS or spec.kind != "file" or not linked.is_file():
+        if verb not in READING_VERBS or spec.kind != "file":
             continue
-        if before.get(key, "") not in ("", file_sha256(linked)):
+        linked = filled.parent / key
+        if linked.is_dir():
+            linked = next(linked.iterdir(), linked)
+        if linked.is_file() and before.get(key, "") not in ("", file_sha256(linked)):
             raise ValueError(
                 f"{PREFIX}{key}: the file has changed since it was given; say all inputs again, or"
                 f" experiment={filled.name}_2 too where it has runs already"
@@ -500,8 +565,12 @@ def _given_before(filled: Path) -> Mapping[str, str]:
 def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, str]) -> None:
     """Write the filled experiment, its tasks, the links, and encoders with more words."""
     base = filled.parent
-    if _given_before(filled) != given.checksums:
-        for key in form.longer_vocabularies:
+    before = _given_before(filled)
+    for key, spec in form.longer_vocabularies.items():
+        # Runs began with it, and tasks that are added change nothing of it.
+        made_of = (spec.of, spec.text, spec.add, f"{spec.text}{OF_FIELDS}")
+        is_other = any(before.get(name) != given.checksums.get(name) for name in made_of)
+        if is_other and not _has_runs(filled):
             shutil.rmtree(base / key, ignore_errors=True)
     _write_links(base, given)
     given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
@@ -516,7 +585,9 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         copy.write_text(filling.text(own_text(path, form.folder)), encoding="utf-8")
     for task in given.tasks:
         if task.node is not None:
-            node = _replace(task.node, {FILES: _place_of_links(filled)})
+            # Its column is called so, and a task needs a title.
+            node = {"title": task.title} | task.node
+            node = _replace(node, {FILES: _place_of_links(filled)})
             _write_yaml(filled / "task" / f"{task.name}.yaml", node)
     for key, spec in form.longer_vocabularies.items():
         if spec.add in given.values and not (base / key).is_dir():
@@ -547,6 +618,9 @@ def _replacements(form: Experiment, given: Given, place: str) -> dict[str, str]:
     replaced = {}
     for key, value in values.items():
         is_place = value.partition("/")[0] in (*form.inputs, *form.longer_vocabularies)
+        if key in form.inputs and form.inputs[key].kind == "file":
+            # Its folder may be called as an input is, such as text/.
+            is_place = value in given.links
         replaced[f"${{{PREFIX}{key}}}"] = f"{place}/{value}" if is_place else value
     return replaced
 
@@ -561,13 +635,19 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
-    # How the text is read.
-    for key in TEXT_SETTINGS:
-        if key in settings:
-            argv.append(f"{key.rpartition('.')[2]}={settings[key]}")
-    if run_verb(["vocabulary", *argv], {}):
+    # A killed process leaves no folder that looks whole.
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    argv = [str(encoder), f"to={unfinished}", f"text={text}", f"add={number}"]
+    if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
+    unfinished.rename(folder)
+
+
+def _fields(settings: Mapping[str, str]) -> list[str]:
+    """How the text is read, as `clozelab vocabulary` takes it."""
+    said = [key for key in TEXT_SETTINGS if key in settings]
+    return [f"{key.rpartition('.')[2]}={settings[key]}" for key in said]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def next_seed(judgement: Judgement, experiment: Experiment) -> list[str]:
         ]
     finetuning = [f"finetune.pretrain_seed={seed}", f"finetune.row={row_list}"]
     if column:
-        finetuning.append(f"finetune.task={','.join(column.tasks)}")
+        finetuning.append(f"finetune.task={','.join(map(hydra_text, column.tasks))}")
     return [*pretraining, *finetuning]
 
 
