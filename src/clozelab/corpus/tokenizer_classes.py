@@ -14,6 +14,7 @@ from clozelab.text.plain import PlainMapping
 
 # They take tokenizer.json as it is, and read nothing else.
 GENERIC = "PreTrainedTokenizer"
+GENERIC_FAST = f"{GENERIC}Fast"  # its full name
 GENERIC_CLASSES = (GENERIC, "TokenizersBackend")
 # vocab.txt and BERT's rules
 BERT_CLASSES = frozenset(
@@ -173,7 +174,7 @@ def vocabulary_file(folder: Path, config: PlainMapping) -> Path | None:
         )
     if is_generic(name):
         raise ValueError(
-            f"{folder}: its tokenizer, {GENERIC}Fast, reads tokenizer.json, which is missing; copy"
+            f"{folder}: its tokenizer, {GENERIC_FAST}, reads tokenizer.json, which is missing; copy"
             " it from where the folder came from"
         )
     default_class = {"vocab.txt": "BertTokenizer", "vocab.json": "RobertaTokenizer"}[names[0]]

@@ -25,13 +25,13 @@ import numpy as np
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.steps.step import Document
+from clozelab.corpus.tokenizer_classes import GENERIC_FAST
 from clozelab.corpus.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, json_bytes, read_text
 from clozelab.corpus.unigram import SPACE
 from clozelab.text.words import JOINERS, runs_of
 
 MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")  # that take further entries
 MIN_WORD_COUNT = 2  # of a word that gets an entry
-GENERIC_CLASS = "PreTrainedTokenizerFast"  # takes tokenizer.json as it is
 # Unigram takes a new piece, since its score is so much above the sum of its old pieces' scores.
 UNIGRAM_MARGIN = 1e-3
 UNIGRAM_UNKNOWN = 10.0  # an unknown character's score is so far below the lowest
@@ -118,7 +118,7 @@ def with_entries(tokenizer: Tokenizer, entries: Sequence[str]) -> Tokenizer:
         vocabulary |= {name: n for n, name in enumerate(names, len(vocabulary))}
     if model["type"] == "BPE":
         model["ignore_merges"] = True
-        config["tokenizer_class"] = GENERIC_CLASS
+        config["tokenizer_class"] = GENERIC_FAST
     # Which class reads them is for `read_tokenizer` to say.
     with TemporaryDirectory() as folder:
         (Path(folder) / TOKENIZER_FILE).write_bytes(json_bytes(rules))
