@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.random import (
+    Draws,
     derive_seed,
     instance_indices,
-    integers,
     permute,
-    uniform01,
-    uniform_u64,
 )
 
 INDEX = np.arange(20_000)
@@ -22,24 +20,24 @@ FROZEN = [14314444440902024211, 3458556988731951363]
 
 def test_values_are_frozen() -> None:
     """Other numbers than these would silently change every run's data."""
-    assert uniform_u64(1, 2, "split", np.array([3, 4]), 5).tolist() == FROZEN
+    assert Draws(1, 2, np.array([3, 4])).bits("split", 5).tolist() == FROZEN
 
 
 def test_a_draw_depends_on_its_name_only() -> None:
-    whole = uniform_u64(7, 3, "mask", INDEX[:100, None], np.arange(8))
-    alone = uniform_u64(7, 3, "mask", np.array([42]), 5)
+    whole = Draws(7, 3, INDEX[:100, None]).bits("mask", np.arange(8))
+    alone = Draws(7, 3, np.array([42])).bits("mask", 5)
     assert whole.shape == (100, 8)
     assert whole[42, 5] == alone[0]
 
 
 def test_every_coordinate_matters() -> None:
-    base = uniform_u64(1, 1, "a", INDEX, 1)
+    base = Draws(1, 1, INDEX).bits("a", 1)
     others = [
-        uniform_u64(2, 1, "a", INDEX, 1),
-        uniform_u64(1, 2, "a", INDEX, 1),
-        uniform_u64(1, 1, "b", INDEX, 1),
-        uniform_u64(1, 1, "a", INDEX + 1, 1),
-        uniform_u64(1, 1, "a", INDEX, 2),
+        Draws(2, 1, INDEX).bits("a", 1),
+        Draws(1, 2, INDEX).bits("a", 1),
+        Draws(1, 1, INDEX).bits("b", 1),
+        Draws(1, 1, INDEX + 1).bits("a", 1),
+        Draws(1, 1, INDEX).bits("a", 2),
     ]
     for other in others:
         assert (base != other).all()
@@ -47,42 +45,42 @@ def test_every_coordinate_matters() -> None:
 
 def test_epoch_may_be_an_array() -> None:
     epochs = np.repeat([4, 5], 10)
-    drawn = uniform_u64(1, epochs, "a", INDEX[:20])
-    assert (drawn[:10] == uniform_u64(1, 4, "a", INDEX[:10])).all()
-    assert (drawn[10:] == uniform_u64(1, 5, "a", INDEX[10:20])).all()
+    drawn = Draws(1, epochs, INDEX[:20]).bits("a")
+    assert (drawn[:10] == Draws(1, 4, INDEX[:10]).bits("a")).all()
+    assert (drawn[10:] == Draws(1, 5, INDEX[10:20]).bits("a")).all()
 
 
 def test_scalars_and_large_values_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert uniform_u64(2**63, 2**40, 3, 2**62, -1).shape == (1,)
-        assert integers(-5, 0, "x", 0, high=10)[0] in range(10)
+        assert Draws(2**63, 2**40, np.array([2**62])).bits("x", -1).shape == (1,)
+        assert Draws(-5, 0, INDEX[:1]).integers("x", high=10)[0] in range(10)
 
 
 def test_moments_and_independence_of_neighbours() -> None:
-    draws = uniform01(11, 0, "x", INDEX)
+    draws = Draws(11, 0, INDEX).uniform("x")
     size = len(INDEX)
     assert draws.min() >= 0 and draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 * np.sqrt(1 / 12 / size)
     assert abs(draws.var() - 1 / 12) < 0.003
     for lag in (1, 2, 256):
         assert abs(np.corrcoef(draws[:-lag], draws[lag:])[0, 1]) < 4 / np.sqrt(size)
-    by_sub = uniform01(11, 0, "x", INDEX[:, None], np.arange(2))
+    by_sub = Draws(11, 0, INDEX[:, None]).uniform("x", np.arange(2))
     assert abs(np.corrcoef(by_sub.T)[0, 1]) < 4 / np.sqrt(size)
 
 
 def test_every_bit_is_fair() -> None:
-    bits = (uniform_u64(5, 1, "x", INDEX)[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    bits = (Draws(5, 1, INDEX).bits("x")[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     assert np.abs(bits.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(INDEX))
 
 
 def test_integers_are_uniform_and_respect_an_array_of_bounds() -> None:
-    counts = np.bincount(integers(3, 0, "x", INDEX, high=10), minlength=10)
+    counts = np.bincount(Draws(3, 0, INDEX).integers("x", high=10), minlength=10)
     expected = len(INDEX) / 10
     # chi-square, 9 degrees of freedom, p = 1e-4
     assert ((counts - expected) ** 2 / expected).sum() < 33.7
     high = 1 + INDEX % 7
-    drawn = integers(3, 0, "x", INDEX, high=high)
+    drawn = Draws(3, 0, INDEX).integers("x", high=high)
     assert (drawn < high).all() and (drawn >= 0).all() and (drawn[high == 1] == 0).all()
 
 

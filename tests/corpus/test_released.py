@@ -28,7 +28,7 @@ from clozelab.corpus.packing import (
     choose_positions,
     choose_spans,
 )
-from clozelab.corpus.random import Draws, uniform01, uniform_u64
+from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -57,7 +57,7 @@ class Named:
         self.seed, self.copy = seed, copy
 
     def unit(self, what: str, name: int, number: int = 0) -> float:
-        return float(uniform01(self.seed, self.copy, what, name, number)[0])
+        return float(Draws(self.seed, self.copy, np.array([name])).uniform(what, number)[0])
 
     def coin(self, what: str, name: int, number: int) -> bool:
         return self.unit(what, name, number) < 0.5
@@ -335,12 +335,13 @@ def test_spans_equal_a_plain_loop_fed_with_the_same_draws(
     for row in range(60):
         words = plain_words(rows[row].tolist(), special[row].tolist(), continues)
         keys = [
-            int(uniform_u64(3, 2, "mask position", row, slot)[0]) >> 16 << 16 | slot
+            int(Draws(3, 2, np.array([row])).bits("mask position", slot)[0]) >> 16 << 16 | slot
             for slot in range(64)
         ]
         order = sorted(range(64), key=keys.__getitem__)
         drawn = [
-            float(uniform01(3, 2, "mask span", row, slot)[0]) * sum(weights) for slot in range(64)
+            float(Draws(3, 2, np.array([row])).uniform("mask span", slot)[0]) * sum(weights)
+            for slot in range(64)
         ]
         reach = {}
         for slot, u in enumerate(drawn):

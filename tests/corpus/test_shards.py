@@ -6,20 +6,31 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from clozelab.corpus.shards import ShardWriter, TokenShards, TokenStream, token_dtype
+from clozelab.corpus.shards import (
+    MAX_SHARD_TOKENS,
+    ShardWriter,
+    TokenShards,
+    TokenStream,
+    token_dtype,
+)
 
 
 def write(
-    folder: Path, documents: list[list[list[int]]], vocab_size: int = 100, **options: int
+    folder: Path,
+    documents: list[list[list[int]]],
+    vocab_size: int = 100,
+    max_shard_tokens: int = MAX_SHARD_TOKENS,
 ) -> TokenShards:
     """One call a document, so that every document may begin a new file."""
-    with ShardWriter(
-        folder, vocab_size=vocab_size, source_names=["one", "two"], **options
-    ) as writer:
+    with (
+        patch("clozelab.corpus.shards.MAX_SHARD_TOKENS", max_shard_tokens),
+        ShardWriter(folder, vocab_size=vocab_size, source_names=["one", "two"]) as writer,
+    ):
         for index, document in enumerate(documents):
             lengths = np.array([len(sentence) for sentence in document])
             about = [np.array([value]) for value in (len(document), index % 2, index // 3)]

@@ -21,7 +21,7 @@ from tests.screens import shows
 from clozelab.assembly.passes import passes
 from clozelab.assembly.pretraining import log_passes
 from clozelab.corpus.instances import DrawnInstances, FullSentences, SegmentPairs
-from clozelab.corpus.random import uniform_u64
+from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream, contents_of
@@ -261,11 +261,11 @@ def test_what_a_batch_holds_is_known_by_its_text_and_not_by_its_padding(pad: int
         token_sum = 0
         for slot in range(length):
             input_ids[row, slot] = 100 * row + slot
-            weight = int(uniform_u64(0, 0, "contents", slot)[0])
+            weight = int(Draws(0, 0, np.array([slot])).bits("contents")[0])
             token_sum += (100 * row + slot) * weight
         # An instance's own number is a hash of its epoch, its name and this sum; 40 bits count.
         text = np.array([token_sum % 2**64], dtype=np.uint64)
-        own = uniform_u64(0, int(epoch[row]), "contents", int(index[row]), text)
+        own = Draws(0, int(epoch[row]), index[row : row + 1]).bits("contents", text)
         expected += int(own[0]) >> 24
     batch = {"input_ids": input_ids.reshape(-1), "lengths": lengths, "width": 5}
     assert contents_of(batch, epoch, index) == expected % 2**40

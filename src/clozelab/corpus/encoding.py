@@ -26,6 +26,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers.processors import TemplateProcessing
 
 from clozelab.corpus import tokenizer_files as files
+from clozelab.corpus.tokenizer_classes import GENERIC_FAST
 from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.words import (
     WordCache,
@@ -57,6 +58,7 @@ KEPT_KEYS = (  # of tokenizer_config.json, in an export
     "truncation_side",
     "split_special_tokens",
 )
+MAX_LENGTH = 512  # of a text, in an export
 CLS_TYPE = 2  # of a template that ends with [CLS]
 PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
 MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
@@ -130,8 +132,7 @@ class Tokenizer:
         self._set_vocabulary()
         self._set_roles()
         self._set_template()
-        normalizer = self._library.normalizer
-        self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
+        self.lowercase = self._normalized("A") == "a"
         # wordpiece, byte_bpe, metaspace or other
         self.kind = files.kind_of(self._rules)
         self._word_rules = word_rules(self._rules)
@@ -195,16 +196,13 @@ class Tokenizer:
 
     def _token_of(self, role: str) -> str:
         """The token of a role: as tokenizer_config.json says, else by its usual name."""
-        name = files.content_of(self._config.get(f"{role}_token"))
+        name = files.token_of_role(role, self._config, self.added_tokens)
         if role == "unk":
             # The model's own unknown token counts, not what the configuration calls so.
             name = files.unknown_token(self._rules["model"]) or name
-        candidates = [name]
-        if not name:
-            candidates = [
-                usual for usual in files.DEFAULT_NAMES[role] if usual in self.added_tokens
-            ]
-        return next((token for token in candidates if token in self._ids), "")
+        if name not in self._ids:
+            return ""
+        return name
 
     def _set_template(self) -> None:
         """What stands around a text and between the texts of a pair, by the library's example."""
@@ -373,10 +371,6 @@ class Tokenizer:
 
         `inside`: they go on with a word instead.
         """
-        is_text = self._word_rules is not None and self._caches[True] is self._caches[False]
-        if is_text and not inside and sum(map(len, words)) >= MIN_CUT_CHARACTERS:
-            # Cut further, "(end." is three words that texts have had before.
-            return self.encode_flat(words)
         cache = self._inner_cache if inside else self._caches[True]
         return cache.encode(self._cleaned(words))
 
@@ -386,9 +380,14 @@ class Tokenizer:
 
     def split(self, word: str) -> list[str]:
         """What the model reads of a word of running text: ["word"], of byte-level BPE ["Ġword"]."""
-        text = f" {word}"
-        if self._library.normalizer is not None:
-            text = self._library.normalizer.normalize_str(text)
+        return self._pre_tokenized(self._normalized(f" {word}"))
+
+    def _normalized(self, text: str) -> str:
+        if self._library.normalizer is None:
+            return text
+        return self._library.normalizer.normalize_str(text)
+
+    def _pre_tokenized(self, text: str) -> list[str]:
         if self._library.pre_tokenizer is None:
             return [text]
         return [piece for piece, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
@@ -426,15 +425,10 @@ class Tokenizer:
 
     def settings(self) -> dict[str, bool]:
         """What its rules do, by keys of tokenizer_config.json."""
-        normalized = "é"
-        if self._library.normalizer is not None:
-            normalized = self._library.normalizer.normalize_str("é")
-        pieces = ["a,b"]
-        if self._library.pre_tokenizer is not None:
-            pieces = [piece for piece, _ in self._library.pre_tokenizer.pre_tokenize_str("a,b")]
+        pieces = self._pre_tokenized("a,b")
         return {
             "do_lower_case": self.lowercase,
-            "keep_accents": normalized != "e",
+            "keep_accents": self._normalized("é") != "e",
             "split_by_punct": len(pieces) > 1,
             "add_prefix_space": pieces[0].startswith("▁"),
         }
@@ -462,7 +456,7 @@ class Tokenizer:
     def continues(self) -> NDArray[np.bool_] | None:
         """[V]: whether an entry goes on with the word before it; None where entries do not say."""
         model = self._rules["model"]
-        word_mark = {"byte_bpe": "Ġ", "metaspace": "▁"}.get(self.kind)
+        word_mark = files.WORD_MARKS.get(self.kind)
         prefix = model.get("continuing_subword_prefix")
         if word_mark:
             is_continuation = np.array([token[:1] != word_mark for token in self.vocabulary])
@@ -501,11 +495,14 @@ class Tokenizer:
             files.CONFIG_FILE: files.json_bytes(self._exported_config()),
         }
 
+    def _input_names(self) -> list[str]:
+        """What a model of its texts reads, as tokenizer_config.json says it."""
+        if self.has_token_types:
+            return ["input_ids", "token_type_ids", "attention_mask"]
+        return ["input_ids", "attention_mask"]
+
     def _exported_config(self) -> PlainDict:
-        config: PlainDict = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": 512,
-        }
+        config: PlainDict = {"tokenizer_class": GENERIC_FAST, "model_max_length": MAX_LENGTH}
         for role, token in zip(files.ROLES, self.special_tokens, strict=True):
             if token:
                 config[f"{role}_token"] = token
@@ -514,10 +511,7 @@ class Tokenizer:
             if name in self._ids:
                 config[key] = name
         config |= {key: self._config[key] for key in KEPT_KEYS if key in self._config}
-        types = []
-        if self.has_token_types:
-            types = ["token_type_ids"]
-        config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        config["model_input_names"] = self._input_names()
         if self.cls_is_last:  # its classes pool the last token
             config["padding_side"] = "left"
         # Other programs and classes ask for these.

@@ -39,9 +39,7 @@ def count_words(
         lengths: [S] how many each sentence has.
         sources: [S] the number of the source that each sentence is of.
     """
-    unknown_places = np.flatnonzero(ids == tokenizer.unk_id)
-    has_unknown = np.zeros(len(sentences), dtype=bool)
-    has_unknown[np.searchsorted(np.cumsum(lengths), unknown_places, side="right")] = True
+    has_unknown = _has_unknown(tokenizer, ids, lengths)
     counts = []
     for source in np.unique(sources).tolist():
         is_here = sources == source
@@ -91,10 +89,15 @@ def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
 def _unknown_among(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
     """The texts that have an unknown token."""
     ids, lengths = tokenizer.encode_words(texts)
-    text_of = np.repeat(np.arange(len(texts)), lengths)
-    is_unknown = np.zeros(len(texts), dtype=bool)
-    is_unknown[text_of[ids == tokenizer.unk_id]] = True
-    return list(compress(texts, is_unknown.tolist()))
+    return _chosen(texts, _has_unknown(tokenizer, ids, lengths))
+
+
+def _has_unknown(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Whether each of some encoded texts has an unknown token, bool [N]."""
+    places = np.flatnonzero(ids == tokenizer.unk_id)
+    has_unknown = np.zeros(len(lengths), dtype=bool)
+    has_unknown[np.searchsorted(np.cumsum(lengths), places, side="right")] = True
+    return has_unknown
 
 
 def total_words(shards: Iterable[Sequence[Sequence[int]]], names: Sequence[str]) -> PlainDict:

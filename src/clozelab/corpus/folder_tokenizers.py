@@ -40,6 +40,7 @@ from clozelab.corpus.tokenizer_files import (
     read_text,
     reads_token_types,
     resolve_settings,
+    splits_as_roberta,
     type_of,
     unknown_token,
 )
@@ -201,7 +202,7 @@ def _warn_of_rebuilt_rules(path: Path, rules: Rules, name: str) -> None:
 def _splits_otherwise(name: str, splitter: PlainMapping) -> bool:
     """Whether a class of byte-level BPE has another pre-tokeniser than the file."""
     if name in BYTE_BPE_CLASSES:
-        return splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True)
+        return not splits_as_roberta(splitter)
     parts: Any = splitter.get("pretokenizers", ())
     patterns = [part.get("pattern") for part in parts]
     return name == QWEN2_CLASS and patterns != [{"Regex": QWEN2_PATTERN}, None]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from claims.text.did_you_mean import hint
 from clozelab.corpus.packing import I64
-from clozelab.corpus.random import derive_seed, instance_indices, uniform01
+from clozelab.corpus.random import Draws, derive_seed, instance_indices
 
 PERIOD = 2**16  # instances: shares are multiples of 1 / PERIOD
 
@@ -136,6 +136,6 @@ def _layout(quotas: I64, seed: int) -> tuple[I64, I64]:
     source = np.repeat(np.arange(len(quotas)), quotas)
     first = np.cumsum(quotas) - quotas
     number = np.arange(PERIOD) - first[source]
-    draw = uniform01(seed, 0, "mixture", source, number)
+    draw = Draws(seed, 0, source).uniform("mixture", number)
     order = np.lexsort((source, (number + draw) / quotas[source]))
     return source[order], number[order]

@@ -64,70 +64,40 @@ def _step(state: U64, coordinate: Ints) -> U64:
 
 
 @lru_cache(maxsize=1024)
-def _stream_key(seed: int, stream: str | int) -> int:
-    if isinstance(stream, str):
-        stream = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
+def _stream_key(seed: int, stream: str) -> int:
+    name = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
     first = int(_mix(_as_u64(seed + _GOLDEN))[0])
-    return int(_mix(_as_u64(first + (stream & _MASK) * _GOLDEN))[0])
+    return int(_mix(_as_u64(first + name * _GOLDEN))[0])
 
 
 @lru_cache(maxsize=1024)
-def _epoch_key(seed: int, stream: str | int, epoch: int) -> int:
+def _epoch_key(seed: int, stream: str, epoch: int) -> int:
     return int(_step(_as_u64(_stream_key(seed, stream)), epoch)[0])
 
 
-def _epoch_state(seed: int, stream: str | int, epoch: Ints) -> U64:
+def _epoch_state(seed: int, stream: str, epoch: Ints) -> U64:
     """[1], or [B] for as many epochs."""
     if isinstance(epoch, int):
         return _as_u64(_epoch_key(seed, stream, epoch))
     return _step(_as_u64(_stream_key(seed, stream)), epoch)
 
 
-def derive_seed(seed: int, name: str | int) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """A seed of its own for a named part (a phase, a split), 63 bits."""
     return _stream_key(seed, name) >> 1
-
-
-def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
-    """64 random bits for each (epoch, index, sub), which broadcast against each other.
-
-    The result is never a 0-d array.
-    """
-    return _step(_step(_epoch_state(int(seed), stream, epoch), index), sub)
-
-
-def uniform01(
-    seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0
-) -> NDArray[np.float64]:
-    """Uniform in [0, 1), 53 random bits."""
-    return _in_unit_interval(uniform_u64(seed, epoch, stream, index, sub))
-
-
-def _in_unit_interval(bits: U64) -> NDArray[np.float64]:
-    # a float64 has 53 bits of mantissa
-    return (bits >> np.uint64(11)) * np.float64(2.0**-53)
-
-
-def integers(
-    seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints
-) -> NDArray[np.int64]:
-    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1.
-
-    The bias is below high / 2**53.
-    """
-    return (uniform01(seed, epoch, stream, index, sub) * np.asarray(high)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Draws:
     """Random numbers of some things [B], each known by its name; `epoch` is one number or [B].
 
-    `rows` are the things that numbers are drawn for, as numpy indexes.
+    A stream has a number for each thing and each `sub`, which broadcast against each other. The
+    result is never a 0-d array. `rows` are the things that numbers are drawn for, as numpy indexes.
     """
 
     seed: int
     epoch: int | NDArray[np.int64]
-    names: NDArray[np.int64]
+    names: NDArray[Any]  # of whole numbers
 
     def of(self, rows: Any) -> Draws:
         """The same of those at `rows`, as numpy indexes."""
@@ -135,18 +105,22 @@ class Draws:
         return Draws(self.seed, epoch, self.names[rows])
 
     def bits(self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:]) -> U64:
-        """As `uniform_u64`."""
+        """64 random bits each."""
         state = _step(_epoch_state(self.seed, stream, self.epoch), self.names)
         return _step(state[rows], sub)
 
     def uniform(self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:]) -> NDArray[np.float64]:
-        """As `uniform01`."""
-        return _in_unit_interval(self.bits(stream, sub, rows=rows))
+        """Uniform in [0, 1), 53 random bits: a float64 has so many of mantissa."""
+        bits = self.bits(stream, sub, rows=rows)
+        return (bits >> np.uint64(11)) * np.float64(2.0**-53)
 
     def integers(
         self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:], high: Ints
     ) -> NDArray[np.int64]:
-        """As the function `integers`."""
+        """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1.
+
+        The bias is below high / 2**53.
+        """
         return (self.uniform(stream, sub, rows=rows) * np.asarray(high)).astype(np.int64)
 
 

@@ -223,13 +223,11 @@ class ShardWriter:
         *,
         vocab_size: int,
         source_names: Sequence[str],
-        max_shard_tokens: int = MAX_SHARD_TOKENS,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.vocab_size = vocab_size
         self.source_names = list(source_names)
-        self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
         self.facts: SplitFacts  # once it is closed
@@ -269,7 +267,7 @@ class ShardWriter:
         # an id beyond the vocabulary would make the counts longer, and is refused
         self.token_counts += np.bincount(ids, minlength=self.vocab_size)
         # A new file begins between two calls, so between two documents.
-        is_full = self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize
+        is_full = self._tokens[-1].tell() >= MAX_SHARD_TOKENS * self._dtype.itemsize
         if can_begin_file and is_full:
             self._tokens.append(self._create(f"tokens-{len(self._tokens):05d}"))
         self._tokens[-1].write(ids.astype(self._dtype).tobytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
@@ -14,9 +13,9 @@ from clozelab.corpus.tokenizers import (
     MIN_PIECE_COUNT,
     SPECIAL_TOKENS,
     ByteBpeTokenizer,
-    VocabularyTokenizer,
-    entries_of,
+    WordListTokenizer,
     has_sections,
+    most_frequent_first,
     or_none,
 )
 from clozelab.corpus.word_counts import count_words
@@ -50,16 +49,16 @@ class BytesTokenizer(ByteBpeTokenizer):
         )
 
 
-class WhitespaceTokenizer(VocabularyTokenizer):
+class WhitespaceTokenizer(WordListTokenizer):
     """Words between spaces, punctuation included; each other word is [UNK]."""
 
     kind = "whitespace"
+    draws_special = True
     default_tokens = SPECIAL_TOKENS
     smallest = len(SPECIAL_TOKENS) + 1
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        self.lowercase = lowercase
-        super().__init__(vocabulary)
+        super().__init__(vocabulary, lowercase=lowercase)
         self._word_rules = WORD_CUTS
 
     @classmethod
@@ -71,17 +70,9 @@ class WhitespaceTokenizer(VocabularyTokenizer):
         for word, count in word_counts.items():
             if count >= MIN_PIECE_COUNT and word not in SPECIAL_TOKENS:
                 frequent.append(word)
-        ranked = sorted(frequent, key=lambda word: (-word_counts[word], word))
+        ranked = most_frequent_first(frequent, word_counts)
         most = vocab_size - len(SPECIAL_TOKENS)
         return cls([*SPECIAL_TOKENS, *ranked[:most]], lowercase=lowercase)
-
-    @classmethod
-    def from_vocab(cls, path: str | Path, lowercase: bool) -> WhitespaceTokenizer:
-        """Read a `vocab.txt` (one word a line); ValueError where it is not one."""
-        try:
-            return cls(entries_of(Path(path)), lowercase=lowercase)
-        except ValueError as error:
-            raise ValueError(f"vocabulary file {path}: {error}") from None
 
     @classmethod
     def from_rules(cls, rules: Rules) -> WhitespaceTokenizer | None:

@@ -8,7 +8,7 @@ counts for what AutoTokenizer takes from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ DEFAULT_NAMES: Mapping[str, tuple[str, ...]] = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+WORD_MARKS = {"byte_bpe": "Ġ", "metaspace": "▁"}  # kind -> before an entry that begins a word
 # tokenizer_config.json -> the same in tokenizer.json's BertNormalizer
 BERT_RULES: Mapping[str, BertRule] = {
     "do_lower_case": "lowercase",
@@ -168,8 +169,8 @@ def _settle_template(settled: Rules, config: PlainMapping) -> None:
     ids = dict(vocab)
     for token in settled.get("added_tokens", ()):
         ids[token["content"]] = token["id"]
-    cls = _template_token("cls", ids, config)
-    sep = _template_token("sep", ids, config)
+    cls = token_of_role("cls", config, ids)
+    sep = token_of_role("sep", config, ids)
     if cls not in ids or sep not in ids:
         return
     if processor:
@@ -192,12 +193,12 @@ def _settle_template(settled: Rules, config: PlainMapping) -> None:
     }
 
 
-def _template_token(role: str, ids: Mapping[str, int], config: PlainMapping) -> str:
-    """The token of a role by tokenizer_config.json, else the usual one that there is."""
+def token_of_role(role: str, config: PlainMapping, tokens: Collection[str]) -> str:
+    """The token of a role by tokenizer_config.json, else the usual one that is among `tokens`."""
     name = content_of(config.get(f"{role}_token"))
     if name:
         return name
-    return next((usual for usual in DEFAULT_NAMES[role] if usual in ids), "")
+    return next((usual for usual in DEFAULT_NAMES[role] if usual in tokens), "")
 
 
 def _special(name: str, type_id: int) -> PlainDict:
@@ -295,6 +296,11 @@ def kind_of(rules: Rules) -> str:
     if "Metaspace" in splitters:
         return "metaspace"
     return "other"
+
+
+def splits_as_roberta(splitter: PlainMapping) -> bool:
+    """Whether a pre-tokeniser cuts text as RoBERTa's does, and writes it in bytes."""
+    return splitter.get("type") == "ByteLevel" and bool(splitter.get("use_regex", True))
 
 
 def _types_in(splitter: RulePart | None) -> set[str | None]:

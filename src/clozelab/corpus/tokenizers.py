@@ -20,18 +20,32 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
+from clozelab.corpus.encoding import MAX_LENGTH
 from clozelab.corpus.encoding import Tokenizer as Tokenizer
-from clozelab.corpus.tokenizer_files import CONFIG_FILE, ROLES, json_bytes, read_text, type_of
+from clozelab.corpus.tokenizer_classes import GENERIC_FAST
+from clozelab.corpus.tokenizer_files import (
+    CONFIG_FILE,
+    ROLES,
+    json_bytes,
+    read_text,
+    splits_as_roberta,
+    type_of,
+)
 from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.corpus.tokenizer_json import Rules
-from clozelab.corpus.word_counts import count_characters, count_words, train_on_words
+from clozelab.corpus.word_counts import (
+    count_characters,
+    count_words,
+    lines_of,
+    train_on_words,
+)
 from clozelab.text.plain import PlainDict, PlainMapping
 
 # WordPiece's, as BERT's; byte-level BPE has RoBERTa's
@@ -55,12 +69,15 @@ class VocabularyTokenizer(Tokenizer):
     smallest: int  # entries without which no text can be encoded
     trims_spaces = False  # the rules leave none
     has_token_types = True
+    draws_special = False  # whether a random token of masking may be a special one, as BERT's may
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         self._ids = ids_of(vocabulary, self.default_tokens)
         super().__init__(
             Path(TOKENIZER_FILE), json.loads(self.rules()), self._roles(), finds_added=False
         )
+        if not self.draws_special:
+            self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
 
     @abstractmethod
     def _rules_for_words(self) -> Library:
@@ -93,18 +110,15 @@ class VocabularyTokenizer(Tokenizer):
 
     def _rule_files(self, **config: object) -> dict[str, bytes]:
         """tokenizer.json and tokenizer_config.json."""
-        config |= {"model_max_length": 512, **self._roles()}
+        config |= {"model_max_length": MAX_LENGTH, **self._roles()}
         return {TOKENIZER_FILE: self.rules().encode(), CONFIG_FILE: json_bytes(config)}
 
     def files(self) -> dict[str, bytes]:
         """tokenizer.json, and a tokenizer_config.json by which AutoTokenizer takes it as it is."""
-        inputs = ["input_ids", "attention_mask"]
-        if self.has_token_types:
-            inputs.insert(1, "token_type_ids")
         return self._rule_files(
-            tokenizer_class="PreTrainedTokenizerFast",
+            tokenizer_class=GENERIC_FAST,
             do_lower_case=self.lowercase,
-            model_input_names=inputs,
+            model_input_names=self._input_names(),
         )
 
     def has_mask(self, text: str) -> bool:
@@ -143,18 +157,34 @@ def ids_of(vocabulary: Sequence[str], special_tokens: Sequence[str]) -> dict[str
     return ids
 
 
-class WordPieceTokenizer(VocabularyTokenizer):
-    """BERT's rules."""
-
-    kind = "wordpiece"
-    default_tokens = SPECIAL_TOKENS
-    first_tokens = SPECIAL_TOKENS  # of a vocabulary that is learnt
-    library_class = "BertTokenizer"  # of transformers
-    smallest = len(SPECIAL_TOKENS) + 1
+class WordListTokenizer(VocabularyTokenizer):
+    """A vocabulary that a vocab.txt holds."""
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
         self.lowercase = lowercase
         super().__init__(vocabulary)
+
+    @classmethod
+    def from_vocab(cls, path: str | Path, lowercase: bool) -> Self:
+        """Read a `vocab.txt` (one entry a line, the id is the line number).
+
+        ValueError where it is not one.
+        """
+        try:
+            return cls(entries_of(Path(path)), lowercase=lowercase)
+        except ValueError as error:
+            raise ValueError(f"vocabulary file {path}: {error}") from None
+
+
+class WordPieceTokenizer(WordListTokenizer):
+    """BERT's rules."""
+
+    kind = "wordpiece"
+    draws_special = True
+    default_tokens = SPECIAL_TOKENS
+    first_tokens = SPECIAL_TOKENS  # of a vocabulary that is learnt
+    library_class = "BertTokenizer"  # of transformers
+    smallest = len(SPECIAL_TOKENS) + 1
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
@@ -185,17 +215,6 @@ class WordPieceTokenizer(VocabularyTokenizer):
         return cls(vocabulary, lowercase=lowercase)
 
     @classmethod
-    def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
-        """Read a `vocab.txt` (one entry a line, the id is the line number).
-
-        ValueError where it is not one.
-        """
-        try:
-            return cls(entries_of(Path(path)), lowercase=lowercase)
-        except ValueError as error:
-            raise ValueError(f"vocabulary file {path}: {error}") from None
-
-    @classmethod
     def from_rules(cls, rules: Rules) -> WordPieceTokenizer | None:
         """The one with the vocabulary and the rules of a tokenizer.json.
 
@@ -219,7 +238,7 @@ class WordPieceTokenizer(VocabularyTokenizer):
             "tokenize_chinese_chars": True,
         }
         if not self.has_token_types:
-            config["model_input_names"] = ["input_ids", "attention_mask"]
+            config["model_input_names"] = self._input_names()
         vocabulary = "".join(f"{token}\n" for token in self.vocabulary)
         return {"vocab.txt": vocabulary.encode(), **self._rule_files(**config)}
 
@@ -249,10 +268,7 @@ class MpnetTokenizer(WordPieceTokenizer):
     default_tokens = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
     first_tokens = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
     library_class = "MPNetTokenizer"
-
-    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        super().__init__(vocabulary, lowercase=lowercase)
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
+    draws_special = False
 
     def _template(self) -> processors.PostProcessor:
         return processors.RobertaProcessing(
@@ -302,7 +318,7 @@ def _alphabet(
     left_out: list[list[str]] = []
     # At most half of the entries are single characters.
     room = vocab_size // 2
-    for character in sorted(covering, key=lambda character: (-counts[character], character)):
+    for character in most_frequent_first(covering, counts):
         forms = [character]
         # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese
         # ones.
@@ -315,18 +331,28 @@ def _alphabet(
         else:
             left_out.append(forms)
     alphabet.sort(key=lambda entry: (len(entry), entry))
+    require_room(vocab_size, alphabet)
+    return alphabet, left_out
+
+
+def require_room(vocab_size: int, alphabet: Sequence[str]) -> None:
+    """ValueError for a vocabulary that special tokens and an alphabet would be too many for."""
     needed = len(SPECIAL_TOKENS) + len(alphabet)
     if needed > vocab_size:
         raise ValueError(
             f"vocab_size {vocab_size} is below the {needed} entries that special tokens and single"
             " characters of this text need; raise it"
         )
-    return alphabet, left_out
+
+
+def most_frequent_first(texts: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+    """Texts by how often each occurs, then in code-point order."""
+    return sorted(texts, key=lambda text: (-counts[text], text))
 
 
 def covering_characters(counts: Counter[str], most: int) -> list[str]:
     """At most so many of the most frequent characters as cover a text, in code-point order."""
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    ranked = most_frequent_first(counts, counts)
     # As many as cover CHARACTER_COVERAGE of the text.
     covered = np.cumsum([counts[character] for character in ranked]) / max(1, counts.total())
     kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
@@ -358,7 +384,6 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         self.lowercase = lowercase
         self.add_prefix_space = add_prefix_space
         super().__init__(vocabulary)
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
 
     @classmethod
     def train(
@@ -378,8 +403,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
             special_tokens=[begin, pad, separator, unknown],
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         )
-        lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
-        word_counts = count_words(lines, library)
+        word_counts = count_words(lines_of(texts), library)
         library = train_on_words(models.BPE(), trainer, word_counts)
         model = json.loads(library.to_str())["model"]
         ids = model["vocab"]
@@ -422,8 +446,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         """
         splitter = rules.get("pre_tokenizer") or {}
         normalizer = type_of(rules.get("normalizer"))
-        is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
-        if not is_robertas or not splitter.get("use_regex", True):
+        if type_of(rules["model"]) != "BPE" or not splits_as_roberta(splitter):
             return None
         if normalizer not in (None, "Lowercase"):
             return None
@@ -444,7 +467,7 @@ class ByteBpeTokenizer(VocabularyTokenizer):
         name = "RobertaTokenizer"
         if self.lowercase:
             # transformers' own class builds its rules anew, without a normaliser.
-            name = "PreTrainedTokenizerFast"
+            name = GENERIC_FAST
         config = {
             "tokenizer_class": name,
             "add_prefix_space": self.add_prefix_space,

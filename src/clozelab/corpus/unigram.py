@@ -7,7 +7,7 @@ like ALBERT, XLNet and DeBERTa v3. Characters are a Unigram whose pieces have on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -20,9 +20,10 @@ from clozelab.corpus.tokenizers import (
     VocabularyTokenizer,
     covering_characters,
     has_sections,
+    require_room,
 )
 from clozelab.corpus.unigram_training import learn_pieces
-from clozelab.corpus.word_counts import count_characters, count_words
+from clozelab.corpus.word_counts import count_characters, count_words, lines_of
 from clozelab.corpus.words import AT_SPACES, WordRules
 
 SPACE = "▁"
@@ -52,7 +53,6 @@ class UnigramTokenizer(VocabularyTokenizer):
         self.pieces = [(piece, score) for piece, score in pieces]
         self.lowercase = lowercase
         super().__init__([piece for piece, _ in self.pieces])
-        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.default_tokens))
         self._word_rules = word_cuts(lowercase)
 
     @classmethod
@@ -61,19 +61,13 @@ class UnigramTokenizer(VocabularyTokenizer):
 
         ValueError where the characters alone are more.
         """
-        rules = unigram_rules(models.Unigram(), lowercase)
-        word_counts = count_words(_lines_of(texts), rules, word_cuts(lowercase))
-        num_pieces = vocab_size - len(SPECIAL_TOKENS)
         # At most half of the entries are single characters, beside ASCII.
-        characters = _characters_of(word_counts, rules, vocab_size // 2)
-        if len(characters) > num_pieces:
-            raise ValueError(
-                f"vocab_size {vocab_size} is below the {len(characters) + len(SPECIAL_TOKENS)}"
-                " entries that special tokens and single characters of this text need; raise it"
-            )
+        word_counts, characters = _words_and_characters(texts, lowercase, vocab_size // 2)
+        require_room(vocab_size, characters)
         # Of a word with another character its parts beside that one count.
         word_counts = _cut_at_others(word_counts, characters)
         # A text may say "[UNK]", which is no piece: it is an entry already.
+        num_pieces = vocab_size - len(SPECIAL_TOKENS)
         scores = learn_pieces(word_counts, characters, num_pieces, reserved=SPECIAL_TOKENS)
         return cls._of(scores, lowercase)
 
@@ -126,9 +120,7 @@ class CharacterTokenizer(UnigramTokenizer):
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> UnigramTokenizer:
         """The characters that cover the texts, at most `vocab_size` with the special tokens."""
-        rules = unigram_rules(models.Unigram(), lowercase)
-        word_counts = count_words(_lines_of(texts), rules, word_cuts(lowercase))
-        characters = _characters_of(word_counts, rules, vocab_size - cls.smallest)
+        _, characters = _words_and_characters(texts, lowercase, vocab_size - cls.smallest)
         return cls._of(dict.fromkeys(characters, 0.0), lowercase)
 
 
@@ -150,19 +142,21 @@ def word_cuts(lowercase: bool) -> WordRules:
     return WordRules(AT_SPACES, lowers=lowercase, uncut=ODD_CHARACTER, bare=None)
 
 
-def _lines_of(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of all texts: where one of them cannot be cut, the others can."""
-    for text in texts:
-        yield from text.split("\n")
+def _words_and_characters(
+    texts: Iterable[str], lowercase: bool, most: int
+) -> tuple[Counter[str], list[str]]:
+    """How often each word occurs, and the characters that get entries.
 
-
-def _characters_of(word_counts: Counter[str], rules: Library, most: int) -> list[str]:
-    """The characters that get entries: `most` that cover the text, and all of ASCII."""
+    These are `most` that cover the text, and all of ASCII.
+    """
+    rules = unigram_rules(models.Unigram(), lowercase)
+    word_counts = count_words(lines_of(texts), rules, word_cuts(lowercase))
     counts = count_characters(word_counts)
     # A corpus has no NUL, and NumPy would take one from the end of a piece.
     del counts["\0"]
     ascii_characters = rules.normalizer.normalize_str("".join(ASCII))
-    return sorted({SPACE, *ascii_characters, *covering_characters(counts, most)})
+    characters = sorted({SPACE, *ascii_characters, *covering_characters(counts, most)})
+    return word_counts, characters
 
 
 def _cut_at_others(word_counts: Counter[str], characters: Sequence[str]) -> Counter[str]:

@@ -65,6 +65,12 @@ def count_words(
     return counts + _words_of(pieces, inner)
 
 
+def lines_of(texts: Iterable[str]) -> Iterator[str]:
+    """The lines of all texts: where one of them cannot be cut, the others can."""
+    for text in texts:
+        yield from text.split("\n")
+
+
 def _words_of(pieces: Mapping[str, int], library: Library) -> Counter[str]:
     counts: Counter[str] = Counter()
     for piece, number in pieces.items():

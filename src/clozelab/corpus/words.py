@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
-from clozelab.corpus.tokenizer_files import type_of
+from clozelab.corpus.tokenizer_files import splits_as_roberta, type_of
 from clozelab.corpus.tokenizer_json import Rules
 
 if TYPE_CHECKING:
@@ -269,8 +269,7 @@ def word_rules(rules: Rules) -> WordRules | None:
     splitter = rules.get("pre_tokenizer") or {}
     if splitter.get("type") == "BertPreTokenizer":
         return _bert_rules(rules)
-    is_robertas = type_of(rules["model"]) == "BPE" and splitter.get("type") == "ByteLevel"
-    if is_robertas and splitter.get("use_regex", True):
+    if type_of(rules["model"]) == "BPE" and splits_as_roberta(splitter):
         return _byte_level_rules(rules)
     return None
 

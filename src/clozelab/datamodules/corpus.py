@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from clozelab.corpus.instances import BoundPairs, DrawnInstances, Instances
 from clozelab.corpus.mixing import Mixture, PhaseReading, check_weights
 from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
-from clozelab.corpus.random import derive_seed, instance_indices, one_or_all, uniform_u64
+from clozelab.corpus.random import Draws, derive_seed, instance_indices, one_or_all
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
@@ -187,14 +187,14 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     # Padding counts nothing; where there is some, the last slot has its id.
     token_sums -= tokens[:, -1] * tail_weights[batch["lengths"]]
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
-    instances = uniform_u64(0, epoch, "contents", index, token_sums) >> np.uint64(24)
+    instances = Draws(0, epoch, index).bits("contents", token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
 
 
 @lru_cache(maxsize=8)
 def _slot_weights(width: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """A random number of each slot [width], and the sum of those from each on [width + 1]."""
-    weights = uniform_u64(0, 0, "contents", np.arange(width))
+    weights = Draws(0, 0, np.arange(width)).bits("contents")
     tail_weights = np.cumsum(weights[::-1], dtype=np.uint64)[::-1]
     return weights, np.append(tail_weights, np.uint64(0))
 

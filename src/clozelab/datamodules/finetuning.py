@@ -19,7 +19,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.corpus.random import uniform_u64
+from clozelab.corpus.random import Draws
 from clozelab.datamodules.labelled import LabelledData
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.sequences import Ints, Sequences, token_budget_batches
@@ -159,7 +159,7 @@ class TrainingBatches(IterableDataset[Batch]):
         """This rank's examples of the global batch at `index`."""
         lengths = self.sequences.lengths[index]
         # One number of every example's index and length: equal runs have equal sums in every batch.
-        contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, lengths)
+        contents = Draws(self.plan.seed, epoch + 1, index).bits("contents", lengths)
         local_index = index[self.rank :: self.world_size]
         has_examples = len(local_index) > 0
         # A rank without an example computes on another's, with a weight of nothing.

@@ -25,12 +25,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from clozelab.corpus.documents import read_documents
-from clozelab.corpus.encoding import Tokenizer, refuse_unknown
+from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.files import CorpusCounts, CorpusSource, content_marks, text_marks
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.manifest import CorpusManifest
-from clozelab.corpus.random import integers
+from clozelab.corpus.random import Draws
 from clozelab.corpus.shards import PreparedCorpus, TokenShards, further_steps, split_facts
+from clozelab.corpus.tokenizer_files import WORD_MARKS
 from clozelab.datamodules.scoring import MeasureArguments, MeasureDataModule, ScoringDataModule
 from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
@@ -46,7 +47,6 @@ SEED = 20260917  # of what is hidden, and of which sentences make a pair: the sa
 LARGEST_SHARE = 0.1  # of a source's sentences, from one document
 # byte-level signs of 80 to BF: a character's further bytes
 LATER_BYTES = re.compile("[\xa1-\xbf\u0122-\u0143]")
-WORD_MARKS = {"byte_bpe": "Ġ", "metaspace": "▁"}  # before an entry that begins a word
 # vowels and last consonants of Korean syllables, as uncased text has them
 LATER_PARTS = re.compile("[\u1160-\u11ff]")
 # settings that decide the held-out documents
@@ -263,7 +263,7 @@ class HeldOutText(HeldOutMeasure, ScoringDataModule):
             return self.build_questions(texts, np.arange(len(texts)), (text, position))
         # Each token belongs to one part of its text. A question is one (text, part) that has
         # tokens; `key` numbers these pairs, and `question` says to which a token belongs.
-        part = integers(SEED, 0, "mask parts", text, position, high=self.mask_parts)
+        part = Draws(SEED, 0, text).integers("mask parts", position, high=self.mask_parts)
         key, question = np.unique(text * self.mask_parts + part, return_inverse=True)
         order = np.argsort(question, kind="stable")
         targets = (question[order], position[order])
@@ -426,7 +426,9 @@ class ClozeBySide(HeldOutMeasure, ScoringDataModule):
                 if not len(candidates):
                     continue
                 lacking[source] -= 1
-                draw = integers(SEED, 0, "cloze", len(sentences), high=len(candidates))[0]
+                draw = Draws(SEED, 0, np.array([len(sentences)])).integers(
+                    "cloze", high=len(candidates)
+                )[0]
                 sentences.append(ids)
                 word_positions.append(1 + candidates[draw])
         return sentences, word_positions
@@ -507,14 +509,13 @@ class SentencePairs(HeldOutMeasure):
         ]
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
-        third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
+        third = Draws(SEED, 0, np.arange(len(self.documents))).integers("probe split", high=3)
         self.train = self._split(third != 0, "training")
         self.validation = self._split(third == 0, "validation")
         self.train_sequences = self.train.sequences
         self.validation_sequences = self.validation.sequences
         self._warn_of_cut_pairs()
-        unknown = (self.train_sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
-        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+        self.refuse_unknown(self.train_sequences.input_ids)
 
     def _warn_of_cut_pairs(self) -> None:
         """Of both splits, as a warning and in the run's record."""
@@ -580,7 +581,11 @@ class SentencePairs(HeldOutMeasure):
                 yield neighbour, first
                 continue
             # Drawn for each sentence by its place, so the pairs are the same for every encoder.
-            draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
+            draws = (
+                Draws(SEED, number, np.array([i]))
+                .integers("pair", np.arange(3), high=2**31)
+                .tolist()
+            )
             distant = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
             distant_one = distant[draws[0] % len(distant)] if distant else None
             stranger = None

@@ -17,7 +17,6 @@ from typing import Unpack
 
 import numpy as np
 
-from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.paths import resolve_path
 from clozelab.datamodules.columns import document_text
@@ -80,16 +79,12 @@ class RetrievalFolder(MeasureDataModule):
             )
         self.queries = texts
         documents = itertools.islice(_texts(self.paths[0]), FIRST_DOCUMENTS)
-        self._refuse_unknown("queries", list(texts.values()))
-        self._refuse_unknown("documents", [text for _, text in documents])
+        queries = self._sequences(list(texts.values()))
+        self.refuse_unknown(queries.input_ids, "the queries of ")
+        beginning = self._sequences([text for _, text in documents])
+        self.refuse_unknown(beginning.input_ids, "the documents of ")
         self.facts["queries"] = len(texts)
         self.facts["queries_without_judgements"] = num_queries - len(texts)
-
-    def _refuse_unknown(self, kind: str, texts: list[str]) -> None:
-        sequences = self._sequences(texts)
-        unknown = (sequences.input_ids == self.inputs.tokenizer.unk_id).mean()
-        place = f"the {kind} of measure {self.inputs.name}"
-        refuse_unknown(place, float(unknown), self.inputs.max_unknown_share)
 
     def _sequences(self, texts: list[str]) -> TokenSequences:
         return encode_examples(self.inputs.tokenizer, texts, max_seq_length=self.max_seq_length)

@@ -108,6 +108,14 @@ class MeasureDataModule(LightningDataModule):
             made_with.append("predicts_next")
         return fingerprint_of({"content": self.content, "made_with": made_with})
 
+    def refuse_unknown(self, ids: np.ndarray, texts: str = "") -> None:
+        """ValueError where too many of these tokens are [UNK].
+
+        `texts` goes before the measure in the message.
+        """
+        share = float((ids == self.inputs.tokenizer.unk_id).mean())
+        refuse_unknown(f"{texts}measure {self.inputs.name}", share, self.inputs.max_unknown_share)
+
 
 class ScoringDataModule(MeasureDataModule):
     """Base of one data module a measure of tokens.
@@ -139,8 +147,7 @@ class ScoringDataModule(MeasureDataModule):
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         self.questions = self.make_questions()
-        unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
-        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+        self.refuse_unknown(self.questions.ids)
 
     def build_questions(
         self, texts: TokenSequences, text: Ints, targets: Tokens, hidden: Tokens | None = None

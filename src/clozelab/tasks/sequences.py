@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.random import uniform_u64
+from clozelab.corpus.random import Draws
 from clozelab.corpus.tokenizers import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -139,7 +139,7 @@ def subset(num_examples: int, max_examples: int | None) -> list[int]:
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))
     # the examples of the smallest draws: seed 0 for all
-    draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
+    draws = Draws(0, 0, np.arange(num_examples)).bits("task-subset")
     smallest = np.argsort(draws, kind="stable")[:max_examples]
     return sorted(smallest.tolist())
 
@@ -152,7 +152,7 @@ def balanced_subset(
     Where a class has too few, or the number cannot be divided, some have one or more less. Without
     `classes` [N] the draw is one of all examples.
     """
-    draws = uniform_u64(seed, 0, "few-shot", np.arange(num_examples))
+    draws = Draws(seed, 0, np.arange(num_examples)).bits("few-shot")
     if classes is None:
         classes = np.zeros(num_examples, dtype=np.int64)
     # Place of each example within its class: the firsts of all classes go before the seconds.
@@ -353,7 +353,7 @@ def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -
     """
     num_examples = len(lengths)
     pool_size = POOL_BATCHES * batch_size
-    draws = uniform_u64(seed, epoch, "finetune-examples", np.arange(num_examples))
+    draws = Draws(seed, epoch, np.arange(num_examples)).bits("finetune-examples")
     order = np.argsort(draws, kind="stable")
     batches: list[Ints] = []
     for pool_start in range(0, num_examples, pool_size):
@@ -362,7 +362,7 @@ def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -
         by_length = pool[np.argsort(lengths[pool], kind="stable")]
         for start in range(0, len(pool), batch_size):
             batches.append(by_length[start : start + batch_size])
-    draws = uniform_u64(seed, epoch, "finetune-batches", np.arange(len(batches)))
+    draws = Draws(seed, epoch, np.arange(len(batches))).bits("finetune-batches")
     return [batches[number] for number in np.argsort(draws, kind="stable")]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.random import uniform01, uniform_u64
+from clozelab.corpus.random import Draws
 
 Hashes = NDArray[np.uint64]
 Lines = NDArray[np.int64]
@@ -129,7 +129,7 @@ class HeldOut:
     def drawn(self, groups: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each row [N] is held out; its group alone decides."""
         hashes = text_hashes((group,) for group in groups)
-        return uniform01(self.seed, 0, "validation split", hashes) < self.fraction
+        return Draws(self.seed, 0, hashes).uniform("validation split") < self.fraction
 
     def stratified(self, groups: Sequence[str], strata: Lines) -> NDArray[np.bool_]:
         """The same [N], with nearly the same fraction of each stratum; groups stay together.
@@ -210,7 +210,7 @@ def _shuffled(groups: Sequence[str], strata: Lines, seed: int) -> tuple[Lines, L
     )
     stratum_of_group = np.full(len(hashes), strata.max(initial=0))
     np.minimum.at(stratum_of_group, group_of_row, strata)
-    order = np.argsort(uniform_u64(seed, 0, "validation split", hashes), kind="stable")
+    order = np.argsort(Draws(seed, 0, hashes).bits("validation split"), kind="stable")
     stratum_in_order = stratum_of_group[order]
     members = [order[stratum_in_order == stratum] for stratum in np.unique(stratum_of_group)]
     return group_of_row, sizes, members

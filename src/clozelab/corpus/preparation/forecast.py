@@ -68,10 +68,12 @@ def settled_steps(steps: Sequence[CorpusStep]) -> list[SettledStep]:
     """The steps that need not know all documents, which a forecast leaves out."""
     settled: list[SettledStep] = []
     for step in steps:
-        if isinstance(step, TableStep) and not isinstance(step, SurveyStep):
-            settled.append((step, step.settle([])))
-        elif not isinstance(step, TableStep):
-            settled.append((step, NO_TABLE))
+        if isinstance(step, SurveyStep):
+            continue
+        table = NO_TABLE
+        if isinstance(step, TableStep):
+            table = step.settle([])
+        settled.append((step, table))
     return settled
 
 
@@ -132,9 +134,10 @@ def _forecast_alike(
     factor = num_bytes / max(1, measured.disk_bytes)
     if not num_bytes:
         factor = 1.0 if is_whole else math.nan
-    total = CorpusForecast(files=len(files), disk_bytes=factor * measured.disk_bytes)
-    for name in ("documents", "characters", "tokens", "seconds", "result_bytes"):
-        setattr(total, name, factor * getattr(measured, name))
+    total = CorpusForecast()
+    for name, value in vars(measured).items():
+        setattr(total, name, factor * value)
+    total.files = len(files)
     return total
 
 

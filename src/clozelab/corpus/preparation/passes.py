@@ -237,13 +237,11 @@ def held_out_sentences(settled: Settled, arrays: Arrays) -> np.ndarray:
 
 def _count_lines(
     sentences: Sequence[str], lengths: np.ndarray, lines: Sequence[str]
-) -> dict[str, tuple[int, int]]:
-    """Line -> (copies, tokens of all its copies), of the lines that may be frequent."""
-    counts = dict.fromkeys(lines, 0)
-    tokens = dict.fromkeys(lines, 0)
-    if lines:
-        for sentence, length in zip(sentences, lengths.tolist(), strict=True):
-            if sentence in counts:
-                counts[sentence] += 1
-                tokens[sentence] += length
-    return {line: (counts[line], tokens[line]) for line in lines}
+) -> dict[str, list[int]]:
+    """Line -> [copies, tokens of all its copies], of the lines that may be frequent."""
+    counts = {line: [0, 0] for line in lines}
+    for sentence, length in zip(sentences, lengths.tolist(), strict=True):
+        if sentence in counts:
+            counts[sentence][0] += 1
+            counts[sentence][1] += length
+    return counts

@@ -141,10 +141,9 @@ def _units_of(arrays: Arrays, unit: str, is_chosen: np.ndarray) -> Units:
 
 def first_of_each(hashes: np.ndarray) -> np.ndarray:
     """Whether each hash is the first of its value, bool [N]."""
-    order = np.argsort(hashes, kind="stable")
-    in_order = hashes[order]
+    _, first = np.unique(hashes, return_index=True)
     is_first = np.zeros(len(hashes), dtype=bool)
-    is_first[order[np.append(True, in_order[1:] != in_order[:-1])[: len(order)]]] = True
+    is_first[first] = True
     return is_first
 
 

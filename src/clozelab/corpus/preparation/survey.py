@@ -7,8 +7,9 @@ learn a vocabulary from a sample). Memory does not grow with the corpus but for 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -102,16 +103,11 @@ def blocks_of(sentences: Sequence[str]) -> list[str]:
 
 def frequent_lines(documents: Sequence[Document]) -> dict[str, int]:
     """Line -> characters of all its copies, of the lines that have much of a shard's text."""
-    lines: list[str] = []
-    for document in documents:
-        lines += document.lines
-    # By number, since a dictionary of all lines would be larger than their text.
-    hashes = np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines))
-    lengths = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    characters = counts * lengths[first]
-    is_candidate = (counts >= CANDIDATE_COUNT) & (characters > CANDIDATE_SHARE * lengths.sum())
+    copies = Counter(chain.from_iterable(document.lines for document in documents))
+    least = CANDIDATE_SHARE * sum(document.num_characters for document in documents)
     frequent = {}
-    for index in np.flatnonzero(is_candidate).tolist():
-        frequent[lines[int(first[index])]] = int(characters[index])
+    for line, number in copies.items():
+        characters = number * len(line)
+        if number >= CANDIDATE_COUNT and characters > least:
+            frequent[line] = characters
     return frequent

@@ -45,7 +45,7 @@ class DocumentFacts(ShardFacts, total=False):
 class TokenFacts(ShardFacts, total=False):
     """The same of a tokenised shard."""
 
-    lines: dict[str, tuple[int, int]]  # that may be frequent -> copies, and tokens of all
+    lines: dict[str, list[int]]  # that may be frequent -> copies, and tokens of all
     words: list[list[int]]
     sentences_without_tokens: int
 

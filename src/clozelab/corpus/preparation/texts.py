@@ -15,7 +15,7 @@ from itertools import chain
 from clozelab.corpus.files import CorpusCounts, Shard
 from clozelab.corpus.steps.step import Document
 from clozelab.readers.bad_rows import MAX_BAD_FRACTION
-from clozelab.readers.lines import Advance, ignore
+from clozelab.readers.lines import Advance
 
 SHARD_CHARACTERS = 4_000_000
 # that a document and a line count for beside their own: they take memory however short they are
@@ -71,81 +71,55 @@ class TextShard:
         return checksum.hexdigest()
 
 
-class _BytesRead:
-    """Counts bytes from one shard to the next."""
-
-    def __init__(self, advance: Advance) -> None:
-        self._advance = advance
-        self._number = 0
-
-    def add(self, number: int) -> None:
-        self._number += number
-        self._advance(number)
-
-    def take(self) -> int:
-        number = self._number
-        self._number = 0
-        return number
-
-
-class _SmallFiles:
-    """The rows of a source's small files, which count together."""
-
-    def __init__(self) -> None:
-        self._by_source = defaultdict[int, CorpusCounts](CorpusCounts)
-
-    def add_or_check(self, file: Shard, of_file: CorpusCounts) -> None:
-        """Add a small file; ValueError where a large one has too many unusable rows."""
-        if of_file.rows < SMALL_FILE_ROWS:
-            self._by_source[file.source].add_rows(of_file)
-        else:
-            _refuse_many_bad(of_file)
-
-    def check(self) -> None:
-        """ValueError where those of a source have too many unusable rows."""
-        for of_files in self._by_source.values():
-            _refuse_many_bad(of_files)
-
-
 def cut_shards(
     files: Iterable[Shard],
     counts: CorpusCounts,
-    advance: Advance = ignore,
     max_characters: int | None = None,
     *,
     are_all: bool = True,
 ) -> Iterator[TextShard]:
     """The texts of all files in order, in shards of SHARD_CHARACTERS unless said otherwise.
 
-    `counts` grows by the rows of each file that ends; `advance` is told of bytes read. ValueError
-    for a binary or damaged file, and where more than 1 % of a file's rows are unusable; those of
-    a source's small files count together, if these `are_all`.
+    `counts` grows by the rows of each file that ends. ValueError for a binary or damaged file, and
+    where more than 1 % of a file's rows are unusable; those of a source's small files count
+    together, if these `are_all`.
     """
     limit = max_characters or SHARD_CHARACTERS
-    bytes_read = _BytesRead(advance)
+    bytes_read: list[int] = []  # since the last shard
     runs: list[TextRun] = []
     number = size = 0
-    small_files = _SmallFiles()
+    # source -> the rows of its small files, which count together
+    small_files = defaultdict[int, CorpusCounts](CorpusCounts)
     for file in files:
         runs.append(TextRun(file.source, file.has_lines, []))
         of_file = CorpusCounts()
-        texts = file.texts(of_file, bytes_read.add)
-        if file.has_lines:
-            texts = _paragraphs(texts)
-        for text in texts:
+        for text in _documents_of(file, of_file, bytes_read.append):
             runs[-1].texts.append(text)
             size += len(text) + DOCUMENT_CHARACTERS + LINE_CHARACTERS * text.count("\n")
             if size >= limit:
-                yield TextShard(number, runs, bytes_read.take())
+                yield TextShard(number, runs, sum(bytes_read))
+                bytes_read.clear()
                 runs = [TextRun(file.source, file.has_lines, [])]
                 number += 1
                 size = 0
         counts.add_rows(of_file)
-        small_files.add_or_check(file, of_file)
+        if of_file.rows < SMALL_FILE_ROWS:
+            small_files[file.source].add_rows(of_file)
+        else:
+            _refuse_many_bad(of_file)
     if size:
-        yield TextShard(number, runs, bytes_read.take())
+        yield TextShard(number, runs, sum(bytes_read))
     if are_all:
-        small_files.check()
+        for of_files in small_files.values():
+            _refuse_many_bad(of_files)
+
+
+def _documents_of(file: Shard, counts: CorpusCounts, advance: Advance) -> Iterator[str]:
+    """The text of each document of a file; `counts` and `advance` as `Shard.texts` says."""
+    rows = file.texts(counts, advance)
+    if file.has_lines:
+        return _paragraphs(rows)
+    return rows
 
 
 def _paragraphs(rows: Iterable[str]) -> Iterator[str]:

@@ -65,17 +65,12 @@ def _cut_side(arrays: Arrays, side: str, bounds: np.ndarray) -> Iterator[Arrays]
     document_ends = np.searchsorted(origins, bounds)
     sentence_ends = np.append(0, np.cumsum(documents))[document_ends]
     token_ends = np.append(0, np.cumsum(sentences))[sentence_ends]
-    first_document = first_sentence = first_token = 0
-    for document_end, sentence_end, token_end in zip(
-        document_ends.tolist(), sentence_ends.tolist(), token_ends.tolist(), strict=True
-    ):
-        yield {
-            "ids": ids[first_token:token_end],
-            "sentences": sentences[first_sentence:sentence_end],
-            "documents": documents[first_document:document_end],
-            "sources": sources[first_document:document_end],
-            "origins": origins[first_document:document_end],
-        }
-        first_document = document_end
-        first_sentence = sentence_end
-        first_token = token_end
+    pieces = {
+        "ids": np.split(ids, token_ends),
+        "sentences": np.split(sentences, sentence_ends),
+        "documents": np.split(documents, document_ends),
+        "sources": np.split(sources, document_ends),
+        "origins": np.split(origins, document_ends),
+    }
+    for number in range(len(bounds)):  # nothing is left behind the last bound
+        yield {name: split[number] for name, split in pieces.items()}
