@@ -130,15 +130,15 @@ def build_score_page(
 def _assumptions(table: ScoreTable, content: Scores, file: ClaimFile) -> list[str]:
     """Name tasks that nobody has named, and columns without a given unit and direction."""
     declared = {column.name for column in file.columns}
-    known = [column for column in content.columns if column.name not in declared]
+    undeclared = [column for column in content.columns if column.name not in declared]
     names = {
         "percent, where higher is better": [
             column.name for column in table.spec.columns if not column.unit
         ],
         "fractions, shown as percent": content.fractions,
     }
-    names["lower is better"] = [column.name for column in known if not column.higher_is_better]
-    names["higher is better"] = [column.name for column in known if column.higher_is_better]
+    names["lower is better"] = [column.name for column in undeclared if not column.higher_is_better]
+    names["higher is better"] = [column.name for column in undeclared if column.higher_is_better]
     sentences = [f"{words}: {', '.join(columns)}" for words, columns in names.items() if columns]
     is_about_all = not file.claims or ALL_COLUMNS in {claim.column for claim in file.claims}
     if content.assumed_tasks and is_about_all:

@@ -283,32 +283,37 @@ def _model(given: Given, key: str, value: str, *_: object) -> None:
 
 def _tasks(given: Given, key: str, value: str, settings: Mapping[str, str]) -> None:
     """Several tasks, with commas; the columns that are named are those of each labelled file."""
-    words = value.split(",")
+    task_words = value.split(",")
+    has_table = any(table_format(Path(word)) for word in task_words)
     for column in COLUMN_WORDS:
-        if column in settings and not any(table_format(Path(word)) for word in words):
+        if column in settings and not has_table:
             raise ValueError(f"{column}={settings[column]}: {PREFIX}{key}= has no labelled file")
-    for word in words:
+    for word in task_words:
         for task in _tasks_of(word.strip(), settings, key):
-            if task.name in {other.name for other in given.tasks}:
-                raise ValueError(f"{PREFIX}{key}={value}: two tasks are called {task.name}")
-            if task.name in given.checksums:
-                raise ValueError(
-                    f"{PREFIX}{key}={word}: {PREFIX}{task.name} is another input: rename the file,"
-                    " or say another name: in a task's YAML"
-                )
-            checksums = _checksums_of_task(task, path_of("data_dir", settings))
-            given.tasks.append(task)
-            try:
-                given.checksums[task.name] = digest([task.node, checksums])
-            except TypeError:  # from sorting keys
-                raise ValueError(
-                    f"{PREFIX}{key}={word}: numbers and words are keys of one mapping: put the"
-                    " numbers into quotes"
-                ) from None
-            if checksums:
-                given.checksums[f"{task.name}{OF_FILES}"] = digest(checksums)
-            for name, path in task.files.items():
-                given.links[f"{TASK_LINKS}/{task.name}/{name}"] = path
+            _add_task(given, task, f"{PREFIX}{key}={word}", path_of("data_dir", settings))
+
+
+def _add_task(given: Given, task: GivenTask, place: str, data_dir: str) -> None:
+    """Add a task with its checksums and links; ValueError, at this place, where it cannot be."""
+    if task.name in {other.name for other in given.tasks}:
+        raise ValueError(f"{place}: two tasks are called {task.name}")
+    if task.name in given.checksums:
+        raise ValueError(
+            f"{place}: {PREFIX}{task.name} is another input: rename the file, or say another name:"
+            " in a task's YAML"
+        )
+    checksums = _checksums_of_task(task, data_dir)
+    given.tasks.append(task)
+    try:
+        given.checksums[task.name] = digest([task.node, checksums])
+    except TypeError:  # from sorting keys
+        raise ValueError(
+            f"{place}: numbers and words are keys of one mapping: put the numbers into quotes"
+        ) from None
+    if checksums:
+        given.checksums[f"{task.name}{OF_FILES}"] = digest(checksums)
+    for name, path in task.files.items():
+        given.links[f"{TASK_LINKS}/{task.name}/{name}"] = path
 
 
 def _tasks_of(word: str, settings: Mapping[str, str], key: str) -> list[GivenTask]:
@@ -565,13 +570,9 @@ def _given_before(filled: Path) -> Mapping[str, str]:
 def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, str]) -> None:
     """Write the filled experiment, its tasks, the links, and encoders with more words."""
     base = filled.parent
-    before = _given_before(filled)
-    for key, spec in form.longer_vocabularies.items():
-        # Runs began with it, and tasks that are added change nothing of it.
-        made_of = (spec.of, spec.text, spec.add, f"{spec.text}{OF_FIELDS}")
-        is_other = any(before.get(name) != given.checksums.get(name) for name in made_of)
-        if is_other and not _has_runs(filled):
-            shutil.rmtree(base / key, ignore_errors=True)
+    # Where runs began with longer encoders, these stay as they are.
+    if not _has_runs(filled):
+        _remove_outdated(form, given, filled)
     _write_links(base, given)
     given_folder = f"${{runs_dir}}/{settings['experiment']}/{settings['scale']}/{GIVEN}"
     filling = _Filling(_replacements(form, given, given_folder), given.tasks)
@@ -593,6 +594,18 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
         if spec.add in given.values and not (base / key).is_dir():
             text = base / given.values[spec.text]
             _lengthen(base / key, base / spec.of, text, given.values[spec.add], settings)
+
+
+def _remove_outdated(form: Experiment, given: Given, filled: Path) -> None:
+    """Remove the encoders with more words that were made of something else.
+
+    Tasks that are added change nothing of them.
+    """
+    before = _given_before(filled)
+    for key, spec in form.longer_vocabularies.items():
+        made_of = (spec.of, spec.text, spec.add, f"{spec.text}{OF_FIELDS}")
+        if any(before.get(name) != given.checksums.get(name) for name in made_of):
+            shutil.rmtree(filled.parent / key, ignore_errors=True)
 
 
 def _write_links(base: Path, given: Given) -> None:
