@@ -594,16 +594,29 @@ def _versions(config_paths: Sequence[str], repo: IConfigRepository) -> list[obje
     return versions
 
 
+def _version(config_path: str, repo: IConfigRepository) -> object:
+    """Return what is another value when another file, or another version of it, has this name."""
+    for source in repo.get_sources():
+        if source.is_config(config_path):
+            if isinstance(source, VersionedSource):
+                return repr(source), source.version(config_path)
+            return repr(source)
+    return None
+
+
 Load = Callable[[ConfigRepository, str], ConfigResult | None]
 
 
 def _cached_load(load: Load) -> Load:
-    """Return a repository's `load_config`, which loads each version of a file once in a process."""
+    """Return a repository's `load_config`, which loads each version of a file once in a process.
+
+    A file says the same whatever other sources there are, as beside an experiment.
+    """
     loaded: dict[str, bytes] = {}
 
     @functools.wraps(load)
     def load_config(repo: ConfigRepository, config_path: str) -> ConfigResult | None:
-        key = repr((config_path, repo.get_sources(), _versions([config_path], repo)))
+        key = repr((config_path, _version(config_path, repo)))
         if key not in loaded:
             loaded[key] = pickle.dumps(load(repo, config_path))
         return pickle.loads(loaded[key])
