@@ -189,6 +189,7 @@ def test_what_omegaconf_asks_of_a_node_has_its_answers(stage: str) -> None:
         for name in ("_get_value", "_is_interpolation", "_is_missing_value"):
             ours = getattr(omegaconf._utils, name)
             found, expected = ours(value), ours.__wrapped__(value)
+            assert type(found) is type(expected), (name, value)
             assert found is expected or found == expected, (name, value)
         found = [isinstance(value, kind) for kind in kinds]
         assert found == [ABCMeta.__instancecheck__(kind, value) for kind in kinds], value
