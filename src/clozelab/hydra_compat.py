@@ -14,11 +14,12 @@ import copy
 import functools
 import itertools
 import pickle
-from abc import abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, ClassVar
 
 import omegaconf
@@ -47,7 +48,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.plugin import Plugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, RunMode, TaskFunction
-from omegaconf import DictConfig, ListConfig, OmegaConf, ValueNode, grammar_parser
+from omegaconf import DictConfig, ListConfig, OmegaConf, UnionNode, ValueNode, grammar_parser
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS, Composed, found_once, to_plain
@@ -370,6 +371,18 @@ def compose_quickly() -> None:
     for module in modules:
         module.parse = parse
 
+    # It asks a million times what kind of value there is: see `NodeKind` and `_is_missing_value`.
+    for kind in _kinds_below(omegaconf.Node):
+        kind.__class__ = NodeKind
+    for module in vars(omegaconf).copy().values():
+        for function in (_get_value, _is_interpolation, _is_missing_value):
+            if isinstance(module, ModuleType) and hasattr(module, function.__name__):
+                setattr(module, function.__name__, function)
+
+    # Each key that is read asks whether its node follows a schema.
+    dict_class: Any = DictConfig
+    dict_class._is_typed = _is_typed
+
     # It resolves an interpolation each time that it is looked at, also by another one.
     container_class: Any = omegaconf.base.Container
     container_class._maybe_resolve_interpolation = _resolved_once(
@@ -418,6 +431,65 @@ def compose_quickly() -> None:
     # Each merge tells all nodes their parents, which nearly all have already.
     box_class: Any = omegaconf.base.Box
     box_class._re_parent = _parents_where_missing(box_class._re_parent)
+
+
+class NodeKind(ABCMeta):
+    """The class of OmegaConf's kinds of nodes, which are abstract, but have no registered members.
+
+    So `isinstance` need not look for any.
+    """
+
+    __instancecheck__ = type.__instancecheck__
+
+
+def _kinds_below(kind: type) -> Iterator[Any]:
+    """Yield a kind of nodes and all that are derived from it."""
+    yield kind
+    derived_kinds: list[type] = kind.__subclasses__()
+    for derived in derived_kinds:
+        yield from _kinds_below(derived)
+
+
+# OmegaConf's own import what they compare with at each call.
+
+
+@functools.wraps(omegaconf._utils._is_missing_value)
+def _is_missing_value(value: Any) -> bool:
+    if isinstance(value, omegaconf.Node):
+        value = value._value()
+    return isinstance(value, str) and value == "???"
+
+
+@functools.wraps(omegaconf._utils._is_interpolation)
+def _is_interpolation(v: Any, strict_interpolation_validation: bool = False) -> bool:
+    if isinstance(v, omegaconf.Node):
+        v = v._value()
+    if not isinstance(v, str):
+        return False
+    return omegaconf._utils._is_interpolation_string(v, strict_interpolation_validation)
+
+
+@functools.wraps(omegaconf._utils._get_value)
+def _get_value(value: Any) -> Any:
+    if isinstance(value, ValueNode):
+        return value._value()
+    if not isinstance(value, omegaconf.base.Box):
+        return value
+    boxed = value._value()
+    if boxed is None or _is_missing_value(boxed) or _is_interpolation(boxed):
+        return boxed
+    if isinstance(value, UnionNode):
+        return _get_value(boxed)
+    return value
+
+
+_is_dict: Callable[[Any], bool] = functools.cache(omegaconf._utils.is_dict)
+
+
+@functools.wraps(DictConfig._is_typed)
+def _is_typed(node: DictConfig) -> bool:
+    schema = node._metadata.object_type
+    return schema not in (Any, None) and not _is_dict(schema)
 
 
 def _resolved_once(resolve: Callable[..., Any]) -> Callable[..., Any]:
@@ -522,16 +594,29 @@ def _versions(config_paths: Sequence[str], repo: IConfigRepository) -> list[obje
     return versions
 
 
+def _version(config_path: str, repo: IConfigRepository) -> object:
+    """Return what is another value when another file, or another version of it, has this name."""
+    for source in repo.get_sources():
+        if source.is_config(config_path):
+            if isinstance(source, VersionedSource):
+                return repr(source), source.version(config_path)
+            return repr(source)
+    return None
+
+
 Load = Callable[[ConfigRepository, str], ConfigResult | None]
 
 
 def _cached_load(load: Load) -> Load:
-    """Return a repository's `load_config`, which loads each version of a file once in a process."""
+    """Return a repository's `load_config`, which loads each version of a file once in a process.
+
+    A file says the same whatever other sources there are, as beside an experiment.
+    """
     loaded: dict[str, bytes] = {}
 
     @functools.wraps(load)
     def load_config(repo: ConfigRepository, config_path: str) -> ConfigResult | None:
-        key = repr((config_path, repo.get_sources(), _versions([config_path], repo)))
+        key = repr((config_path, _version(config_path, repo)))
         if key not in loaded:
             loaded[key] = pickle.dumps(load(repo, config_path))
         return pickle.loads(loaded[key])

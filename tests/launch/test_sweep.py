@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Sequence
+from abc import ABCMeta
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import omegaconf
 import pytest
 from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import OmegaConf
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, UnionNode
 from tests.screens import refuses
 
 from clozelab import hydra_compat
@@ -164,6 +166,35 @@ def test_a_copied_node_is_its_own_and_the_same() -> None:
     copied.seed, copied.objective.odd = 77, [1]
     copied.hydra.overrides.task.append("more")
     assert seen(whole) == seen(pickled) != seen(copied)
+
+
+@pytest.mark.parametrize("stage", [*SCHEMAS])
+def test_what_omegaconf_asks_of_a_node_has_its_answers(stage: str) -> None:
+    """Of all nodes, their values, and odd ones; its own functions are behind ours."""
+
+    def below(node: Any) -> Iterator[Any]:
+        yield from (node, node._value())
+        content = node.__dict__.get("_content")
+        if isinstance(content, dict | list):
+            for child in content.values() if isinstance(content, dict) else content:
+                yield from below(child)
+
+    union = UnionNode("${a}", ref_type=int | str)
+    odd = [None, "???", "${a}", "a", "", 0, UnionNode("b", ref_type=int | str), union, object()]
+    odd += [DictConfig(None), ListConfig("???"), DictConfig("${a}"), AnyNode("???"), b"???"]
+    values = [*below(compose(stage).node), *odd]
+    assert len(values) > 400
+    kinds = [*hydra_compat._kinds_below(omegaconf.Node)]
+    for value in values:
+        for name in ("_get_value", "_is_interpolation", "_is_missing_value"):
+            ours = getattr(omegaconf._utils, name)
+            found, expected = ours(value), ours.__wrapped__(value)
+            assert type(found) is type(expected), (name, value)
+            assert found is expected or found == expected, (name, value)
+        found = [isinstance(value, kind) for kind in kinds]
+        assert found == [ABCMeta.__instancecheck__(kind, value) for kind in kinds], value
+        if isinstance(value, DictConfig):
+            assert value._is_typed() is DictConfig._is_typed.__wrapped__(value), value
 
 
 def count_loads(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -14,6 +14,7 @@ from tests.composing import composed
 from tests.runs.records import read_json, record_of
 from tests.runs.test_pretrain_run import (
     NO_DROPOUT,
+    SHORT,
     assert_near,
     assert_same_bits,
     command,
@@ -72,7 +73,8 @@ def test_stopped_xlnet_goes_on_with_the_same_bits(workplace: Path, tmp_path: Pat
     tokenizer = open_tokenizer(tmp_path / "run" / "encoder")
     assert tokenizer.cls_is_last and tokenizer.has_token_types
     # Another run goes on from it; a BERT cannot have its tokenizer.
-    run_here(workplace, tmp_path / "on", encoder=tmp_path / "run" / "encoder", **changes)
+    encoder = tmp_path / "run" / "encoder"
+    run_here(workplace, tmp_path / "on", encoder=encoder, phases=SHORT, **changes)
     given = tmp_path / "run" / "encoder" / "tokenizer.json"
     with refuses("text: the tokenizer's template (post_processor) does not put"):
         run_here(workplace, tmp_path / "no", **{"tokenizer.vocab_file": given})
@@ -270,12 +272,12 @@ def test_a_given_generator_that_does_not_fit_is_refused_before_anything_is_claim
     with refuses("/generator: its hidden_size is 8, and that of this objective's generator 16:"):
         run_here(workplace, run, encoder=rtd_run / "encoder", **wider)
     gdes = RTD | {"objective.token.embedding_sharing": "gdes"}
-    run_here(workplace, tmp_path / "gdes", **gdes)
+    run_here(workplace, tmp_path / "gdes", phases=SHORT, **gdes)
     with refuses("have embeddings of their own, and this objective shares one table: say"):
         run_here(workplace, run, encoder=tmp_path / "gdes/encoder", **RTD)
     assert not run.exists()
     # Embeddings that are one may part.
-    run_here(workplace, run, encoder=rtd_run / "encoder", **gdes)
+    run_here(workplace, run, encoder=rtd_run / "encoder", phases=SHORT, **gdes)
 
 
 @pytest.fixture(scope="module")
@@ -298,14 +300,20 @@ def distilled(teacher: Path, **changes: object) -> dict[str, object]:
     return settings | changes
 
 
+@pytest.fixture(scope="module")
+def student(workplace: Path, teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed distillation, which tests only read."""
+    folder = tmp_path_factory.mktemp("student") / "run"
+    run_here(workplace, folder, **distilled(teacher))
+    return folder
+
+
 def test_a_stopped_distillation_goes_on_with_the_same_bits(
-    workplace: Path, teacher: Path, tmp_path: Path
+    workplace: Path, teacher: Path, student: Path, tmp_path: Path
 ) -> None:
     """The learned matrix is in the checkpoint, the teacher is not; its content is an input."""
-    words = distilled(teacher)
-    run_here(workplace, tmp_path / "whole", **words)
-    stop_and_go_on(workplace, tmp_path / "run", 4, **words)
-    assert_same_bits(tmp_path / "whole", tmp_path / "run")
+    stop_and_go_on(workplace, tmp_path / "run", 4, **distilled(teacher))
+    assert_same_bits(student, tmp_path / "run")
     names = {key for _, key, _ in rows(tmp_path / "run")}
     losses = {f"validation/{name}_loss" for name in ("soft", "cosine", "hidden", "scores")}
     assert losses | {"validation/loss"} <= names and "validation/cosine_accuracy" not in names
@@ -314,18 +322,19 @@ def test_a_stopped_distillation_goes_on_with_the_same_bits(
     assert (made["architectures"], made["n_layers"]) == (["DistilBertForMaskedLM"], 2)
 
 
-def test_another_teacher_is_another_run(workplace: Path, teacher: Path, tmp_path: Path) -> None:
+def test_another_teacher_is_another_run(
+    workplace: Path, teacher: Path, student: Path, tmp_path: Path
+) -> None:
     """Where it lies does not matter, what it holds does."""
     moved = tmp_path / "elsewhere"
     shutil.copytree(teacher, moved)
-    run_here(workplace, tmp_path / "run", **distilled(teacher))
-    before = state(tmp_path / "run")
-    run_here(workplace, tmp_path / "run", **distilled(moved))
-    assert state(tmp_path / "run")["fingerprint"] == before["fingerprint"]
-    deep = {"objective": "mlm", "model.num_hidden_layers": 4}
+    before = state(student)
+    run_here(workplace, student, **distilled(moved))
+    assert state(student)["fingerprint"] == before["fingerprint"]
+    deep = {"objective": "mlm", "model.num_hidden_layers": 4, "phases": SHORT}
     run_here(workplace, tmp_path / "other", seed=2, **deep)
     with refuses("holds a run (complete) of another configuration: input teacher"):
-        run_here(workplace, tmp_path / "run", **distilled(tmp_path / "other" / "encoder"))
+        run_here(workplace, student, **distilled(tmp_path / "other" / "encoder"))
 
 
 def test_teachers_that_do_not_fit_are_refused_before_anything_is_claimed(

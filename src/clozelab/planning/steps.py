@@ -121,12 +121,14 @@ def _with_overrides(
     stages = {verb: Step(verb, name, folder, ()) for verb, name in names.items()}
     if "pretrain" in stages:
         stages = {"prepare": Step("prepare", "prepare", None, ())} | stages
-    overrides = split_overrides(stages, _with_seeds_of_stages(arguments, names))
+    stages = split_overrides(stages, _with_seeds_of_stages(arguments, names))
     # A round of fine-tunings alone measures nothing.
     if "pretrain" in stages and "evaluate" in stages and "evaluate" in running:
-        arms = _borrowed_arms(folder, overrides["evaluate"])
-        overrides["pretrain"] = [_with_arms(word, arms) for word in overrides["pretrain"]]
-    steps = [replace(step, overrides=tuple(overrides[verb])) for verb, step in stages.items()]
+        arms = _borrowed_arms(folder, stages["evaluate"].overrides)
+        words = tuple(_with_arms(word, arms) for word in stages["pretrain"].overrides)
+        if words != stages["pretrain"].overrides:
+            stages["pretrain"] = replace(stages["pretrain"], overrides=words)
+    steps = list(stages.values())
     if "prepare" in stages:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose
         # it.
@@ -202,20 +204,21 @@ def _with_seeds_of_stages(words: Sequence[str], stages: Iterable[str]) -> list[s
     return spelled_out
 
 
-def split_overrides(stages: Mapping[str, Step], words: Sequence[str]) -> dict[str, list[str]]:
-    """Stage -> its overrides, of the user's.
+def split_overrides(stages: Mapping[str, Step], words: Sequence[str]) -> dict[str, Step]:
+    """Stage -> its step with its overrides, of the user's.
 
     ValueError for one that no stage takes.
     """
     addressed = [_addressed(word, stages) for word in words]
-    overrides = {}
+    accepting = {}
     for stage, step in stages.items():
         for_stage = [by_stage[stage] for by_stage in addressed if stage in by_stage]
-        overrides[stage] = _accepted(step, for_stage)
+        accepting[stage] = _accepting(step, for_stage)
+    overrides = {stage: step.overrides for stage, step in accepting.items()}
     for word, by_stage in zip(words, addressed, strict=True):
         if not any(override in overrides.get(stage, ()) for stage, override in by_stage.items()):
-            raise ValueError(_refusal(word, by_stage, stages, overrides))
-    return overrides
+            raise ValueError(_refusal(word, by_stage, accepting))
+    return accepting
 
 
 def _addressed(word: str, stages: Mapping[str, Step]) -> dict[str, str]:
@@ -241,19 +244,13 @@ def _addressed(word: str, stages: Mapping[str, Step]) -> dict[str, str]:
     return by_stage
 
 
-def _refusal(
-    word: str,
-    by_stage: Mapping[str, str],
-    stages: Mapping[str, Step],
-    accepted: Mapping[str, Sequence[str]],
-) -> str:
+def _refusal(word: str, by_stage: Mapping[str, str], stages: Mapping[str, Step]) -> str:
     """Why no stage takes an override.
 
     Args:
         word: the override as the user gave it.
         by_stage: what it says to the stages that it is for.
-        stages: those of the experiment.
-        accepted: stage -> the overrides that it takes.
+        stages: those of the experiment, with the overrides that they take.
     """
     subject = word
     stage = next(iter(by_stage))
@@ -274,22 +271,28 @@ def _refusal(
             " nothing is prepared and pre-trained"
         )
     step = stages[stage]
-    error = _problem(step, [*accepted[stage], by_stage.get(stage, word)])
+    error = _problem(_with(step, [*step.overrides, by_stage.get(stage, word)]))
     assert error is not None
     reason = explain(error, stage, config_name=step.config_name, folder=step.folder)
     return f"{subject}: {reason}"
 
 
-def _accepted(step: Step, words: Sequence[str]) -> list[str]:
-    """Those of some overrides that a stage takes: mostly all of them."""
-    if _problem(step, words) is None:
-        return list(words)
+def _with(step: Step, words: Iterable[str]) -> Step:
+    """The step with these overrides."""
+    return replace(step, overrides=tuple(words))
+
+
+def _accepting(step: Step, words: Sequence[str]) -> Step:
+    """The step with those of some overrides that its stage takes: mostly all of them."""
+    with_all = _with(step, words)
+    if _problem(with_all) is None:
+        return with_all
     accepted: list[str] = []
     # Twice, for the key of a choice that only comes behind it.
     for word in [*words, *words]:
-        if word not in accepted and _problem(step, [*accepted, word]) is None:
+        if word not in accepted and _problem(_with(step, [*accepted, word])) is None:
             accepted.append(word)
-    return [word for word in words if word in accepted]
+    return _with(step, [word for word in words if word in accepted])
 
 
 def chooses_seeds(word: str) -> bool:
@@ -300,10 +303,11 @@ def chooses_seeds(word: str) -> bool:
     return key == "pretrain_seed"
 
 
-def _problem(step: Step, words: Sequence[str]) -> Exception | None:
-    """Why a stage does not take some overrides; None where it does."""
+def _problem(step: Step) -> Exception | None:
+    """Why a stage does not take the step's overrides; None where it does."""
+    words = list(step.overrides)
     try:
-        for parsed in OverridesParser.create().parse_overrides(list(words)):
+        for parsed in OverridesParser.create().parse_overrides(words):
             if parsed.is_sweep_override():
                 if not step.is_sweep:
                     return ValueError("prepare runs once; it takes no list of values")
@@ -314,7 +318,10 @@ def _problem(step: Step, words: Sequence[str]) -> Exception | None:
                     return ValueError(f"{step.verb} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
         first_values = list(map(_first, words))
-        compose(step.config_name, first_values, folder=step.folder, sweep=step.is_sweep)
+        if step.is_sweep and first_values == words:
+            _ = step.sweep  # composes the same, and is opened for whoever needs it next
+        else:
+            compose(step.config_name, first_values, folder=step.folder, sweep=step.is_sweep)
     except CONFIGURATION_ERRORS as error:
         return error
     return None
