@@ -305,9 +305,9 @@ def chooses_seeds(word: str) -> bool:
 
 def _problem(step: Step) -> Exception | None:
     """Why a stage does not take the step's overrides; None where it does."""
-    words = list(step.overrides)
+    overrides = list(step.overrides)
     try:
-        for parsed in OverridesParser.create().parse_overrides(words):
+        for parsed in OverridesParser.create().parse_overrides(overrides):
             if parsed.is_sweep_override():
                 if not step.is_sweep:
                     return ValueError("prepare runs once; it takes no list of values")
@@ -317,8 +317,8 @@ def _problem(step: Step) -> Exception | None:
                 if not is_tried and key not in known_keys(step.config_name, step.folder):
                     return ValueError(f"{step.verb} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
-        first_values = list(map(_first, words))
-        if step.is_sweep and first_values == words:
+        first_values = list(map(_first, overrides))
+        if step.is_sweep and first_values == overrides:
             _ = step.sweep  # composes the same, and is opened for whoever needs it next
         else:
             compose(step.config_name, first_values, folder=step.folder, sweep=step.is_sweep)
