@@ -211,10 +211,11 @@ def test_settings_beside_scores_are_named(
 ) -> None:
     """They were tested as tasks, and no word of it on the screen."""
     path = tmp_path / "scores.csv"
-    lines = ["Unnamed: 0,system,seed,mnli,lr"]
+    lines = ["Unnamed: 0.1,Unnamed: 0,system,seed,mnli,lr"]
     for system, rate in (("bert", 0.5), ("ours", 0.3)):
         for seed, score in enumerate(SCORES[system], 1):
-            lines.append(f"{len(lines) - 1},{system},{seed},{score},{rate}")
+            number = len(lines) - 1
+            lines.append(f"{number},{number},{system},{seed},{score},{rate}")
     path.write_text("\n".join(lines))
     assert main(["judge", str(path)]) == 0
     shows(

@@ -53,7 +53,7 @@ UNFINISHED = (
     "timeout",
 )
 # pandas writes the numbers of lines into a column without a name, and reads it under another one
-NUMBERS_OF_LINES = re.compile(r"|Unnamed: \d+")
+NUMBERS_OF_LINES = re.compile(r"|Unnamed: \d+(\.\d+)?")
 # what separates cells where no comma does
 DELIMITERS = ("\t", ";")
 # columns by which the results.csv of a clozelab report is known
