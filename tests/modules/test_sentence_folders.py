@@ -18,7 +18,12 @@ from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
 from clozelab.modules.model import max_positions, sentence_vectors, with_pooling, write_model
-from clozelab.modules.sentence_folders import SentenceVectors, sentence_files, sidecar_files
+from clozelab.modules.sentence_folders import (
+    SentenceVectors,
+    sentence_files,
+    sidecar_files,
+    similarity_of,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -405,6 +410,17 @@ def test_an_export_keeps_by_what_vectors_are_compared(
     )
     vectors = before.encode(TEXTS)
     assert torch.equal(after.similarity(vectors, vectors), before.similarity(vectors, vectors))
+
+
+@pytest.mark.parametrize(("of_training", "expected"), [({}, "dot"), ({"pooling": "mean"}, None)])
+def test_what_is_fine_tuned_as_vectors_is_compared_as_it_was_trained(
+    tmp_path: Path, of_training: dict[str, str], expected: str | None
+) -> None:
+    """A siamese run learns the cosine, also on an encoder that began with one of dot products."""
+    provenance = {"given_vectors": {"pooling": "mean", "similarity": "dot"}} | of_training
+    config = {"model_type": "bert", "clozelab": provenance}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert similarity_of(tmp_path) == expected
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])

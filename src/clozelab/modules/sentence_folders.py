@@ -156,11 +156,13 @@ def read_prompts(folder: Path) -> dict[str, str]:
 def similarity_of(folder: Path) -> str | None:
     """By what sentence-transformers compares a folder's vectors; None where it does not say.
 
-    An encoder that was trained further keeps what the given one said.
+    An encoder that was trained further keeps what the given one said. A fine-tuning of vectors,
+    whose pooling is its own, has learnt the cosine.
     """
     similarity: str | None = _library_settings(folder).get("similarity_fn_name")
-    if similarity is None:
-        similarity = read_provenance(folder).get("given_vectors", {}).get("similarity")
+    provenance = read_provenance(folder)
+    if similarity is None and "pooling" not in provenance:
+        similarity = provenance.get("given_vectors", {}).get("similarity")
     return similarity
 
 
