@@ -89,6 +89,8 @@ def _texts_of_lines(path: Path) -> Iterator[str]:
             continue
         block_lines = list(block)
         yield "\n".join(block_lines)
+        if len(block_lines) == 1:  # a paragraph, whose columns would be its words
+            continue
         columns: defaultdict[int, list[str]] = defaultdict(list)
         for line in block_lines:
             for column, word in enumerate(line.split()):
