@@ -37,6 +37,7 @@ from clozelab.results.experiment import is_filled_form
 from clozelab.runs.find import find
 from clozelab.runs.inputs import require_encoder
 from clozelab.runs.record import STAGE_NAMES
+from clozelab.runs.reuse import kept_steps
 from clozelab.schema import EvaluateConfig, FinetuneConfig, PretrainConfig, TrainerConfig
 from clozelab.training.trainer import Hardware
 
@@ -182,8 +183,8 @@ class Gathering:
         for arm in self.arms:
             if arm.name != cfg.encoder_arm or arm.settings.keep_encoders_at_words is not None:
                 continue
-            kept = [kept_step(each, arm.steps) for each in arm.settings.keep_encoders]
-            if kept_step(fraction, arm.steps) not in kept:
+            steps = kept_steps(arm.settings.keep_encoders, arm.steps)
+            if kept_step(fraction, arm.steps) not in steps:
                 raise ValueError(
                     f"encoder_fraction={fraction:g}: the arm {arm.name} keeps no encoder there; say"
                     f" keep_encoders: [{fraction:g}] in the arm, or for all arms below sweeps:"
