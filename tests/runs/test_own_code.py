@@ -8,6 +8,7 @@ import pytest
 from tests.composing import given
 
 from clozelab.addresses import PERMITTED
+from clozelab.planning.plan_screen import _print_command
 from clozelab.runs.code import code_of, own_code
 from clozelab.runs.progress import read_launches, write_launch
 from clozelab.runs.record import read_record
@@ -93,3 +94,12 @@ def test_commands_that_go_on_allow_the_packages_again(
     monkeypatch.delenv(PERMITTED)
     write_launch(tmp_path, ["pretrain", "-m", "seed=1,2"], names)
     assert "allow_targets" not in read_launches(tmp_path)["pretrain"].command(tmp_path)
+
+
+def test_the_command_of_a_plan_allows_the_packages_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PERMITTED, "ownsweep")
+    _print_command(["optimizer=mine"], "steps_factor=2")
+    command = "clozelab pretrain optimizer=mine steps_factor=2 'allow_targets=[ownsweep]'"
+    assert capsys.readouterr().out == f"run: {command}\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from claims.text.phrases import format_count
+from clozelab.addresses import with_permission
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
 from clozelab.planning.tables import disk_line, power_table, share_table, stage_tables, warnings
@@ -113,7 +114,8 @@ def _print_command(overrides: Sequence[str], factor: str) -> None:
             command.append(override.replace("phases", "scale.pretrain.phases", 1))
         elif root != "steps_factor":
             command.append(override)
-    say(f"run: {shlex.join([*command, factor])}", style="bold")
+    command.append(factor)
+    say(f"run: {shlex.join(with_permission(command))}", style="bold")
 
 
 def _print_sizes(plan: Plan, flops: float) -> None:
@@ -247,7 +249,7 @@ def _print_allocations(
             f" {'; '.join(question.unknown)}",
         )
     words = _describe_allocation(plan, best, is_tuned=bool(finetune_seeds))
-    say(f"run: clozelab reproduce {shlex.join(words)}")
+    say(f"run: clozelab reproduce {shlex.join(with_permission(words))}")
 
 
 def _describe_allocation(plan: Plan, best: Allocation, *, is_tuned: bool) -> list[str]:
