@@ -137,7 +137,7 @@ def test_filled_experiment(workplace: Path) -> None:
     (source,) = paper["sweeps"]["pretrain"]["corpus.sources"]
     assert source["path"] == f"{place}/text/other.txt"
     of_tasks = {"mrpc", "many", "many/files", "intent", "intent/files"}
-    assert set(paper["given"]) == {"encoder", "text", "text/fields", "words", *of_tasks}
+    assert set(paper["given"]) == {"/form", "encoder", "text", "text/fields", "words", *of_tasks}
     # No path of the inputs is in it; links say where they are.
     assert str(workplace) not in str(paper)
     given = Path("runs/mine/adapt/given")
@@ -239,8 +239,12 @@ def test_a_text_that_changes_after_it_was_given_is_given_again(text: str) -> Non
     changed.write_text("another\n")
     with pytest.raises(ValueError, match=r"inputs.text: the text has changed since it was given"):
         fill("reproduce", ["mine"])
+    # `status` prints the folder in the place of the name.
+    with pytest.raises(ValueError, match=r"inputs.text: the text has changed since it was given"):
+        fill("reproduce", filled)
     # What only reads runs goes on; what is given again is taken.
     assert fill("report", ["mine"]) == filled == fill("reproduce", words)
+    assert fill("report", filled) == filled == fill("reproduce", filled)
 
 
 FILES_OF_TASK = {

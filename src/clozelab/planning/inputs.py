@@ -36,7 +36,7 @@ from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model, may_have_head
 from clozelab.readers.remote import is_url
 from clozelab.readers.tables import table_format
-from clozelab.results.experiment import Experiment, open_experiment, read_yaml
+from clozelab.results.experiment import Experiment, is_filled_form, open_experiment, read_yaml
 from clozelab.runs.inputs import encoder_fingerprint
 from clozelab.terminal import path_of
 from clozelab.text.did_you_mean import values_of
@@ -56,6 +56,7 @@ READING_VERBS = ("plan", "doctor", "reproduce")  # verbs for which texts and tas
 FILE_SETTINGS = ("_file", "_files", "_extra")
 OF_FILES = "/files"  # behind a task's name: the checksum of its files alone
 OF_FIELDS = "/fields"  # behind a text's name: the checksum of how it is read
+FORM = "/form"  # beside the checksums: the name of the form
 TEXT_SETTINGS = ("corpus.sources.0.text_field", "corpus.sources.0.format")
 
 
@@ -94,6 +95,7 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     if form is None and inputs:
         raise ValueError(f"{inputs[0]}: {name} declares no inputs (docs/worth-it.md)")
     if form is None:
+        _check_called_by_folder(verb, name, words)
         return list(words)
     _refuse_bare_names(words, form)
     settings = {"scale": str(form.scale), "experiment": form.name} | values_of(words)
@@ -108,12 +110,27 @@ def fill(verb: str, words: Sequence[str]) -> list[str]:
     elif not (filled / PAPER).is_file():
         raise ValueError(f"{form.name} has inputs, and none is given: {_usage(verb, form)}")
     else:
-        _refuse_settings_of_inputs(verb, form, filled, settings)
-        _refuse_missing_vocabularies(verb, form, filled)
-        _refuse_changed_texts(verb, form, filled)
-        _refuse_changed_files(verb, form, filled)
-        _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
+        _check_filled(verb, form, filled, settings)
     return _words_of_filled(words, form, str(name), filled)
+
+
+def _check_called_by_folder(verb: str, name: str | None, words: Sequence[str]) -> None:
+    """Check a filled experiment whose folder is named, as the command that `status` prints does."""
+    if name is None or not is_filled_form(Path(name)):
+        return
+    filled = Path(name)
+    form = _form_of(_given_before(filled).get(FORM))
+    if form is not None:  # older ones do not say their form
+        _check_filled(verb, form, filled, values_of(words))
+
+
+def _check_filled(verb: str, form: Experiment, filled: Path, settings: Mapping[str, str]) -> None:
+    """ValueError where what was given is not as it was when the experiment was filled in."""
+    _refuse_settings_of_inputs(verb, form, filled, settings)
+    _refuse_missing_vocabularies(verb, form, filled)
+    _refuse_changed_texts(verb, form, filled)
+    _refuse_changed_files(verb, form, filled)
+    _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
 
 
 def _refuse_bare_names(words: Sequence[str], form: Experiment) -> None:
@@ -579,7 +596,7 @@ def _write(form: Experiment, given: Given, filled: Path, settings: Mapping[str, 
     paper = read_yaml(form.folder if form.folder.is_file() else form.folder / PAPER)
     for key in OF_A_FORM:
         paper.pop(key, None)
-    _write_yaml(filled / PAPER, filling.of(paper) | {"given": given.checksums})
+    _write_yaml(filled / PAPER, filling.of(paper) | {"given": given.checksums | {FORM: form.name}})
     for path in [*form.folder.glob("*/*.yaml"), *form.folder.glob("*.md")]:
         copy = filled / path.relative_to(form.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
