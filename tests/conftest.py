@@ -180,6 +180,12 @@ def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`allow_targets=` is remembered for a process and its jobs; no test inherits it."""
+    monkeypatch.delenv("CLOZELAB_ALLOW_TARGETS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist
     says so to all).

@@ -136,6 +136,11 @@ def row(**delta: Any) -> dict[str, Any]:
     return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": dotted(delta)}]}}
 
 
+def named(group: str, name: str) -> dict[str, Any]:
+    """The file of an arm or a row that calls its runs so; paper.yaml itself may not."""
+    return {f"{group}/a.yaml": "# @package _global_\n" + yaml.safe_dump({group: name})}
+
+
 TOUCH = {"command": "touch canary"}
 FOLDERS = "clozelab.models.folders"
 SAVE = f"{FOLDERS}.save_encoder_folder"
@@ -298,15 +303,15 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a resolver whose name is made": (arm(objective__pair="${oc.${scale.name}:x}"), "calls 'oc.'"),
     "half an interpolation": (arm(objective__pair="$"), "a lone $"),
     "an escaped interpolation": (arm(objective__pair="\\\\${arm}"), "a lone $"),
-    "the environment": (arm(arm="${oc.env:CANARY_SECRET}"), "oc.env"),
+    "the environment": (named("arm", "${oc.env:CANARY_SECRET}"), "oc.env"),
     "a place": (arm(runs_dir="elsewhere"), ITS),
     "a run's folder": (
         {"sweep_pretrain.yaml": SWEEP | {"run_dir": "elsewhere"}},
         "is not below runs_dir",
     ),
-    "a name": (arm(arm="a/../../../x"), OUT),
+    "a name": (named("arm", "a/../../../x"), OUT),
     "a name that is put together": (
-        arm(arm="${hydra:run.dir}${hydra:run.dir}/x"),
+        named("arm", "${hydra:run.dir}${hydra:run.dir}/x"),
         "it names a folder of ours",
     ),
     "an arm's key": ({"paper.yaml": {"arms": {"../../x": {"objective": "mlm"}, "a": {}}}}, ""),
@@ -321,7 +326,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
         OUT,
     ),
     "a file behind a piece": (arm(encoder="${optimizer.a}../x", optimizer__a="a/"), OUT),
-    "a line end in a name": (arm(arm="a\ntouch CANARY"), "it names a folder of ours"),
+    "a line end in a name": (named("arm", "a\ntouch CANARY"), "it names a folder of ours"),
     "anchors without measure": ({"paper.yaml": BOMB + "arms: {a: {}}\n"}, "anchors"),
     "anchors in a file": ({"arm/a.yaml": "# @package _global_\n" + BOMB}, "anchors"),
     "an anchor without end": ({"arm/a.yaml": "# @package _global_\nphases: &a [*a]\n"}, "anchors"),
@@ -369,7 +374,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a test file": (row(**{"task.data.test_files": {"x": "../../x"}}), OUT),
     "a prediction's name": (row(**{"task.data.test_files": {"../../x": "a.tsv"}}), ITS),
     "a task's name": (row(task__name="../x"), OUT),
-    "a row's name": (row(row="/x"), OUT),
+    "a row's name": (named("row", "/x"), OUT),
     "an encoder": (row(encoder="../x"), OUT),
     "a download": (row(hub=True), ITS),
 }

@@ -213,8 +213,13 @@ def fixed_encoder(root: Path) -> Path:
         weights[name] = drawn + float(name.endswith("LayerNorm.weight"))
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    for name in ("vocab.txt", "tokenizer_config.json"):
-        (folder / name).write_bytes((trained / name).read_bytes())
+    (folder / "vocab.txt").write_bytes((trained / "vocab.txt").read_bytes())
+    # The class that reads vocab.txt: without tokenizer.json the folder is as BERT was published.
+    tokenizer = json.loads((trained / "tokenizer_config.json").read_text(encoding="utf-8"))
+    tokenizer["tokenizer_class"] = "BertTokenizer"
+    del tokenizer["model_input_names"]
+    text = json.dumps(tokenizer, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
     save_file(weights, folder / "model.safetensors")
     return folder
 
