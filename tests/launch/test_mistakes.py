@@ -30,6 +30,22 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
     shows(explain(error, "report"), "pretrain has no key 'sed'; did you mean 'seed'? (see")
 
 
+def test_a_wrong_key_of_a_choice_is_answered_with_the_keys_of_that_choice(tmp_path: Path) -> None:
+    choices = tmp_path / "optimizer"
+    choices.mkdir()
+    (choices / "plain.yaml").write_text("defaults: [sgd]\nshrink: 0.5\nlearning_rate: 1\n")
+    words = ["optimizer=plain", "optimizer.shrnk=1"]
+    for found in (
+        mistake("pretrain", words, folder=tmp_path),
+        mistake("pretrain", [f"hydra.searchpath=[file://{tmp_path}]", *words]),
+    ):
+        shows(explain(found, "pretrain"), "did you mean 'optimizer.shrink'?")
+    # Of several choices each may have other keys.
+    assert "no key 'optimizer.x'" in explain(
+        mistake("pretrain", ["optimizer=sgd,lamb", "optimizer.x=1"], sweep=True), "pretrain"
+    )
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [

@@ -11,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from claims.text.did_you_mean import nearest
-from clozelab.config import missing_value_message
+from clozelab.config import Composed, missing_value_message
 from clozelab.launch.own_task import SHORT_KEYS
 from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS, PhaseConfig
+from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
@@ -125,7 +128,7 @@ def explain(
     if override:
         key = override["key"]
         reason = str(cause or "").strip() or text
-        known = known_keys(config_name or stage, folder, hydra_value=key.startswith("hydra."))
+        known = _keys_of_choices(error, key, config_name or stage, folder)
         return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
@@ -357,6 +360,28 @@ def known_keys(config_name: str, folder: Path | None, *, hydra_value: bool = Fal
         return []
     keys = composed.unresolved_hydra if hydra_value else composed.unresolved
     return list(_dotted_names(keys, ""))
+
+
+def _keys_of_choices(
+    error: BaseException, key: str, config_name: str, folder: Path | None
+) -> list[str]:
+    """The keys that are known beside a wrong one: of what the command has chosen, where it can be.
+
+    `optimizer=sgd` has others than the optimizer that is there without it.
+    """
+    known = known_keys(config_name, folder, hydra_value=key.startswith("hydra."))
+    loader: Any = getattr(error, "loader", None)  # of hydra_compat.CheckingLoader
+    if loader is None or key.startswith("hydra."):
+        return known
+    choices = []
+    for word in getattr(error, "overrides", ()):
+        if key_of(word) == "hydra.searchpath" or loader.get_group_options(key_of(word)):
+            choices.append(word)
+    try:
+        chosen = loader.load_configuration(config_name, choices, run_mode=RunMode.RUN)
+    except (*CONFIGURATION_ERRORS, ValueError):  # several choices, say, or a wrong one
+        return known
+    return list(_dotted_names(Composed.from_node(chosen).unresolved, ""))
 
 
 def _dotted_names(value: object, prefix: str) -> Iterator[str]:
