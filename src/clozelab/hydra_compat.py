@@ -653,7 +653,16 @@ def register_plugin(address: str, plugin_class: type[Plugin]) -> None:
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
-    """Return every combination of a sweep's values, as overrides, in Hydra's order."""
+    """Return every combination of a sweep's values, as overrides, in Hydra's order.
+
+    ValueError for an interval, which has no values to combine.
+    """
+    for override in overrides:
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise ValueError(
+                f"{override.input_line}: an interval is no list of values; a sweep takes"
+                f" {override.key_or_group}=VALUE,VALUE or range(1,4)"
+            )
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
     return [tuple(job) for job in jobs]
 

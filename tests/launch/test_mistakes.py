@@ -181,6 +181,14 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"
 
 
+def test_jobs_have_no_number() -> None:
+    words = ["seed=1,2", "hydra.sweep.subdir='x/${hydra.job.num}'"]
+    composed = sweep.compose("pretrain", words, sweep=True)
+    with pytest.raises(OmegaConfBaseException) as caught:
+        composed.hydra_value("sweep.subdir")
+    shows(explain(caught.value, "pretrain"), "jobs have no number here; run_dir= names each one's")
+
+
 def test_a_setting_of_a_launcher_that_was_not_chosen_names_it() -> None:
     message = explain(mistake("pretrain", ["hydra.launcher.partition=gpu"]), "pretrain")
     assert message == "pretrain has no key 'hydra.launcher.partition' without hydra/launcher=slurm"

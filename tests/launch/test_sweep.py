@@ -368,6 +368,11 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     assert "hydra" not in settings
 
 
+def test_an_interval_is_no_list_of_values() -> None:
+    with refuses("seed=interval(1,3): an interval is no list of values; a sweep takes seed=VALUE"):
+        _ = Sweep("pretrain", ["seed=interval(1,3)"]).jobs
+
+
 def test_a_key_twice_in_a_job_is_refused() -> None:
     sweep = opened(TABLE5, "sweep_finetune", "row=mlm", "++seed=1,2,3")
     with refuses("++seed=1 stands beside the sweep's own seed=1: write seed= to"):

@@ -83,6 +83,7 @@ NAMES_IN_FINETUNING = {
 # A scale's settings for another stage change nothing in this one.
 OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
 OF_A_SCALE = "scale_"  # before its name: the corpus that a run of it reads by default
+JOB_NUMBER = "hydra.job.num"  # which Hydra's own launchers set
 LAUNCHER = "hydra.launcher."  # before each setting of a sweep's launcher
 NOT_IN_A_PHASE = re.compile(r"Key '(?P<key>[^']+)' not in 'PhaseConfig'")
 READ_ONLY = "Cannot change read-only config container"  # of phases that were made with a factor
@@ -136,6 +137,11 @@ def explain(
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
         return missing_value_message(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
+    if isinstance(error, OmegaConfBaseException) and JOB_NUMBER in text:
+        return (
+            f"{JOB_NUMBER} has no value: jobs have no number here; run_dir= names each one's"
+            " folder, by a key that differs, as ${seed}"
+        )
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return _explain_resolving(str(error.full_key), text, stage)
     return text
