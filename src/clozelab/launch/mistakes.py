@@ -32,6 +32,7 @@ CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
     OmegaConfBaseException,
     YAMLError,
 )
+NOT_COMPOSED: tuple[type[Exception], ...] = (*CONFIGURATION_ERRORS, ValueError)
 # Beginnings of Hydra's messages, with what they are about.
 WRONG_CHOICE = re.compile(
     r"Could not find '(?P<group>.+)/(?P<name>[^/']+)'\s+"
@@ -385,7 +386,7 @@ def _keys_of_choices(
             choices.append(word)
     try:
         chosen = loader.load_configuration(config_name, choices, run_mode=RunMode.RUN)
-    except (*CONFIGURATION_ERRORS, ValueError):  # several choices, say, or a wrong one
+    except NOT_COMPOSED:  # several choices, say, or a wrong one
         return known
     return list(_dotted_names(Composed.from_node(chosen).unresolved, ""))
 

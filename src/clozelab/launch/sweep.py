@@ -116,7 +116,8 @@ def _refuse_missing_folders(overrides: Sequence[str]) -> None:
     for word in overrides:
         if key_of(word) != "hydra.searchpath":
             continue
-        for path in OverridesParser.create().parse_override(word).value() or ():
+        paths: Any = OverridesParser.create().parse_override(word).value()
+        for path in paths or ():
             folder = str(path).removeprefix("file://")
             if "://" not in folder and not Path(folder).is_dir():  # pkg:// is no folder
                 raise ValueError(f"hydra.searchpath: {folder} is no folder")
