@@ -45,7 +45,7 @@ FINDINGS = [
         "give the class to the training file, or leave the line out",
     ),
 ]
-UNTESTED = "their objectives predict other tokens, so losses do not compare"
+UNTESTED = "their objectives predict other tokens or score them otherwise, so losses do not compare"
 DIFFERENCES = [
     DifferenceView(
         *("predict_prob=0.4", "predict_prob=0.15", f"held-out {score}"),

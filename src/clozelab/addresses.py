@@ -247,6 +247,10 @@ def _check_target(place: str, target: object, known_targets: Sequence[str]) -> N
         return
     if not known_targets:
         reason = "nothing is made here (see conf/targets.yaml)"
+    elif place in ("hydra.launcher", "hydra.sweeper") and str(target).startswith("hydra."):
+        group = place.replace(".", "/")
+        names = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+        reason = f"this is Hydra's own: leave {group}= out, or choose {', '.join(names)}"
     else:
         # An interpolation, such as ${oc.env:X}, is of no package.
         package = str(target).partition(".")[0]

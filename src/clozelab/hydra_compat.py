@@ -44,6 +44,7 @@ from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
+from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.plugin import Plugin
 from hydra.plugins.sweeper import Sweeper
@@ -129,8 +130,16 @@ class CachedMergeLoader(ConfigLoaderImpl):
 class CheckingLoader(CachedMergeLoader):
     """It shows `check` all that it composes before anybody else sees it."""
 
-    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
-        whole = super().load_configuration(*args, **options)
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **options: Any
+    ) -> DictConfig:
+        try:
+            whole = super().load_configuration(config_name, overrides, *args, **options)
+        except ConfigCompositionException as error:
+            # whoever explains it may compose the choices among them
+            error.overrides = overrides  # type: ignore[attr-defined]
+            error.loader = self  # type: ignore[attr-defined]
+            raise
         self.check(Composed("", whole, whole))
         return whole
 
@@ -644,7 +653,16 @@ def register_plugin(address: str, plugin_class: type[Plugin]) -> None:
 
 
 def expand_grid(overrides: list[Override]) -> list[tuple[str, ...]]:
-    """Return every combination of a sweep's values, as overrides, in Hydra's order."""
+    """Return every combination of a sweep's values, as overrides, in Hydra's order.
+
+    ValueError for an interval, which has no values to combine.
+    """
+    for override in overrides:
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise ValueError(
+                f"{override.input_line}: an interval is no list of values; a sweep takes"
+                f" {override.key_or_group}=VALUE,VALUE or range(1,4)"
+            )
     (jobs,) = basic_sweeper.BasicSweeper.split_arguments(overrides, None)
     return [tuple(job) for job in jobs]
 

@@ -125,6 +125,9 @@ def _add_option(
     else:
         known = [*grammar.flags, *grammar.options]
         meant = hint(argument.lstrip("-").partition("=")[0], known, prefix="--")
+        if name == "config-dir" and grammar.takes_overrides:
+            folder = value if equals else next(remaining, "FOLDER")
+            meant = f"a folder with choices of yours is 'hydra.searchpath=[file://{folder}]'"
         raise ValueError(f"{verb} has no option {argument}; {meant}")
 
 

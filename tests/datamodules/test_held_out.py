@@ -126,6 +126,22 @@ def test_a_class_of_one_row_is_known_in_every_fold(tmp_path: Path) -> None:
     assert sorted(num_examples) == [0, 1, 1, 1, 1]
 
 
+def test_a_score_over_few_rows_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for num_rows, is_warned in ((16, True), (200, False)):
+        rows = [{"text": f"t {n}", "label": "b" if n % 2 else "a"} for n in range(num_rows)]
+        write_rows(tmp_path / "train.jsonl", rows)
+        caplog.clear()
+        data = read(labelled_data(**TEXTS, **settings(tmp_path, validation_fraction=0.15)))
+        few = f"a score is over {len(data.validation)} example(s), held out of"
+        assert (few in caplog.text) == is_warned
+        assert any(few in warning for warning in data.preview().warnings) == is_warned
+    caplog.clear()
+    read(labelled_data(**TEXTS, **settings(tmp_path, validation_folds=40)))
+    assert "a score is over" not in caplog.text  # the seeds go through all rows together
+
+
 def test_the_split_is_the_same_whichever_role_is_read_first(tmp_path: Path) -> None:
     rows = [{"query": f"q {n}", "passage": f"p {n}", "negative": "no"} for n in range(120)]
     rows[3]["negative"] = None  # type: ignore[assignment]

@@ -545,7 +545,7 @@ def test_odd_labels_are_said_at_every_launch(
 ) -> None:
     """A launch reads its sequences from the cache; the pre-flight, whose log is off, reads too."""
     labels = ["science;old", "science", "old", "Old"]
-    rows = [f"{FILM_WORDS[i % 5]} {i}\t{labels[i % 4]}" for i in range(40)]
+    rows = [f"{FILM_WORDS[i % 5]} {i}\t{labels[i % 4]}" for i in range(200)]
     (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     for max_positions in (64, 64, 32, 32):
         caplog.clear()

@@ -30,6 +30,22 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
     shows(explain(error, "report"), "pretrain has no key 'sed'; did you mean 'seed'? (see")
 
 
+def test_a_wrong_key_of_a_choice_is_answered_with_the_keys_of_that_choice(tmp_path: Path) -> None:
+    choices = tmp_path / "optimizer"
+    choices.mkdir()
+    (choices / "plain.yaml").write_text("defaults: [sgd]\nshrink: 0.5\nlearning_rate: 1\n")
+    words = ["optimizer=plain", "optimizer.shrnk=1"]
+    for found in (
+        mistake("pretrain", words, folder=tmp_path),
+        mistake("pretrain", [f"hydra.searchpath=[file://{tmp_path}]", *words]),
+    ):
+        shows(explain(found, "pretrain"), "did you mean 'optimizer.shrink'?")
+    # Of several choices each may have other keys.
+    assert "no key 'optimizer.x'" in explain(
+        mistake("pretrain", ["optimizer=sgd,lamb", "optimizer.x=1"], sweep=True), "pretrain"
+    )
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -163,6 +179,14 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
     with pytest.raises(OmegaConfBaseException) as caught:
         composed.get("run_dir")
     assert explain(caught.value, "pretrain") == "run_dir: Interpolation key 'nope' not found"
+
+
+def test_jobs_have_no_number() -> None:
+    words = ["seed=1,2", "hydra.sweep.subdir='x/${hydra.job.num}'"]
+    composed = sweep.compose("pretrain", words, sweep=True)
+    with pytest.raises(OmegaConfBaseException) as caught:
+        composed.hydra_value("sweep.subdir")
+    shows(explain(caught.value, "pretrain"), "jobs have no number here; run_dir= names each one's")
 
 
 def test_a_setting_of_a_launcher_that_was_not_chosen_names_it() -> None:

@@ -110,6 +110,14 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
     assert {sweep.composer.compose(job).get("arm") for job in sweep.jobs} == {"one", "two"}
 
 
+def test_a_folder_of_the_searchpath_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for path in (f"file://{tmp_path}/nowhere", f"{tmp_path}/nowhere"):
+        with refuses("nowhere is no folder"):
+            compose("pretrain", [f"hydra.searchpath=[{path}]"])
+    for word in (f"hydra.searchpath=['{tmp_path}',pkg://clozelab]", "hydra.searchpath=[]"):
+        assert compose("pretrain", [word]).stage == "pretrain"
+
+
 def test_a_file_counts_as_it_is_now_and_where_it_is_put(tmp_path: Path) -> None:
     (tmp_path / "flavour").mkdir()
     for name in ("sweet", "salty"):
@@ -366,6 +374,11 @@ def test_jobs_are_grouped_by_the_keys_that_count() -> None:
     settings = sweep.settings(shapes[("++scale.model.hidden_size=96",)][0])
     assert settings["row"] == "mlm" and settings["scale"]["model"]["hidden_size"] == 96
     assert "hydra" not in settings
+
+
+def test_an_interval_is_no_list_of_values() -> None:
+    with refuses("seed=interval(1,3): an interval is no list of values; a sweep takes seed=VALUE"):
+        _ = Sweep("pretrain", ["seed=interval(1,3)"]).jobs
 
 
 def test_a_key_twice_in_a_job_is_refused() -> None:

@@ -386,6 +386,14 @@ def test_a_task_that_cannot_be_kept_is_refused_in_a_sentence(
         fill("plan", ["mine", *GIVEN, "inputs.task=odd.yaml"])
 
 
+@pytest.mark.parametrize("key", ["name", "title"])
+def test_a_task_is_called_by_no_interpolation(key: str) -> None:
+    Path("odd.yaml").write_text(yaml.safe_dump({"name": "odd", key: "of ${x}"}))
+    message = rf"odd.yaml: the {key} 'of \${{x}}' would be looked up; leave '\${{' out"
+    with pytest.raises(ValueError, match=message):
+        fill("plan", ["mine", *GIVEN, "inputs.task=odd.yaml"])
+
+
 def test_files_of_one_name_stay_apart() -> None:
     """Training was validated on its own file where both were called data.csv."""
     for role in ("train", "dev"):

@@ -130,6 +130,20 @@ def test_losses_over_other_tokens_are_not_compared(
     assert f"predict_prob=0.3 on held-out loss: {found.note[:30]}" in shown
 
 
+def test_losses_of_ones_own_objective_with_another_setting_are_told_as_scored_otherwise(
+    rates: Path,
+) -> None:
+    """Nobody knows of a class of one's own which settings choose tokens, and which score them."""
+    for rate, gamma in (("0.15", 2), ("0.3", 5)):
+        token = {"_target_": "mypkg.objectives.Focal", "predict_prob": 0.15, "gamma": gamma}
+        change(rates, f"predict_prob={rate}/*/*/*", config__objective={"token": token})
+    (found,) = differences(infer_table(find(rates)))
+    assert found.p == ""
+    assert found.note.startswith(
+        "their objectives predict other tokens or score them otherwise, so losses do not compare:"
+    )
+
+
 def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
     say(rates, "*/*/*/*", "scale=demo")
     change(rates, "predict_prob=0.3/*/*/*", config__objective={"token": {"predict_prob": 0.3}})

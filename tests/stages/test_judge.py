@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tests.screens import Screens
+from tests.screens import Screens, shows
 
 from claims.analysis.schema import IN_PERCENT, Scale
 from claims.analysis.verdict_codes import Verdict
@@ -185,3 +185,21 @@ def test_a_slip_in_the_claims_is_named_before_anything_is_judged(
     assert main(["judge", str(tmp_path / "scores.csv"), str(path)]) != 0
     shown = capsys.readouterr()
     assert part in shown.err and shown.out == ""
+
+
+def test_a_folder_of_our_own_runs_is_told_what_judges_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "pretrain" / "mlm"
+    run.mkdir(parents=True)
+    command = ["judge", str(tmp_path / "runs"), "compare=all"]
+    assert main(command) == 1
+    assert "clozelab report" not in capsys.readouterr().err  # any folder without results
+    (run / "run.json").write_text("{}")
+    assert main(command) == 1
+    shows(capsys.readouterr().err, f"which `clozelab report {tmp_path}/runs` compares")
+    table = tmp_path / "runs" / "report" / "results.csv"
+    table.parent.mkdir()
+    table.write_text("")
+    assert main(command) == 1
+    shows(capsys.readouterr().err, f"compares, and `judge` takes {table}")

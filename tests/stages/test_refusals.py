@@ -49,6 +49,11 @@ REFUSED: dict[str, tuple[Verb, Sequence[str], str]] = {
     "doctor of a text": (doctor, ["text=mails"], "say clozelab doctor pretrain text=mails "),
     "doctor, misspelt experiment": (doctor, ["table5"], f"did you mean '{TABLE5}'"),
     "doctor, misspelt key of an experiment": (doctor, [TABLE5, "sed=3"], "did you mean 'seed'"),
+    "reproduce, a folder of choices": (
+        reproduce.main,
+        [TABLE5, "--config-dir", "my"],
+        "no option --config-dir; a folder with choices of yours is 'hydra.searchpath=[file://my]'",
+    ),
     "gc, misspelt option": (gc.main, ["--delte"], "did you mean '--delete'"),
 }
 

@@ -563,7 +563,7 @@ def _other_scores(columns: Sequence[DataColumn]) -> Exclusion | None:
 
 
 def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Exclusion | None:
-    """Losses of objectives that predict other tokens."""
+    """Losses of objectives that predict other tokens, or score them otherwise."""
     targets = set()
     for term in terms:
         if term.column.is_pretraining and term.column.metric.startswith(LOSS_FIGURES):
@@ -572,8 +572,8 @@ def _other_targets(table: ScoreTable, terms: Sequence[ContrastTerm]) -> Exclusio
         return None
     return Exclusion(
         "other targets",
-        "their objectives predict other tokens, so losses do not compare: measure=held_out_text"
-        " asks alike",
+        "their objectives predict other tokens or score them otherwise, so losses do not compare:"
+        " measure=held_out_text asks alike",
     )
 
 

@@ -29,6 +29,10 @@ class WrittenScore(NamedTuple):
     is_falling: bool = False
 
 
+class NoResultFile(ValueError):
+    """A folder has none that is known."""
+
+
 def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     """Read all result files below a folder.
 
@@ -52,7 +56,7 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
             cells |= {"task": score.task, "metric": score.metric, "score": repr(score.value)}
             rows.append((relative.as_posix(), cells))
     if not rows:
-        raise ValueError(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
+        raise NoResultFile(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
     return ScoreRows(rows, frozenset(falling), notes)
 
 

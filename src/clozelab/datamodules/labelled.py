@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 # what the cache holds of each row of a file; "swapped_hashes" of pairs alone
 ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes")
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
+FEW_HELD_OUT = 10  # of fewer examples each is ten points of a score
 CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
@@ -463,6 +464,7 @@ class LabelledData:
                 self.held_out.seed,
                 self.unit.grouping,
             )
+        self._warn_of_few(len(self.validation))
         reason = ""
         if self.max_seq_length < self.asked_seq_length:
             reason = (
@@ -628,6 +630,7 @@ class LabelledData:
         with collected_warnings() as records:
             train = self._preview(self.train_path, "training")
             validation = self._preview(self.validation_path, "validation")
+            self._warn_of_few(validation.num_examples)
         # Both may be parts of one file, and warn of the same.
         warnings = list(dict.fromkeys(record.getMessage() for record in records))
         names = self.target.preview_classes(train.labels or ())
@@ -672,6 +675,17 @@ class LabelledData:
         """One test file, after `setup`: what batches are made of, and the split itself."""
         split = self._load(path, "test")
         return self.unit.batched([split], "test", self._batch_context()), split
+
+    def _warn_of_few(self, num_held_out: int) -> None:
+        """Warn where so little of the training file is held out that a score says nothing."""
+        if isinstance(self.held_out, HeldOut) and num_held_out < FEW_HELD_OUT:
+            log.warning(
+                "%s: a score is over %d example(s), held out of %s, and says little: raise"
+                " task.data.validation_fraction, or name a task.data.validation_file",
+                self.inputs.name,
+                num_held_out,
+                self.train_path,
+            )
 
     def _warn_of_lost_text(self, name: str, split: Split) -> None:
         """Warn of text of a split that did not fit, or that is [UNK].

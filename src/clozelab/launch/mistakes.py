@@ -11,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from claims.text.did_you_mean import nearest
-from clozelab.config import missing_value_message
+from clozelab.config import Composed, missing_value_message
 from clozelab.launch.own_task import SHORT_KEYS
 from clozelab.launch.sweep import compose
 from clozelab.schema import SCHEMAS, PhaseConfig
+from clozelab.text.did_you_mean import key_of
 from clozelab.text.paths import CONF_DIR
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
@@ -29,6 +32,7 @@ CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (
     OmegaConfBaseException,
     YAMLError,
 )
+NOT_COMPOSED: tuple[type[Exception], ...] = (*CONFIGURATION_ERRORS, ValueError)
 # Beginnings of Hydra's messages, with what they are about.
 WRONG_CHOICE = re.compile(
     r"Could not find '(?P<group>.+)/(?P<name>[^/']+)'\s+"
@@ -80,6 +84,7 @@ NAMES_IN_FINETUNING = {
 # A scale's settings for another stage change nothing in this one.
 OF_OTHER_STAGES = {"pretrain": "scale.finetune.", "finetune": "scale.pretrain."}
 OF_A_SCALE = "scale_"  # before its name: the corpus that a run of it reads by default
+JOB_NUMBER = "hydra.job.num"  # which Hydra's own launchers set
 LAUNCHER = "hydra.launcher."  # before each setting of a sweep's launcher
 NOT_IN_A_PHASE = re.compile(r"Key '(?P<key>[^']+)' not in 'PhaseConfig'")
 READ_ONLY = "Cannot change read-only config container"  # of phases that were made with a factor
@@ -125,7 +130,7 @@ def explain(
     if override:
         key = override["key"]
         reason = str(cause or "").strip() or text
-        known = known_keys(config_name or stage, folder, hydra_value=key.startswith("hydra."))
+        known = _keys_of_choices(error, key, config_name or stage, folder)
         return _explain_override(key, reason, stage, known)
     # A value that does not fit: Hydra names the override, OmegaConf the reason.
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
@@ -133,6 +138,11 @@ def explain(
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
         return missing_value_message(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
+    if isinstance(error, OmegaConfBaseException) and JOB_NUMBER in text:
+        return (
+            f"{JOB_NUMBER} has no value: jobs have no number here; run_dir= names each one's"
+            " folder, by a key that differs, as ${seed}"
+        )
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return _explain_resolving(str(error.full_key), text, stage)
     return text
@@ -357,6 +367,28 @@ def known_keys(config_name: str, folder: Path | None, *, hydra_value: bool = Fal
         return []
     keys = composed.unresolved_hydra if hydra_value else composed.unresolved
     return list(_dotted_names(keys, ""))
+
+
+def _keys_of_choices(
+    error: BaseException, key: str, config_name: str, folder: Path | None
+) -> list[str]:
+    """The keys that are known beside a wrong one: of what the command has chosen, where it can be.
+
+    `optimizer=sgd` has others than the optimizer that is there without it.
+    """
+    known = known_keys(config_name, folder, hydra_value=key.startswith("hydra."))
+    loader: Any = getattr(error, "loader", None)  # of hydra_compat.CheckingLoader
+    if loader is None or key.startswith("hydra."):
+        return known
+    choices = []
+    for word in getattr(error, "overrides", ()):
+        if key_of(word) == "hydra.searchpath" or loader.get_group_options(key_of(word)):
+            choices.append(word)
+    try:
+        chosen = loader.load_configuration(config_name, choices, run_mode=RunMode.RUN)
+    except NOT_COMPOSED:  # several choices, say, or a wrong one
+        return known
+    return list(_dotted_names(Composed.from_node(chosen).unresolved, ""))
 
 
 def _dotted_names(value: object, prefix: str) -> Iterator[str]:

@@ -89,6 +89,7 @@ class GatedLoader(hydra_compat.CheckingLoader):
             composed = GatedLoader.load_configuration(self, config_name, others, *args, **options)
             return str(composed.data_dir)
 
+        _refuse_missing_folders(overrides)
         overrides = with_own_task(config_name, overrides, data_dir_of)
         if not has_own_text(overrides):
             return super().load_configuration(config_name, overrides, *args, **options)
@@ -108,6 +109,18 @@ class GatedLoader(hydra_compat.CheckingLoader):
         plain = composed.partly_resolved()
         validate_config_security(plain)
         experiments.check_values(plain, composed.resolved_texts(experiments.INTERPOLATED))
+
+
+def _refuse_missing_folders(overrides: Sequence[str]) -> None:
+    """ValueError for a folder of hydra.searchpath that is not there, of which Hydra only warns."""
+    for word in overrides:
+        if key_of(word) != "hydra.searchpath":
+            continue
+        paths: Any = OverridesParser.create().parse_override(word).value()
+        for path in paths or ():
+            folder = str(path).removeprefix("file://")
+            if "://" not in folder and not Path(folder).is_dir():  # pkg:// is no folder
+                raise ValueError(f"hydra.searchpath: {folder} is no folder")
 
 
 def compose(

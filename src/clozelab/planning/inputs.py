@@ -359,6 +359,9 @@ def _described_task(path: Path) -> GivenTask:
     node = read_yaml(path)
     name = str(node.get("name") or path.stem)
     task = GivenTask(name, str(node.get("title") or name), node | {"name": name})
+    for key, text in (("name", name), ("title", task.title)):
+        if "${" in text:
+            raise ValueError(f"{path}: the {key} {text!r} would be looked up; leave '${{' out")
     data = node.get("data") or {}
     for setting, value in data.items():
         if setting.endswith(FILE_SETTINGS):

@@ -119,7 +119,10 @@ def cautions_of(records: Sequence[Record]) -> list[str]:
             " compared."
         )
     if records[0].stage == "pretrain" and len(predicted) > 1:
-        cautions.append("The objectives predict other tokens: their losses cannot be compared.")
+        cautions.append(
+            "The objectives predict other tokens or score them otherwise: their losses cannot be"
+            " compared."
+        )
     return [*cautions, *_cautions_of_asking(records), *_cautions_of_reading(records)]
 
 

@@ -7,7 +7,10 @@ from typing import cast, get_args
 
 from claims.report.score_page import judge_files, print_score_page
 from claims.tables.claim_file import Compared
+from claims.tables.layout import SCORES_FILE
+from claims.tables.result_folders import NoResultFile
 from claims.text.terminal import make_console
+from clozelab.files.origin import RUN_FILE
 from clozelab.terminal import ParsedArgs, verb
 
 HELP = """clozelab judge SCORES [CLAIMS.yaml] [compare=all] [out=FOLDER]
@@ -36,6 +39,20 @@ def main(args: ParsedArgs) -> int:
     folder = Path(args.values["out"]) if "out" in args.values else None
     # the parser takes no other values
     compare = cast("Compared | None", args.values.get("compare"))
-    page = judge_files(scores, claims[0] if claims else None, folder, compare)
+    try:
+        page = judge_files(scores, claims[0] if claims else None, folder, compare)
+    except NoResultFile as error:
+        raise ValueError(f"{error}{_of_own_runs(scores)}") from error
     print_score_page(page, folder, make_console())
     return 0
+
+
+def _of_own_runs(folder: Path) -> str:
+    """What judges a folder of our own runs; "" where there are none."""
+    if next(folder.rglob(RUN_FILE), None) is None:
+        return ""
+    advice = f"; these are runs of clozelab, which `clozelab report {folder}` compares"
+    table = next(folder.rglob(SCORES_FILE), None)
+    if table is not None:
+        advice += f", and `judge` takes {table}"
+    return advice
