@@ -381,8 +381,8 @@ def compose_quickly() -> None:
         module.parse = parse
 
     # It asks a million times what kind of value there is: see `NodeKind` and `_is_missing_value`.
-    for kind in _kinds_below(omegaconf.Node):
-        kind.__class__ = NodeKind
+    for kind_of_node in _kinds_below(omegaconf.Node):
+        kind_of_node.__class__ = NodeKind
     for module in vars(omegaconf).copy().values():
         for function in (_get_value, _is_interpolation, _is_missing_value):
             if isinstance(module, ModuleType) and hasattr(module, function.__name__):

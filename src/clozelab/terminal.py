@@ -123,12 +123,17 @@ def _add_option(
     elif name in grammar.flags and not equals:
         args.flags.add(name)
     else:
-        known = [*grammar.flags, *grammar.options]
-        meant = hint(argument.lstrip("-").partition("=")[0], known, prefix="--")
-        if name == "config-dir" and grammar.takes_overrides:
-            folder = value if equals else next(remaining, "FOLDER")
-            meant = f"a folder with choices of yours is 'hydra.searchpath=[file://{folder}]'"
-        raise ValueError(f"{verb} has no option {argument}; {meant}")
+        raise ValueError(_unknown_option(argument, next(remaining, "FOLDER"), verb, grammar))
+
+
+def _unknown_option(argument: str, following: str, verb: str, grammar: Grammar) -> str:
+    """What to write in the place of an option that a verb has not."""
+    name, equals, value = argument.lstrip("-").partition("=")
+    advice = hint(name, [*grammar.flags, *grammar.options], prefix="--")
+    if name == "config-dir" and grammar.takes_overrides:
+        folder = value if equals else following
+        advice = f"a folder with choices of yours is 'hydra.searchpath=[file://{folder}]'"
+    return f"{verb} has no option {argument}; {advice}"
 
 
 def _check_number(verb: str, names: Sequence[str], limits: tuple[int, int | None]) -> None:

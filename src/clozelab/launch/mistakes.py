@@ -138,11 +138,6 @@ def explain(
     if isinstance(error, MissingMandatoryValue):
         # phases[0].steps -> phases.0.steps
         return missing_value_message(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
-    if isinstance(error, OmegaConfBaseException) and JOB_NUMBER in text:
-        return (
-            f"{JOB_NUMBER} has no value: jobs have no number here; run_dir= names each one's"
-            " folder, by a key that differs, as ${seed}"
-        )
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return _explain_resolving(str(error.full_key), text, stage)
     return text
@@ -150,6 +145,11 @@ def explain(
 
 def _explain_resolving(full_key: str, text: str, stage: str) -> str:
     """A value cannot be made of others, perhaps of a node that this stage has not."""
+    if JOB_NUMBER in text:
+        return (
+            f"{JOB_NUMBER} has no value: jobs have no number here; run_dir= names each one's"
+            " folder, by a key that differs, as ${seed}"
+        )
     # What a sweep runs through is an ordinary key to whoever wrote it.
     key = full_key.removeprefix("hydra.sweeper.params.")
     reason = f"{key}: {RESOLVING.sub('', _first_line(text))}"
@@ -376,19 +376,19 @@ def _keys_of_choices(
 
     `optimizer=sgd` has others than the optimizer that is there without it.
     """
-    known = known_keys(config_name, folder, hydra_value=key.startswith("hydra."))
+    default_keys = known_keys(config_name, folder, hydra_value=key.startswith("hydra."))
     loader: Any = getattr(error, "loader", None)  # of hydra_compat.CheckingLoader
     if loader is None or key.startswith("hydra."):
-        return known
+        return default_keys
     choices = []
     for word in getattr(error, "overrides", ()):
         if key_of(word) == "hydra.searchpath" or loader.get_group_options(key_of(word)):
             choices.append(word)
     try:
-        chosen = loader.load_configuration(config_name, choices, run_mode=RunMode.RUN)
+        node = loader.load_configuration(config_name, choices, run_mode=RunMode.RUN)
     except NOT_COMPOSED:  # several choices, say, or a wrong one
-        return known
-    return list(_dotted_names(Composed.from_node(chosen).unresolved, ""))
+        return default_keys
+    return list(_dotted_names(Composed.from_node(node).unresolved, ""))
 
 
 def _dotted_names(value: object, prefix: str) -> Iterator[str]:

@@ -119,7 +119,9 @@ def _refuse_missing_folders(overrides: Sequence[str]) -> None:
         paths: Any = OverridesParser.create().parse_override(word).value()
         for path in paths or ():
             folder = str(path).removeprefix("file://")
-            if "://" not in folder and not Path(folder).is_dir():  # pkg:// is no folder
+            # pkg:// is no folder, and what is interpolated is not known yet.
+            is_known = "://" not in folder and "${" not in folder
+            if is_known and not Path(folder).is_dir():
                 raise ValueError(f"hydra.searchpath: {folder} is no folder")
 
 
