@@ -512,3 +512,15 @@ def test_what_is_equal_for_every_arm_is_said_once(demo: list[Arm]) -> None:
         if "passes over" in line
     ]
     assert line.startswith(f"{arms[1].name} and {arms[2].name}: ")
+
+
+def test_made_up_text_has_the_entries_of_the_given_vocabulary(tmp_path: Path) -> None:
+    """Else ids lay beyond a small encoder's embeddings, and a large vocabulary cost too little."""
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    file = tmp_path / "vocab.txt"
+    file.write_text("\n".join(entries) + "\n")
+    words = [f"tokenizer.vocab_file={file}", "corpus=text", "corpus.sources.0.path=nowhere"]
+    config = compose("pretrain", [*words, f"data_dir={tmp_path}"]).config
+    assert Corpora(strict=False)(config).train.vocab_size == len(entries)
+    learnt = compose("pretrain", [*words[1:], f"data_dir={tmp_path}"]).config
+    assert Corpora(strict=False)(learnt).train.vocab_size == learnt.tokenizer.vocab_size

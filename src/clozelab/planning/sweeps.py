@@ -20,6 +20,7 @@ from clozelab.assembly.labelled import labelled_data
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.sources import make_source
+from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.labelled import LabelledData, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
@@ -130,7 +131,7 @@ class Corpora:
         if cfg.corpus.generator is not None and self.world is not None:
             return self._sample_world(cfg, cfg.corpus.generator, self.world)
         self.preparing += text_bytes(cfg) / constants().prepared_bytes_per_second
-        return synthetic_corpus(cfg.tokenizer.vocab_size)
+        return synthetic_corpus(_vocab_size(cfg))
 
     def _open_folder(self, cfg: PretrainConfig, folder: Path) -> Corpus:
         prepared = PreparedCorpus.open(folder)
@@ -180,6 +181,17 @@ class Corpora:
             if not self.sampling:
                 raise
             return read_preview(place._replace(data_dir=str(self.world)))
+
+
+def _vocab_size(cfg: PretrainConfig) -> int:
+    """Entries of the vocabulary: of a given one as many as it has, else as are to be learnt."""
+    try:
+        tokenizer = TokenizerSettings(**vars(cfg.tokenizer)).given(cfg.data_dir)
+    except USER_ERRORS:  # preparing says what is wrong with it
+        tokenizer = None
+    if tokenizer is None:
+        return cfg.tokenizer.vocab_size
+    return tokenizer.vocab_size
 
 
 def _has_text(cfg: PretrainConfig) -> bool:
