@@ -59,6 +59,8 @@ KEPT_KEYS = (  # of tokenizer_config.json, in an export
     "split_special_tokens",
 )
 MAX_LENGTH = 512  # of a text, in an export
+# what a model with token types reads
+TYPED_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 CLS_TYPE = 2  # of a template that ends with [CLS]
 PROBES = ("a", "the", "0", ".")  # some text with a token, to see what stands around it
 MISSING: Mapping[str, str] = {  # attribute -> what cannot be done without it
@@ -498,7 +500,7 @@ class Tokenizer:
     def _input_names(self) -> list[str]:
         """What a model of its texts reads, as tokenizer_config.json says it."""
         if self.has_token_types:
-            return ["input_ids", "token_type_ids", "attention_mask"]
+            return list(TYPED_INPUTS)
         return ["input_ids", "attention_mask"]
 
     def _exported_config(self) -> PlainDict:

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from claims.text.did_you_mean import hint
+from clozelab.corpus.encoding import TYPED_INPUTS
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_classes import GENERIC_FAST, WORDPIECE_CLASSES
 from clozelab.corpus.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
@@ -61,8 +62,6 @@ log = logging.getLogger(__name__)
 # large one to a multiple of 1,000 (mDeBERTa's 251,000).
 MAX_PADDED_ENTRIES = 127
 MAX_PADDED_SHARE = 0.005
-# what BERT's class has by itself
-TYPED_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 @dataclass(frozen=True)
@@ -354,7 +353,8 @@ def with_max_length(files: Mapping[str, str | bytes], length: int) -> dict[str, 
     rules = json.loads(files[TOKENIZER_CONFIG_FILE]) | {"model_max_length": length}
     if rules["tokenizer_class"] in WORDPIECE_CLASSES:
         rules["tokenizer_class"] = GENERIC_FAST
-        rules.setdefault("model_input_names", TYPED_INPUTS)
+        # The class before had these by itself.
+        rules.setdefault("model_input_names", list(TYPED_INPUTS))
     return {**files, TOKENIZER_CONFIG_FILE: json.dumps(rules, indent=2) + "\n"}
 
 

@@ -126,11 +126,18 @@ def _check_called_by_folder(verb: str, name: str | None, words: Sequence[str]) -
 
 def _check_filled(verb: str, form: Experiment, filled: Path, settings: Mapping[str, str]) -> None:
     """ValueError where what was given is not as it was when the experiment was filled in."""
-    _refuse_settings_of_inputs(verb, form, filled, settings)
-    _refuse_missing_vocabularies(verb, form, filled)
-    _refuse_changed_texts(verb, form, filled)
-    _refuse_changed_files(verb, form, filled)
-    _refuse_changed_tasks(verb, filled, path_of("data_dir", settings))
+    for word in COLUMN_WORDS:
+        if word in settings:
+            raise ValueError(
+                f"{word}={settings[word]}: it is of a labelled file; say all inputs again, too"
+            )
+    # The other verbs read runs alone.
+    if verb in READING_VERBS:
+        _refuse_other_reading(form, filled, settings)
+        _refuse_missing_vocabularies(form, filled)
+        _refuse_changed_texts(form, filled)
+        _refuse_changed_files(form, filled)
+        _refuse_changed_tasks(filled, path_of("data_dir", settings))
 
 
 def _refuse_bare_names(words: Sequence[str], form: Experiment) -> None:
@@ -470,17 +477,13 @@ def _has_runs(filled: Path) -> bool:
     return any(filled.parents[1].glob("*/*/*/**/run.json"))
 
 
-def _refuse_settings_of_inputs(
-    verb: str, form: Experiment, filled: Path, settings: Mapping[str, str]
-) -> None:
-    """ValueError for words that count only beside the inputs, and for a text read otherwise."""
-    for word in COLUMN_WORDS:
-        if word in settings:
-            raise ValueError(
-                f"{word}={settings[word]}: it is of a labelled file; say all inputs again, too"
-            )
-    if verb not in READING_VERBS:
-        return
+def _remedy(filled: Path) -> str:
+    """What to do where an input has changed."""
+    return f"say all inputs again, or experiment={filled.name}_2 too where it has runs already"
+
+
+def _refuse_other_reading(form: Experiment, filled: Path, settings: Mapping[str, str]) -> None:
+    """ValueError for a text that is to be read otherwise than when it was given."""
     before = _given_before(filled)
     for key, checksum in _read_as(form, settings).items():
         if before.get(key, checksum) != checksum:
@@ -491,10 +494,8 @@ def _refuse_settings_of_inputs(
             )
 
 
-def _refuse_missing_vocabularies(verb: str, form: Experiment, filled: Path) -> None:
+def _refuse_missing_vocabularies(form: Experiment, filled: Path) -> None:
     """ValueError where an encoder with more words was to be made, and was not."""
-    if verb not in READING_VERBS:
-        return
     before = _given_before(filled)
     for key, spec in form.longer_vocabularies.items():
         if before.get(spec.add, "0") != "0" and not (filled.parent / key).is_dir():
@@ -504,10 +505,8 @@ def _refuse_missing_vocabularies(verb: str, form: Experiment, filled: Path) -> N
             )
 
 
-def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
+def _refuse_changed_texts(form: Experiment, filled: Path) -> None:
     """ValueError where a text that the verb reads has other content than when it was given."""
-    if verb not in READING_VERBS:
-        return
     before = _given_before(filled)
     for key, spec in form.inputs.items():
         linked = filled.parent / key
@@ -519,31 +518,27 @@ def _refuse_changed_texts(verb: str, form: Experiment, filled: Path) -> None:
             files = matching_files(str(linked), Path())[0]
         if _checksum(files) != before[key]:
             raise ValueError(
-                f"{PREFIX}{key}: the text has changed since it was given; say all inputs again, or"
-                f" experiment={filled.name}_2 too where it has runs already"
+                f"{PREFIX}{key}: the text has changed since it was given; {_remedy(filled)}"
             )
 
 
-def _refuse_changed_files(verb: str, form: Experiment, filled: Path) -> None:
+def _refuse_changed_files(form: Experiment, filled: Path) -> None:
     """ValueError where an input that is one file has other content than when it was given."""
     before = _given_before(filled)
     for key, spec in form.inputs.items():
-        if verb not in READING_VERBS or spec.kind != "file":
+        if spec.kind != "file":
             continue
         linked = filled.parent / key
         if linked.is_dir():
             linked = next(linked.iterdir(), linked)
         if linked.is_file() and before.get(key, "") not in ("", file_sha256(linked)):
             raise ValueError(
-                f"{PREFIX}{key}: the file has changed since it was given; say all inputs again, or"
-                f" experiment={filled.name}_2 too where it has runs already"
+                f"{PREFIX}{key}: the file has changed since it was given; {_remedy(filled)}"
             )
 
 
-def _refuse_changed_tasks(verb: str, filled: Path, data_dir: str) -> None:
+def _refuse_changed_tasks(filled: Path, data_dir: str) -> None:
     """ValueError where a file of a task has other content than when it was given."""
-    if verb not in READING_VERBS:
-        return
     for key, checksum in _given_before(filled).items():
         if not key.endswith(OF_FILES):  # an input, or a task as a whole
             continue
@@ -554,8 +549,7 @@ def _refuse_changed_tasks(verb: str, filled: Path, data_dir: str) -> None:
         if are_there and digest(_checksums_of_task(task, data_dir)) != checksum:
             raise ValueError(
                 f"a file of the task {name} has changed since it was given, or is not in {data_dir}"
-                " (data_dir=) any more; say all inputs again, or"
-                f" experiment={filled.name}_2 too where it has runs already"
+                f" (data_dir=) any more; {_remedy(filled)}"
             )
 
 

@@ -209,7 +209,9 @@ def characters_per_token(num_entries: int) -> float:
     """About how long a token is in a text that a vocabulary of this size is learnt from."""
     # Each doubling of the entries makes tokens longer by about as much.
     sizes = np.log2(list(CHARACTERS_PER_TOKEN))
-    return float(np.interp(math.log2(num_entries), sizes, list(CHARACTERS_PER_TOKEN.values())))
+    return float(
+        np.interp(math.log2(max(1, num_entries)), sizes, list(CHARACTERS_PER_TOKEN.values()))
+    )
 
 
 def guess_tokens(sentence: str, kind: str, characters_of_token: float) -> float:
