@@ -155,12 +155,12 @@ def pack_pairs(
     is_padding = slot > last_sep.astype(slot.dtype)[:, None]
     # A window of tokens for each segment, which lies in it at its slots.
     starts = np.stack([spans.a_start - 1, spans.b_start - b_slot])
-    a_window, b_window = tokens.windows(starts, width)
-    input_ids = np.where(is_b, b_window, a_window)
+    input_ids, b_window = tokens.windows(starts, width)
+    np.copyto(input_ids, b_window, where=is_b)
     # Types 0 of A, 1 of B and its [SEP], 0 of padding.
     token_type_ids = np.zeros(is_b.shape, dtype=np.int64)
     if ids.has_token_types:
-        token_type_ids += is_b & ~is_padding
+        token_type_ids = (is_b & ~is_padding).astype(np.int64)
     packed = _rectangle(
         input_ids, is_padding, np.concatenate(separators), last_sep + 1, token_type_ids, ids, draws
     )
@@ -304,7 +304,7 @@ class Masking:
                 "whole_words=true needs a tokenizer whose entries say which of them go on with a"
                 " word, and this one's do not: take whole_words=false"
             )
-        num_special = packed.special.reshape(-1, packed.width).sum(1)
+        num_special = packed.special.reshape(-1, packed.width).sum(1, dtype=np.int32)
         number = self.number(packed.lengths, packed.width - num_special, packed.width)
         if self.hides_words or len(self.span_weights) > 1:
             begins = self.begins(packed)

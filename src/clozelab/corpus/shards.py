@@ -103,21 +103,25 @@ class TokenStream:
 
         A position outside [0, len) reads the nearest token, as in `take`.
         """
-        ids = np.empty((*starts.shape, width), dtype=self._files[0].dtype)
+        dtype = self._files[0].dtype
+        # A window is one item of `width` ids: to copy it is faster than to gather its tokens.
+        window = np.dtype((np.void, width * dtype.itemsize))
+        windows = np.empty(starts.shape, window)
         is_read = np.zeros(starts.shape, dtype=bool)
-        # A window inside one file is copied as a whole, which is faster than a gather of tokens.
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
             num_windows = len(file) - width + 1
             first = starts - (end - len(file))
             is_inside = (first >= 0) & (first < num_windows)
             if not is_inside.any():
                 continue
-            # Row i of this view begins at the file's token i, without a copy.
-            rows = np.ndarray((num_windows, width), file.dtype, file, strides=2 * file.strides)
-            ids[is_inside] = rows[first[is_inside]]
+            # Item i of this view begins at the file's token i, without a copy.
+            all_windows = np.ndarray(num_windows, window, file, strides=file.strides)
+            if is_inside.all():
+                return all_windows[first].view(dtype).reshape(*starts.shape, width)
+            windows[is_inside] = all_windows[first[is_inside]]
             is_read |= is_inside
-        if not is_read.all():
-            ids[~is_read] = self.take(starts[~is_read][:, None] + np.arange(width))
+        ids = windows.view(dtype).reshape(*starts.shape, width)
+        ids[~is_read] = self.take(starts[~is_read][:, None] + np.arange(width))
         return ids
 
 
