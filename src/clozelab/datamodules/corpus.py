@@ -41,7 +41,7 @@ MAX_LEFT_OUT_FRACTION = 0.05
 SAMPLED_FOR_WORDS = 8192  # instances of a phase: words a step to within half a per cent
 SAMPLED_FOR_TOKENS = 512  # how often a text is read, to within two per cent
 # found in one go, for several steps: few cost nearly as much
-INSTANCES_AHEAD = 4096
+INSTANCES_AHEAD = 16384
 # predictions are padded to it there: few shapes, and tiles that are full
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 
