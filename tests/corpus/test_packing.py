@@ -65,6 +65,8 @@ def test_slots_that_agree_in_half_of_their_bits(
     falling = (np.uint64(7) << np.uint64(32)) + (np.arange(12, 0, -1, dtype=np.uint64) << 16)
     both = np.stack([falling, falling << np.uint64(1)])
     monkeypatch.setattr(Draws, "bits", lambda *args, **kwargs: both.copy())
+    upper = (both >> np.uint64(33)).astype(np.uint32)
+    monkeypatch.setattr(Draws, "upper_bits", lambda *args: upper)
     assert choose_positions(rows, np.array([3, 2])).tolist() == [6, 7, 8, 19, 20]
 
 

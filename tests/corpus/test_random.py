@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.random import (
+    COLUMN,
     Draws,
     derive_seed,
     instance_indices,
@@ -28,6 +29,13 @@ def test_a_draw_depends_on_its_name_only() -> None:
     alone = Draws(7, 3, np.array([42])).bits("mask", 5)
     assert whole.shape == (100, 8)
     assert whole[42, 5] == alone[0]
+
+
+def test_upper_bits_are_those_of_the_bits() -> None:
+    """Of several blocks, and with an epoch each."""
+    draws = Draws(7, INDEX % 3, INDEX)
+    whole = draws.bits("mask", np.arange(9), rows=COLUMN)
+    assert (draws.upper_bits("mask", 9) == whole >> np.uint64(33)).all()
 
 
 def test_every_coordinate_matters() -> None:

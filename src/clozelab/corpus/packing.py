@@ -154,13 +154,12 @@ def pack_pairs(
     is_b = slot >= b_slot.astype(slot.dtype)[:, None]
     is_padding = slot > last_sep.astype(slot.dtype)[:, None]
     # A window of tokens for each segment, which lies in it at its slots.
-    starts = np.stack([spans.a_start - 1, spans.b_start - b_slot])
+    starts = np.array([spans.a_start - 1, spans.b_start - b_slot])
     input_ids, b_window = tokens.windows(starts, width)
     np.copyto(input_ids, b_window, where=is_b)
     # Types 0 of A, 1 of B and its [SEP], 0 of padding.
-    token_type_ids = np.zeros(is_b.shape, dtype=np.int64)
-    if ids.has_token_types:
-        token_type_ids = (is_b & ~is_padding).astype(np.int64)
+    is_second = (is_b > is_padding) & ids.has_token_types
+    token_type_ids = is_second.astype(np.int64)
     packed = _rectangle(
         input_ids, is_padding, np.concatenate(separators), last_sep + 1, token_type_ids, ids, draws
     )
@@ -313,7 +312,7 @@ class Masking:
             position = choose_positions(packed, number)
             first = position  # a position is a span of its own
         labels = packed.input_ids[position]
-        replacement = self._replacements(packed, position, first)
+        replacement = self._replacements(packed, position, first, labels)
         input_ids = packed.input_ids.copy()
         input_ids[position] = replacement
         return input_ids, position, labels
@@ -337,8 +336,11 @@ class Masking:
             begins = begins & ~is_continuation.reshape(begins.shape)
         return begins
 
-    def _replacements(self, packed: PackedInstances, position: I64, first: I64) -> I64:
-        """What the encoder sees at each `position` [P]; `first` [P]: where its span begins."""
+    def _replacements(self, packed: PackedInstances, position: I64, first: I64, labels: I64) -> I64:
+        """What the encoder sees at each `position` [P].
+
+        `first` [P]: where its span begins; `labels` [P]: what stands there.
+        """
         ids = packed.ids
         row = position // packed.width
         slot = position - row * packed.width
@@ -350,8 +352,8 @@ class Masking:
         # [0, mask) -> [MASK]; [mask, mask + random) -> a random token; else the token itself
         is_mask = action < self.mask_fraction
         is_hidden = action < self.mask_fraction + self.random_fraction
-        seen = np.where(is_mask, ids.mask, packed.input_ids[position])
-        random = np.flatnonzero(is_hidden & ~is_mask)
+        seen = np.where(is_mask, ids.mask, labels)
+        random = np.flatnonzero(is_hidden > is_mask)
         # A random token: the `undrawn` ids are skipped, in ascending order.
         num_drawn = ids.vocab_size - len(ids.undrawn)
         random_token = packed.draws.integers(
@@ -365,21 +367,20 @@ class Masking:
 
 def choose_positions(packed: PackedInstances, number: I64) -> I64:
     """Stream positions to predict [P], ascending; `number` [B] of each instance."""
-    bits = packed.draws.bits("mask position", np.arange(packed.width), rows=COLUMN)
     # Half of the bits are sorted several times as fast, and two slots rarely agree in them.
-    upper_bits = (bits >> np.uint64(32)).astype(np.uint32)
-    position = _smallest(packed, upper_bits, number)
+    priorities = packed.draws.upper_bits("mask position", packed.width)
+    # Their first bit is free: special slots come behind all others.
+    priorities |= packed.special.reshape(priorities.shape).astype(np.uint32) << np.uint32(31)
+    position = _smallest(priorities, number)
     if len(position) > number.sum():
-        position = _smallest(packed, _slot_priorities(packed), number)
-    return position[~packed.special[position]]
+        is_text = ~packed.special.reshape(priorities.shape)
+        position = _smallest(np.where(is_text, _slot_priorities(packed), _NEVER), number)
+        position = position[~packed.special[position]]
+    return position
 
 
-def _smallest(packed: PackedInstances, priorities: NDArray[np.unsignedinteger], number: I64) -> I64:
-    """Stream positions of the text slots up to the `number`-th smallest priority of an instance.
-
-    `priorities` [B, S]; those of special slots become the largest number there is.
-    """
-    priorities[packed.special.reshape(priorities.shape)] = np.iinfo(priorities.dtype).max
+def _smallest(priorities: NDArray[np.unsignedinteger], number: I64) -> I64:
+    """Stream positions up to the `number`-th smallest of the priorities [B, S] of an instance."""
     rows = np.arange(len(priorities))
     threshold = np.sort(priorities, axis=1)[rows, np.maximum(number - 1, 0)]
     return np.flatnonzero(priorities <= threshold[:, None])

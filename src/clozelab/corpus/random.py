@@ -16,6 +16,7 @@ that runs over the end of an epoch goes on in the next one.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
@@ -30,19 +31,30 @@ Ints = int | NDArray[np.integer]
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 _ROUNDS = 6
+_BLOCK = 1 << 14  # numbers that are drawn at once, where it matters
+# Of splitmix64. They are 0-d arrays: numpy makes one of each scalar that it is given.
+_SHIFTS = [np.array(bits, np.uint64) for bits in (30, 27, 31)]
+_FACTORS = [np.array(factor, np.uint64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)]
+_ONE = np.array(1, np.uint64)
+_GOLDEN_FACTOR = np.array(_GOLDEN, np.uint64)
 COLUMN = np.s_[:, None]  # `rows` for several numbers of each thing
 
 
 def _mix(value: U64) -> U64:
     """Splitmix64's finaliser, in place (the callers own the array)."""
-    shifted = value >> np.uint64(30)
+    _mix_upper(value)
+    value ^= value >> _SHIFTS[2]
+    return value
+
+
+def _mix_upper(value: U64) -> U64:
+    """The same without its last step, which leaves the upper 31 bits as they are."""
+    shifted = value >> _SHIFTS[0]
     value ^= shifted
-    value *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(value, np.uint64(27), out=shifted)
+    value *= _FACTORS[0]
+    np.right_shift(value, _SHIFTS[1], out=shifted)
     value ^= shifted
-    value *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(value, np.uint64(31), out=shifted)
-    value ^= shifted
+    value *= _FACTORS[1]
     return value
 
 
@@ -50,17 +62,20 @@ def _as_u64(value: Ints) -> U64:
     """At least one-dimensional: numpy warns when a scalar wraps around, never for arrays."""
     if isinstance(value, (int, np.integer)):
         return np.array([int(value) & _MASK], dtype=np.uint64)
-    return np.atleast_1d(value).astype(np.uint64, copy=False)
+    value = np.atleast_1d(value)
+    if value.dtype == np.int64:
+        return value.view(np.uint64)
+    return value.astype(np.uint64, copy=False)
 
 
-def _step(state: U64, coordinate: Ints) -> U64:
+def _step(state: U64, coordinate: Ints, mix: Callable[[U64], U64] = _mix) -> U64:
     """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
     # splitmix64: a multiple of the golden ratio for each coordinate, then mixed
     if isinstance(coordinate, int):
-        return _mix(state + np.uint64((coordinate + 1) * _GOLDEN & _MASK))
-    counter = _as_u64(coordinate) + np.uint64(1)
-    counter *= np.uint64(_GOLDEN)
-    return _mix(state + counter)
+        return mix(state + np.uint64((coordinate + 1) * _GOLDEN & _MASK))
+    counter = _as_u64(coordinate) + _ONE
+    counter *= _GOLDEN_FACTOR
+    return mix(state + counter)
 
 
 @lru_cache(maxsize=1024)
@@ -108,6 +123,17 @@ class Draws:
         """64 random bits each."""
         state = _step(_epoch_state(self.seed, stream, self.epoch), self.names)
         return _step(state[rows], sub)
+
+    def upper_bits(self, stream: str, number: int) -> NDArray[np.uint32]:
+        """The upper 31 of the `bits` of each thing for so many subs, [B, number]."""
+        state = _step(_epoch_state(self.seed, stream, self.epoch), self.names)[COLUMN]
+        upper = np.empty((len(state), number), np.uint32)
+        # In blocks: the less memory is used on the way, the more of it stays in the cache.
+        block = max(1, _BLOCK // number)
+        for low in range(0, len(state), block):
+            bits = _step(state[low : low + block], np.arange(number), _mix_upper)
+            upper[low : low + block] = bits >> np.uint64(33)
+        return upper
 
     def uniform(self, stream: str, sub: Ints = 0, *, rows: Any = np.s_[:]) -> NDArray[np.float64]:
         """Uniform in [0, 1), 53 random bits: a float64 has so many of mantissa."""

@@ -105,7 +105,7 @@ class TokenStream:
         """
         dtype = self._files[0].dtype
         # A window is one item of `width` ids: to copy it is faster than to gather its tokens.
-        window = np.dtype((np.void, width * dtype.itemsize))
+        window = np.dtype(f"V{width * dtype.itemsize}")
         windows = np.empty(starts.shape, window)
         is_read = np.zeros(starts.shape, dtype=bool)
         for file, end in zip(self._files, self._ends.tolist(), strict=True):
