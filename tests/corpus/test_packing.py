@@ -25,7 +25,6 @@ def rectangle(lengths: list[int], width: int, ids: SpecialIds) -> PackedInstance
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=np.zeros(input_ids.size, dtype=np.int64),
-        position_ids=np.tile(slot, len(lengths)),
         lengths=length[:, 0],
         width=width,
         ids=ids,

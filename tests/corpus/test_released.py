@@ -398,7 +398,6 @@ def test_words_of_a_byte_level_vocabulary() -> None:
     packed = PackedInstances(
         np.concatenate([[ids.cls], found, [ids.sep]]),
         np.zeros(size, dtype=np.int64),
-        np.arange(size),
         np.array([size]),
         size,
         ids,

@@ -240,7 +240,6 @@ def test_masking_draws_every_token_but_the_special_ones() -> None:
     packed = PackedInstances(
         tokens,
         zeros,
-        np.arange(500),
         np.array([500]),
         500,
         ids,

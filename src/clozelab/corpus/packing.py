@@ -88,7 +88,6 @@ class PackedInstances:
 
     input_ids: I64
     token_type_ids: I64
-    position_ids: I64  # slot within the instance
     lengths: I64  # [B] real tokens of each instance, CLS and SEP included
     width: int  # S
     ids: SpecialIds
@@ -104,6 +103,11 @@ class PackedInstances:
     # instances that found no random next segment in the allowed tries, and stayed IsNext
     num_fallbacks: int = 0
     order: I64 | None = None  # [B] place among all instances of the phase; None: as they stand
+
+    @property
+    def position_ids(self) -> I64:
+        """[T] the slot within the instance."""
+        return np.tile(np.arange(self.width), self.num_instances)
 
     @property
     def num_instances(self) -> int:
@@ -222,11 +226,9 @@ def _rectangle(
     input_ids[::width] = ids.cls
     special[separators] = True
     special[::width] = True
-    position_ids = np.tile(np.arange(width), len(lengths))
     return PackedInstances(
         input_ids=input_ids,
         token_type_ids=token_type_ids.reshape(-1),
-        position_ids=position_ids,
         lengths=lengths,
         width=width,
         ids=ids,
@@ -347,7 +349,7 @@ class Masking:
         # With one action a span, all positions of a span ask for the draw of its first slot.
         action_slot = slot
         if self.one_action_a_span:
-            action_slot = packed.position_ids[first]
+            action_slot = first % packed.width
         action = packed.draws.uniform("mask action", action_slot, rows=row)
         # [0, mask) -> [MASK]; [mask, mask + random) -> a random token; else the token itself
         is_mask = action < self.mask_fraction

@@ -619,6 +619,8 @@ class Objective:
 
     def arrays_of(self, packed: PackedInstances) -> Arrays:
         """`arrays` of arranged instances, without the pair labels."""
+        # Masks first: the memory that they need for a while is then used again.
+        token_arrays = self.token.arrays(packed)
         arrays = {
             "token_type_ids": packed.token_type_ids,
             "position_ids": packed.position_ids,
@@ -629,7 +631,7 @@ class Objective:
         if packed.b_source is not None:
             arrays["b_source"] = packed.b_source
             arrays["a_length"] = packed.a_length
-        return arrays | self.token.arrays(packed)
+        return arrays | token_arrays
 
     def visibility(self, packed: PackedInstances) -> list[VisibilitySpec]:
         """What the predictions that `arrays_of` asks for may see.
