@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from clozelab.corpus.shards import TokenShards
 
 _BLOCK_SENTENCES = 1 << 20
-_TRIES = (1, 15, 48)
+_TRIES = (1, 3, 12, 48)
 """Candidates for a random next segment in each round, where there is still none.
 
 Of full ones, nine in ten have one after the first; the rounds change only how fast it is found.

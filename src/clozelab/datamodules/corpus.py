@@ -187,7 +187,7 @@ def contents_of(batch: Arrays, epoch: NDArray[np.int64], index: NDArray[np.int64
     # Padding counts nothing; where there is some, the last slot has its id.
     token_sums -= tokens[:, -1] * tail_weights[batch["lengths"]]
     # The upper 40 bits of a hash of each instance's epoch, number and tokens.
-    instances = Draws(0, epoch, index).bits("contents", token_sums) >> np.uint64(24)
+    instances = Draws(0, one_or_all(epoch), index).bits("contents", token_sums) >> np.uint64(24)
     return int(instances.sum()) % 2**40
 
 

@@ -77,11 +77,11 @@ class Layout:
         host = numbers.tolist()
         if not host:
             raise ValueError("layout: a batch needs at least one sequence")
-        if min(host) < 1:
+        if numbers.min() < 1:
             raise ValueError(
                 f"layout: a sequence of {min(host)} tokens; every sequence needs at least one"
             )
-        return cls(torch.from_numpy(numbers), None, max(host), host)
+        return cls(torch.from_numpy(numbers), None, int(numbers.max()), host)
 
     @property
     def full(self) -> bool:
