@@ -34,10 +34,11 @@ from torch.nn import functional as F
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import (
     ReadSlots,
-    apply_dropout_bits,
     draw_dropout_bits,
     dropout,
+    dropout_scale,
     has_fast_dropout,
+    keep,
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
@@ -608,8 +609,8 @@ class _CpuAttention(torch.autograd.Function):
     """Attention of equal rows, forward and backward by hand around torch's own operations.
 
     It saves memory traffic: query, key and value are brought into matmul's order by one copy, and
-    so are their gradients; the scale costs nothing; query and key turn, and dropout's mask is
-    drawn, in place. Together a tenth of a small model's step.
+    so are their gradients; both scales, of the scores and of dropout, cost nothing; query and key
+    turn, and dropout's mask is drawn, in place.
     """
 
     @staticmethod
@@ -632,20 +633,18 @@ class _CpuAttention(torch.autograd.Function):
         if cos_sin is not None:
             rotate_(by_head[:2], *cos_sin, 1.0)
         q, k, v = by_head.view(3, batch_size * num_heads, width, head_dim)
-        # Without a bias beta is 0, and the content of what is added is not read.
-        added = q.new_empty(()) if bias is None else bias
-        added = added.expand(len(q), width, width)
-        scores = torch.baddbmm(
-            added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
-        )
+        if bias is None:
+            scores = scaled_product(q, k.transpose(1, 2), ctx.alpha)
+        else:
+            added = bias.expand(len(q), width, width)
+            scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.alpha)
         probs = torch.softmax(scores, dim=-1)
         mask = draw_dropout_bits(probs, levels)
         ctx.levels = levels
         ctx.save_for_backward(q, k, v, probs, mask)
-        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(
-            batch_size, num_heads, width, head_dim
-        )
-        return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
+        out = scaled_product(keep(probs, mask), v, dropout_scale(levels))
+        by_slot = out.view(batch_size, num_heads, width, head_dim).transpose(1, 2)
+        return by_slot.reshape(batch_size * width, num_heads, head_dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -654,21 +653,16 @@ class _CpuAttention(torch.autograd.Function):
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
         grad_scores = score_gradient(grad_out, v, probs, mask, ctx.levels, out=gradient[2])
-        grad_bias = None
-        # The bias is added behind the scale, so its gradient is taken before it.
-        if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
-            grad_bias = grad_scores
-            grad_scores = grad_scores * ctx.alpha
-        else:
-            grad_scores.mul_(ctx.alpha)
-        torch.bmm(grad_scores, k, out=gradient[0])
-        torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
+        scaled_product(grad_scores, k, ctx.alpha, out=gradient[0])
+        scaled_product(grad_scores.transpose(1, 2), q, ctx.alpha, out=gradient[1])
         by_head = gradient.view(3, batch_size, num_heads, width, head_dim)
         if ctx.cos_sin is not None:
             cos, sin = ctx.cos_sin
             rotate_(by_head[:2], cos, sin, -1.0)
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
+        # A learned bias has the shape of the scores, and is added behind their scale.
+        grad_bias = grad_scores if ctx.needs_input_grad[3] else None
         return grad_qkv, None, None, grad_bias, None, None
 
 
@@ -679,11 +673,17 @@ def score_gradient(
 
     The gradient of the values is written to `out`.
     """
-    dropped = apply_dropout_bits(probs, mask, levels)
-    torch.bmm(dropped.transpose(1, 2), grad_out, out=out)
-    grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-    grad_probs = apply_dropout_bits(grad_probs, mask, levels)
+    scale = dropout_scale(levels)
+    scaled_product(keep(probs, mask).transpose(1, 2), grad_out, scale, out=out)
+    grad_probs = keep(scaled_product(grad_out, v.transpose(1, 2), scale), mask)
     return torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+
+
+def scaled_product(left: Tensor, right: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """left [N, A, B] @ right [N, B, C] * scale, [N, A, C]; the scale costs nothing."""
+    # With beta 0 the content of what is added is not read.
+    added = left.new_empty(()).expand(*left.shape[:2], right.shape[2])
+    return torch.baddbmm(added, left, right, beta=0.0, alpha=scale, out=out)
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:
