@@ -190,6 +190,10 @@ class Rotation(NamedTuple):
         sin = self.sin.to(x.dtype)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
+    def at(self, rows: Tensor | slice) -> Rotation:
+        """The same of some rows of the stream."""
+        return Rotation(self.cos[rows], self.sin[rows])
+
     def of_rows(self, batch_size: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines [B, 1, S, D / 2] of equal rows."""
         shape = (batch_size, 1, width, self.cos.shape[-1])
@@ -249,6 +253,12 @@ class AttentionInputs(NamedTuple):
         added = bias.compute(None, None, positions).to(dtype)
         rows = rows._replace(bias=_with_score_bias(added, rows))
         return self._replace(layout=rows, score_bias=None)
+
+    def at(self, rows: Tensor) -> AttentionInputs:
+        """The same of some rows of the stream."""
+        rotation = None if self.rotation is None else self.rotation.at(rows)
+        score_bias = None if self.score_bias is None else self.score_bias.at(rows)
+        return self._replace(rotation=rotation, score_bias=score_bias)
 
     def of_layer(self, layer: nn.Module) -> AttentionInputs:
         """The same for one layer's SelfAttention, whose projections a score bias may need."""
@@ -405,7 +415,7 @@ def attention(
     is_plain = score_bias is None and layout.global_slots is None
     if prob == 0.0 and is_plain and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
-    return _grouped(q, k, v, layout, prob, inputs)
+    return _grouped(torch.stack([q, k, v], dim=1), layout, prob, inputs._replace(rotation=None))
 
 
 def attention_of(
@@ -414,6 +424,8 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
+    if isinstance(layout, Layout) and layout.dense_width is None and qkv.device.type == "cpu":
+        return _grouped(qkv, layout, prob, inputs)
     # Rows of the bmm kernel have a forward and a backward by hand.
     if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
         rotation = inputs.rotation
@@ -514,11 +526,9 @@ def _with_score_bias(added: Tensor, rows: DenseRows) -> Tensor:
     return added if bias is None else added + bias
 
 
-def _grouped(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, inputs: AttentionInputs
-) -> Tensor:
-    """Ragged stream in sorted groups, each padded to its longest sequence."""
-    if _default_kernel(q.device) == "bmm":
+def _grouped(qkv: Tensor, layout: Layout, prob: float, inputs: AttentionInputs) -> Tensor:
+    """Ragged stream in sorted groups, each padded to its longest sequence: `attention_of` each."""
+    if _default_kernel(qkv.device) == "bmm":
         size = CPU_GROUP_SIZE
         multiple = CPU_WIDTH_MULTIPLE
         # What dropout draws depends on the groups.
@@ -527,19 +537,17 @@ def _grouped(
         size = ACCELERATOR_GROUP_SIZE
         multiple = 1
         largest = size
-    groups = layout.padded_groups(size, q.shape[0], multiple, largest)
-    q, k, v = (to_padded(x, groups) for x in (q, k, v))
-    score_bias = inputs.score_bias
-    in_chunks = score_bias is None
-    if score_bias is not None:
-        score_bias = score_bias.at(groups.gather)
+    num_heads = qkv.shape[2]
+    groups = layout.padded_groups(size, qkv.shape[0], multiple, largest)
+    in_chunks = inputs.score_bias is None
     outputs = []
-    for start, inner in groups.groups:
-        rows = dense_rows(inner, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
+    parts = to_padded(qkv, groups).split([inner.num_slots for _, inner in groups.groups])
+    for part, (start, inner) in zip(parts, groups.groups, strict=True):
+        rows = dense_rows(inner, inputs.mask, num_heads, qkv.dtype, qkv.device, in_chunks)
         assert rows is not None
-        slots = slice(start, start + rows.batch_size * rows.width)
-        of_group = score_bias.at(slots) if score_bias else None
-        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, of_group))
+        of_group = inputs.at(groups.gather[start : start + inner.num_slots])
+        of_group = of_group._replace(layout=rows)
+        outputs.append(attention_of(part, of_group, dropout_prob=prob, training=True))
     return from_padded(torch.cat(outputs), groups)
 
 
