@@ -207,3 +207,58 @@ def test_a_loss_that_is_no_number_stays_none():
     hidden = torch.tensor([[torch.inf]])
     weight = torch.tensor([[1.0], [-1.0]])
     assert linear_cross_entropy(hidden, weight, torch.zeros(2), torch.tensor([1])).loss_sum.isnan()
+
+
+def _half_gradients(leaves, labels):
+    for leaf in leaves:
+        leaf.grad = None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = linear_cross_entropy(*leaves, labels)
+    result.loss_sum.backward()
+    return [result.loss_sum.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def _half_oracle(leaves, labels):
+    """Loss and gradients of products in bf16, each written out; the softmax in fp32."""
+    hidden, weight, bias = (leaf.detach().bfloat16().float() for leaf in leaves)
+    logits = (hidden @ weight.t() + bias).bfloat16().float()
+    has_label = labels >= 0
+    log_probs = logits.log_softmax(dim=1)
+    picked = log_probs.gather(1, labels.clamp_min(0)[:, None])[:, 0]
+    target = F.one_hot(labels.clamp_min(0), logits.shape[1])
+    grad_logits = ((log_probs.exp() - target) * has_label[:, None]).bfloat16().float()
+    loss = -(picked * has_label).sum()
+    return [loss, grad_logits @ weight, grad_logits.t() @ hidden, grad_logits.sum(0)]
+
+
+@pytest.mark.parametrize("chunk_rows", [5, 64], ids=["many chunks", "one chunk"])
+@pytest.mark.parametrize("ignored", [0, 3])
+def test_half_precision_equals_products_written_out(chunk_rows, ignored, monkeypatch):
+    """One product is the gradient of weights and bias; each is rounded to bf16 once a chunk."""
+    monkeypatch.setattr(module, "HALF_CHUNK_LOGITS", 101 * chunk_rows)
+    leaves, labels = _inputs(23)
+    labels[:ignored] = -100
+    wanted = _half_oracle(leaves, labels)
+    for ours, theirs in zip(_half_gradients(leaves, labels), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+        assert (ours - theirs).norm() < 4e-3 * theirs.norm()
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2], ids=["hidden", "weight", "bias"])
+def test_half_precision_with_a_frozen_input(frozen):
+    leaves, labels = _inputs(23)
+    wanted = _half_oracle(leaves, labels)[1:]
+    leaves[frozen] = leaves[frozen].detach()
+    gradients = _half_gradients(leaves, labels)[1:]
+    assert gradients[frozen] is None
+    for number, (ours, theirs) in enumerate(zip(gradients, wanted, strict=True)):
+        if number != frozen:
+            assert (ours - theirs).norm() < 4e-3 * theirs.norm()
+
+
+def test_autograd_may_add_to_the_gradient_of_the_weights():
+    """It does so in place only where nothing else reads that memory."""
+    leaves, labels = _inputs(23)
+    loss = linear_cross_entropy(*leaves, labels).loss_sum
+    gradient = loss.grad_fn.gradients[1]
+    assert not gradient._is_view() and gradient.shape == leaves[1].shape

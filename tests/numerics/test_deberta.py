@@ -33,13 +33,13 @@ def test_exchanged_terms_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pair = members.build_pair(CASE, "Model", tmp_path)
     batch = members.make_batch(CASE)
     (expected,) = members.their_outputs(pair, batch)
-    scores = disentangled.distance_scores
+    attend = disentangled._disentangled_attention
 
-    def exchanged(projected: dict[str, Tensor], *arguments: Tensor) -> Tensor:
+    def exchanged(projected: dict[str, Tensor], *arguments: Any) -> Tensor:
         values = list(projected.values())
-        return scores(dict(zip(projected, values[::-1], strict=True)), *arguments)
+        return attend(dict(zip(projected, values[::-1], strict=True)), *arguments)
 
-    monkeypatch.setattr(disentangled, "distance_scores", exchanged)
+    monkeypatch.setattr(disentangled, "_disentangled_attention", exchanged)
     (wrong,) = members.our_outputs(pair, batch)
     assert (wrong - expected).abs().max() > 1000 * members.TOLERANCE
 

@@ -34,10 +34,11 @@ from torch.nn import functional as F
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import (
     ReadSlots,
-    apply_dropout_bits,
     draw_dropout_bits,
     dropout,
+    dropout_scale,
     has_fast_dropout,
+    keep,
     quantise_drop_prob,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
@@ -189,6 +190,10 @@ class Rotation(NamedTuple):
         sin = self.sin.to(x.dtype)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
+    def at(self, rows: Tensor | slice) -> Rotation:
+        """The same of some rows of the stream."""
+        return Rotation(self.cos[rows], self.sin[rows])
+
     def of_rows(self, batch_size: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines [B, 1, S, D / 2] of equal rows."""
         shape = (batch_size, 1, width, self.cos.shape[-1])
@@ -248,6 +253,12 @@ class AttentionInputs(NamedTuple):
         added = bias.compute(None, None, positions).to(dtype)
         rows = rows._replace(bias=_with_score_bias(added, rows))
         return self._replace(layout=rows, score_bias=None)
+
+    def at(self, rows: Tensor) -> AttentionInputs:
+        """The same of some rows of the stream."""
+        rotation = None if self.rotation is None else self.rotation.at(rows)
+        score_bias = None if self.score_bias is None else self.score_bias.at(rows)
+        return self._replace(rotation=rotation, score_bias=score_bias)
 
     def of_layer(self, layer: nn.Module) -> AttentionInputs:
         """The same for one layer's SelfAttention, whose projections a score bias may need."""
@@ -404,7 +415,7 @@ def attention(
     is_plain = score_bias is None and layout.global_slots is None
     if prob == 0.0 and is_plain and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
-    return _grouped(q, k, v, layout, prob, inputs)
+    return _grouped(torch.stack([q, k, v], dim=1), layout, prob, inputs._replace(rotation=None))
 
 
 def attention_of(
@@ -413,6 +424,8 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
+    if isinstance(layout, Layout) and layout.dense_width is None and qkv.device.type == "cpu":
+        return _grouped(qkv, layout, prob, inputs)
     # Rows of the bmm kernel have a forward and a backward by hand.
     if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
         rotation = inputs.rotation
@@ -513,11 +526,9 @@ def _with_score_bias(added: Tensor, rows: DenseRows) -> Tensor:
     return added if bias is None else added + bias
 
 
-def _grouped(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, inputs: AttentionInputs
-) -> Tensor:
-    """Ragged stream in sorted groups, each padded to its longest sequence."""
-    if _default_kernel(q.device) == "bmm":
+def _grouped(qkv: Tensor, layout: Layout, prob: float, inputs: AttentionInputs) -> Tensor:
+    """Ragged stream in sorted groups, each padded to its longest sequence: `attention_of` each."""
+    if _default_kernel(qkv.device) == "bmm":
         size = CPU_GROUP_SIZE
         multiple = CPU_WIDTH_MULTIPLE
         # What dropout draws depends on the groups.
@@ -526,19 +537,17 @@ def _grouped(
         size = ACCELERATOR_GROUP_SIZE
         multiple = 1
         largest = size
-    groups = layout.padded_groups(size, q.shape[0], multiple, largest)
-    q, k, v = (to_padded(x, groups) for x in (q, k, v))
-    score_bias = inputs.score_bias
-    in_chunks = score_bias is None
-    if score_bias is not None:
-        score_bias = score_bias.at(groups.gather)
+    num_heads = qkv.shape[2]
+    groups = layout.padded_groups(size, qkv.shape[0], multiple, largest)
+    in_chunks = inputs.score_bias is None
     outputs = []
-    for start, inner in groups.groups:
-        rows = dense_rows(inner, inputs.mask, q.shape[1], q.dtype, q.device, in_chunks)
+    parts = to_padded(qkv, groups).split([inner.num_slots for _, inner in groups.groups])
+    for part, (start, inner) in zip(parts, groups.groups, strict=True):
+        rows = dense_rows(inner, inputs.mask, num_heads, qkv.dtype, qkv.device, in_chunks)
         assert rows is not None
-        slots = slice(start, start + rows.batch_size * rows.width)
-        of_group = score_bias.at(slots) if score_bias else None
-        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, of_group))
+        of_group = inputs.at(groups.gather[start : start + inner.num_slots])
+        of_group = of_group._replace(layout=rows)
+        outputs.append(attention_of(part, of_group, dropout_prob=prob, training=True))
     return from_padded(torch.cat(outputs), groups)
 
 
@@ -608,8 +617,8 @@ class _CpuAttention(torch.autograd.Function):
     """Attention of equal rows, forward and backward by hand around torch's own operations.
 
     It saves memory traffic: query, key and value are brought into matmul's order by one copy, and
-    so are their gradients; the scale costs nothing; query and key turn, and dropout's mask is
-    drawn, in place. Together a tenth of a small model's step.
+    so are their gradients; both scales, of the scores and of dropout, cost nothing; query and key
+    turn, and dropout's mask is drawn, in place.
     """
 
     @staticmethod
@@ -632,20 +641,18 @@ class _CpuAttention(torch.autograd.Function):
         if cos_sin is not None:
             rotate_(by_head[:2], *cos_sin, 1.0)
         q, k, v = by_head.view(3, batch_size * num_heads, width, head_dim)
-        # Without a bias beta is 0, and the content of what is added is not read.
-        added = q.new_empty(()) if bias is None else bias
-        added = added.expand(len(q), width, width)
-        scores = torch.baddbmm(
-            added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha
-        )
+        if bias is None:
+            scores = scaled_product(q, k.transpose(1, 2), ctx.alpha)
+        else:
+            added = bias.expand(len(q), width, width)
+            scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.alpha)
         probs = torch.softmax(scores, dim=-1)
         mask = draw_dropout_bits(probs, levels)
         ctx.levels = levels
         ctx.save_for_backward(q, k, v, probs, mask)
-        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(
-            batch_size, num_heads, width, head_dim
-        )
-        return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
+        out = scaled_product(keep(probs, mask), v, dropout_scale(levels))
+        by_slot = out.view(batch_size, num_heads, width, head_dim).transpose(1, 2)
+        return by_slot.reshape(batch_size * width, num_heads, head_dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -654,21 +661,16 @@ class _CpuAttention(torch.autograd.Function):
         grad_out = grads[0].view(ctx.shape).transpose(1, 2).reshape(q.shape)
         gradient = torch.empty((3, *q.shape), dtype=q.dtype)
         grad_scores = score_gradient(grad_out, v, probs, mask, ctx.levels, out=gradient[2])
-        grad_bias = None
-        # The bias is added behind the scale, so its gradient is taken before it.
-        if ctx.needs_input_grad[3]:  # a learned one, which has the shape of the scores
-            grad_bias = grad_scores
-            grad_scores = grad_scores * ctx.alpha
-        else:
-            grad_scores.mul_(ctx.alpha)
-        torch.bmm(grad_scores, k, out=gradient[0])
-        torch.bmm(grad_scores.transpose(1, 2), q, out=gradient[1])
+        scaled_product(grad_scores, k, ctx.alpha, out=gradient[0])
+        scaled_product(grad_scores.transpose(1, 2), q, ctx.alpha, out=gradient[1])
         by_head = gradient.view(3, batch_size, num_heads, width, head_dim)
         if ctx.cos_sin is not None:
             cos, sin = ctx.cos_sin
             rotate_(by_head[:2], cos, sin, -1.0)
         by_slot = by_head.permute(1, 3, 0, 2, 4)
         grad_qkv = by_slot.reshape(batch_size * width, 3, num_heads, head_dim)
+        # A learned bias has the shape of the scores, and is added behind their scale.
+        grad_bias = grad_scores if ctx.needs_input_grad[3] else None
         return grad_qkv, None, None, grad_bias, None, None
 
 
@@ -679,11 +681,17 @@ def score_gradient(
 
     The gradient of the values is written to `out`.
     """
-    dropped = apply_dropout_bits(probs, mask, levels)
-    torch.bmm(dropped.transpose(1, 2), grad_out, out=out)
-    grad_probs = torch.bmm(grad_out, v.transpose(1, 2))
-    grad_probs = apply_dropout_bits(grad_probs, mask, levels)
+    scale = dropout_scale(levels)
+    scaled_product(keep(probs, mask).transpose(1, 2), grad_out, scale, out=out)
+    grad_probs = keep(scaled_product(grad_out, v.transpose(1, 2), scale), mask)
     return torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+
+
+def scaled_product(left: Tensor, right: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """left [N, A, B] @ right [N, B, C] * scale, [N, A, C]; the scale costs nothing."""
+    # With beta 0 the content of what is added is not read.
+    added = left.new_empty(()).expand(*left.shape[:2], right.shape[2])
+    return torch.baddbmm(added, left, right, beta=0.0, alpha=scale, out=out)
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:

@@ -23,7 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozelab.models.attention import AttentionInputs, DenseRows, Mask, ScoreBias, score_gradient
+from clozelab.models.attention import (
+    AttentionInputs,
+    DenseRows,
+    Mask,
+    ScoreBias,
+    scaled_product,
+    score_gradient,
+)
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Encoder, EncoderOutput, PostNorm, SelfAttention, layer_norm
@@ -33,9 +40,10 @@ from clozelab.models.layers import (
     Embedding,
     Linear,
     activation,
-    apply_dropout_bits,
     draw_dropout_bits,
+    dropout_scale,
     initialise_,
+    keep,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 
@@ -242,7 +250,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         q, k, v = by_slot.permute(2, 3, 0, 1, 4).reshape(3, -1, width, head_dim)
         # Content to content; then both terms of distances are added in place, p2c to the transpose,
         # since there keys ask and queries are the columns.
-        scores = torch.bmm(q, k.transpose(1, 2)).mul_(alpha)
+        scores = scaled_product(q, k.transpose(1, 2), alpha)
         by_head = scores.view(num_heads, size, width, width)
         if rows.bias is not None:
             by_head += rows.bias.unflatten(0, (-1, min(len(rows.bias), num_heads))).transpose(0, 1)
@@ -253,7 +261,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         probs = torch.softmax(scores, dim=-1)
         mask = draw_dropout_bits(probs, levels)
         ctx.save_for_backward(q, k, v, c2p, p2c, probs, mask)
-        out = torch.bmm(apply_dropout_bits(probs, mask, levels), v).view(ctx.shape)
+        out = scaled_product(keep(probs, mask), v, dropout_scale(levels)).view(ctx.shape)
         return out.permute(1, 2, 0, 3).reshape(-1, num_heads, head_dim)
 
     @staticmethod

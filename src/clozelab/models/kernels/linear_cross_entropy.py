@@ -19,8 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.models.layers import fuses_bias, multiply_and_add
+
 # In one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often.
 CHUNK_LOGITS = 1 << 22
+# The same in half precision, 128 MB: products take so little time there that the sums would show.
+HALF_CHUNK_LOGITS = 1 << 26
 MIN_CHUNK_ROWS = 256
 # Not measured: a launch costs more than memory there (0.8 GB with bf16).
 ACCELERATOR_CHUNK_LOGITS = 1 << 27
@@ -28,6 +32,8 @@ CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays
 IGNORED_LABEL = -100
 # fp32 numbers in a cache line.
 LINE_LOGITS = 16
+# Columns of ones beside the states, where one would do: rows stay aligned.
+NUM_ONES = 32
 # A smaller one is not read from the softmax, whose fp32 ends there, but from the logits.
 SURE_PROB = 1e-30
 
@@ -75,7 +81,9 @@ def linear_cross_entropy(
     device_type = hidden.device.type
     in_autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
-    chunk = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
+    chunk = ACCELERATOR_CHUNK_LOGITS
+    if _on_cpu(hidden):
+        chunk = HALF_CHUNK_LOGITS if dtype.itemsize == 2 else CHUNK_LOGITS
     loss_sum, num_correct = _LinearCrossEntropy.apply(
         hidden, weight, bias, labels, dtype, needed, chunk
     )
@@ -122,13 +130,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if num_rows >= MIN_CHUNK_ROWS:
             low_weight, low_bias = _in_whole_lines(low_weight, low_bias)
         # One buffer for all chunks: fresh memory of this size costs page faults.
-        buffer = torch.empty(chunk_rows, len(low_weight), dtype=dtype, device=hidden.device)
+        buffer = low_hidden.new_empty(chunk_rows, len(low_weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, num_rows, max(1, chunk_rows)):
                 rows = slice(start, start + chunk_rows)
                 chunk = low_hidden[rows]
-                # [C, V]
-                logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])
+                logits = _multiply(chunk, low_weight, low_bias, buffer)
                 _softmax_blocks(logits, labels[rows], sums, max(1, block_rows))
                 _multiply_out(logits, chunk, low_weight, sums, rows)
         grad_weight = _finished(sums.grad_weight, weight, needed[1])
@@ -173,11 +180,22 @@ def _in_whole_lines(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor | None:
     """The sum in the parameter's type and size; zero when there was no chunk."""
+    if grad is not None and len(grad) > len(parameter):
+        grad = grad[: len(parameter)]
     if grad is not None:
-        return grad[: len(parameter)].to(parameter.dtype)
+        # Not a view where none is needed: autograd adds the gradient of the looked-up embeddings to
+        # it where it stands.
+        return grad.to(parameter.dtype)
     if is_needed:
         return torch.zeros_like(parameter)
     return None
+
+
+def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor, buffer: Tensor) -> Tensor:
+    """hidden [C, H] -> logits [C, V], in the first rows of `buffer` where torch can do that."""
+    if fuses_bias(hidden):
+        return multiply_and_add(hidden, weight, bias)
+    return torch.addmm(bias, hidden, weight.t(), out=buffer[: len(hidden)])
 
 
 def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums, block_rows: int) -> None:
@@ -242,17 +260,28 @@ def _multiply_out(
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
-    if sums.needed[1]:
-        if sums.grad_weight is None:
-            sums.grad_weight = (grad_logits.t() @ hidden).float()
-        elif grad_logits.dtype == torch.float32:
-            sums.grad_weight.addmm_(grad_logits.t(), hidden)
-        else:
-            sums.grad_weight += grad_logits.t() @ hidden
+    if _on_cpu(hidden) and hidden.dtype.itemsize == 2 and all(sums.needed):
+        # A column of ones adds up the rows: one product is the gradient of the weights and of the
+        # bias, and the logits are read once for both.
+        ones = hidden.new_ones(len(hidden), NUM_ONES)
+        both = grad_logits.t() @ torch.cat([hidden, ones], dim=1)
+        size = hidden.shape[1]
+        sums.grad_weight = _plus(sums.grad_weight, both[:, :size])
+        sums.grad_bias = _plus(sums.grad_bias, both[:, size])
+        return
+    if sums.needed[1] and sums.grad_weight is not None and hidden.dtype == torch.float32:
+        sums.grad_weight.addmm_(grad_logits.t(), hidden)
+    elif sums.needed[1]:
+        sums.grad_weight = _plus(sums.grad_weight, grad_logits.t() @ hidden)
     if sums.needed[2]:
         # sum(dtype=float32) would first copy the chunk: 5 x the time.
-        grad_bias = grad_logits[:, : sums.vocab_size].sum(dim=0).float()
-        if sums.grad_bias is None:
-            sums.grad_bias = grad_bias
-        else:
-            sums.grad_bias += grad_bias
+        grad_bias = grad_logits[:, : sums.vocab_size].sum(dim=0)
+        sums.grad_bias = _plus(sums.grad_bias, grad_bias)
+
+
+def _plus(total: Tensor | None, part: Tensor) -> Tensor:
+    """`part`, added to `total` where there is one; fp32."""
+    if total is None:
+        return part.float()
+    total += part
+    return total
