@@ -295,11 +295,11 @@ def test_attention_across_sequences(
         leave_bias_out(monkeypatch, causal=False)
     else:
 
-        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, inputs: Any) -> Any:
-            single = Layout.rectangle([layout.num_slots], len(q))
-            rows = attention.dense_rows(
-                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=inputs.mask
-            )
+        def one(qkv: Any, layout: Layout, prob: float, inputs: Any) -> Any:
+            single = Layout.rectangle([layout.num_slots], len(qkv))
+            heads = qkv.shape[2]
+            rows = attention.dense_rows(single, inputs.mask, heads, qkv.dtype, qkv.device)
+            q, k, v = qkv.unbind(1)
             return attention._dense(q, k, v, rows, prob, inputs.score_bias)
 
         monkeypatch.setattr(attention, "_grouped", one)

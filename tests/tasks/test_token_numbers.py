@@ -195,7 +195,7 @@ def test_a_task_is_one_yaml(tmp_path: Path, save_encoder: Callable[..., None]) -
     assert main(["export", str(folder), f"to={tmp_path / 'exported'}"]) == 0
     words = [list(dict(sentence)) for sentence in HELD_OUT]
     for texts, model in (words, folder), (list(map(" ".join, words)), tmp_path / "exported"):
-        predictor = clozelab.load(model)
+        predictor = clozelab.load(model, precision="32-true")
         answered = chain.from_iterable(answer.words for answer in predictor.tag(texts))
         np.testing.assert_allclose([word.number for word in answered], expected, atol=1e-5)
     answer = predictor.tag("the cat")
