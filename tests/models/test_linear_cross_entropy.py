@@ -235,7 +235,7 @@ def _half_oracle(leaves, labels):
 @pytest.mark.parametrize("ignored", [0, 3])
 def test_half_precision_equals_products_written_out(chunk_rows, ignored, monkeypatch):
     """One product is the gradient of weights and bias; each is rounded to bf16 once a chunk."""
-    monkeypatch.setattr(module, "HALF_CHUNK_LOGITS", 101 * chunk_rows)
+    monkeypatch.setattr(module, "BF16_CHUNK_LOGITS", 101 * chunk_rows)
     leaves, labels = _inputs(23)
     labels[:ignored] = -100
     wanted = _half_oracle(leaves, labels)

@@ -162,7 +162,7 @@ def pack_pairs(
     input_ids, b_window = tokens.windows(starts, width)
     np.copyto(input_ids, b_window, where=is_b)
     # Types 0 of A, 1 of B and its [SEP], 0 of padding.
-    is_second = (is_b > is_padding) & ids.has_token_types
+    is_second = (is_b & ~is_padding) & ids.has_token_types
     token_type_ids = is_second.astype(np.int64)
     packed = _rectangle(
         input_ids, is_padding, np.concatenate(separators), last_sep + 1, token_type_ids, ids, draws
@@ -355,7 +355,7 @@ class Masking:
         is_mask = action < self.mask_fraction
         is_hidden = action < self.mask_fraction + self.random_fraction
         seen = np.where(is_mask, ids.mask, labels)
-        random = np.flatnonzero(is_hidden > is_mask)
+        random = np.flatnonzero(is_hidden & ~is_mask)
         # A random token: the `undrawn` ids are skipped, in ascending order.
         num_drawn = ids.vocab_size - len(ids.undrawn)
         random_token = packed.draws.integers(
@@ -368,10 +368,13 @@ class Masking:
 
 
 def choose_positions(packed: PackedInstances, number: I64) -> I64:
-    """Stream positions to predict [P], ascending; `number` [B] of each instance."""
+    """Stream positions to predict [P], ascending.
+
+    `number` [B]: of each instance, at most as many as it has text slots.
+    """
     # Half of the bits are sorted several times as fast, and two slots rarely agree in them.
     priorities = packed.draws.upper_bits("mask position", packed.width)
-    # Their first bit is free: special slots come behind all others.
+    # Their top bit is free: special slots come behind all others.
     priorities |= packed.special.reshape(priorities.shape).astype(np.uint32) << np.uint32(31)
     position = _smallest(priorities, number)
     if len(position) > number.sum():

@@ -99,7 +99,7 @@ class TokenStream:
         return ids
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """The `width` ids from each start on, as stored [..., width]; `starts` of any shape.
+        """The `width` ids from each start on, as stored [..., width]; `starts` [...] in C order.
 
         A position outside [0, len) reads the nearest token, as in `take`.
         """

@@ -38,8 +38,8 @@ from clozelab.models.layers import (
     dropout,
     dropout_scale,
     has_fast_dropout,
-    keep,
     quantise_drop_prob,
+    without_dropped,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 from clozelab.models.windows import Chunks, block_bias, longest_whole, make_chunks
@@ -547,6 +547,7 @@ def _grouped(qkv: Tensor, layout: Layout, prob: float, inputs: AttentionInputs) 
         assert rows is not None
         of_group = inputs.at(groups.gather[start : start + inner.num_slots])
         of_group = of_group._replace(layout=rows)
+        # `prob` is 0 already where nothing is dropped.
         outputs.append(attention_of(part, of_group, dropout_prob=prob, training=True))
     return from_padded(torch.cat(outputs), groups)
 
@@ -650,7 +651,7 @@ class _CpuAttention(torch.autograd.Function):
         mask = draw_dropout_bits(probs, levels)
         ctx.levels = levels
         ctx.save_for_backward(q, k, v, probs, mask)
-        out = scaled_product(keep(probs, mask), v, dropout_scale(levels))
+        out = scaled_product(without_dropped(probs, mask), v, dropout_scale(levels))
         by_slot = out.view(batch_size, num_heads, width, head_dim).transpose(1, 2)
         return by_slot.reshape(batch_size * width, num_heads, head_dim)
 
@@ -682,8 +683,8 @@ def score_gradient(
     The gradient of the values is written to `out`.
     """
     scale = dropout_scale(levels)
-    scaled_product(keep(probs, mask).transpose(1, 2), grad_out, scale, out=out)
-    grad_probs = keep(scaled_product(grad_out, v.transpose(1, 2), scale), mask)
+    scaled_product(without_dropped(probs, mask).transpose(1, 2), grad_out, scale, out=out)
+    grad_probs = without_dropped(scaled_product(grad_out, v.transpose(1, 2), scale), mask)
     return torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
 
 

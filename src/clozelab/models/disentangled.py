@@ -43,7 +43,7 @@ from clozelab.models.layers import (
     draw_dropout_bits,
     dropout_scale,
     initialise_,
-    keep,
+    without_dropped,
 )
 from clozelab.models.layout import Layout, from_padded, to_padded
 
@@ -261,7 +261,7 @@ class _CpuDisentangledAttention(torch.autograd.Function):
         probs = torch.softmax(scores, dim=-1)
         mask = draw_dropout_bits(probs, levels)
         ctx.save_for_backward(q, k, v, c2p, p2c, probs, mask)
-        out = scaled_product(keep(probs, mask), v, dropout_scale(levels)).view(ctx.shape)
+        out = scaled_product(without_dropped(probs, mask), v, dropout_scale(levels)).view(ctx.shape)
         return out.permute(1, 2, 0, 3).reshape(-1, num_heads, head_dim)
 
     @staticmethod

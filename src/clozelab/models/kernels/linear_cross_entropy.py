@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.models.layers import fuses_bias, multiply_and_add
+from clozelab.models.layers import fuses_bias, linear_by_onednn
 
 # In one projection chunk, 512 rows at V 8,192; measured: fewer add up [V, H] more often.
 CHUNK_LOGITS = 1 << 22
-# The same in half precision, 128 MB: products take so little time there that the sums would show.
-HALF_CHUNK_LOGITS = 1 << 26
+# The same in bf16, 128 MB: products take so little time there that the sums would show.
+BF16_CHUNK_LOGITS = 1 << 26
 MIN_CHUNK_ROWS = 256
 # Not measured: a launch costs more than memory there (0.8 GB with bf16).
 ACCELERATOR_CHUNK_LOGITS = 1 << 27
@@ -32,7 +32,7 @@ CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays
 IGNORED_LABEL = -100
 # fp32 numbers in a cache line.
 LINE_LOGITS = 16
-# Columns of ones beside the states, where one would do: rows stay aligned.
+# Columns of ones beside the states. One is read; with 32 each row still begins at a cache line.
 NUM_ONES = 32
 # A smaller one is not read from the softmax, whose fp32 ends there, but from the logits.
 SURE_PROB = 1e-30
@@ -83,7 +83,7 @@ def linear_cross_entropy(
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
     chunk = ACCELERATOR_CHUNK_LOGITS
     if _on_cpu(hidden):
-        chunk = HALF_CHUNK_LOGITS if dtype.itemsize == 2 else CHUNK_LOGITS
+        chunk = BF16_CHUNK_LOGITS if dtype.itemsize == 2 else CHUNK_LOGITS
     loss_sum, num_correct = _LinearCrossEntropy.apply(
         hidden, weight, bias, labels, dtype, needed, chunk
     )
@@ -129,15 +129,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # A copy of the weights, which few rows would not pay for.
         if num_rows >= MIN_CHUNK_ROWS:
             low_weight, low_bias = _in_whole_lines(low_weight, low_bias)
-        # One buffer for all chunks: fresh memory of this size costs page faults.
-        buffer = low_hidden.new_empty(chunk_rows, len(low_weight))
+        # One buffer for all chunks: fresh memory of this size costs page faults. oneDNN takes none.
+        buffer = None
+        if not fuses_bias(low_hidden):
+            buffer = low_hidden.new_empty(chunk_rows, len(low_weight))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, num_rows, max(1, chunk_rows)):
                 rows = slice(start, start + chunk_rows)
                 chunk = low_hidden[rows]
-                logits = _multiply(chunk, low_weight, low_bias, buffer)
+                logits = _logits(chunk, low_weight, low_bias, buffer)
                 _softmax_blocks(logits, labels[rows], sums, max(1, block_rows))
                 _multiply_out(logits, chunk, low_weight, sums, rows)
+                # Before the next chunk's are made.
+                del logits
         grad_weight = _finished(sums.grad_weight, weight, needed[1])
         grad_bias = _finished(sums.grad_bias, bias, needed[2])
         ctx.gradients = (sums.grad_hidden, grad_weight, grad_bias)
@@ -183,18 +187,17 @@ def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor
     if grad is not None and len(grad) > len(parameter):
         grad = grad[: len(parameter)]
     if grad is not None:
-        # Not a view where none is needed: autograd adds the gradient of the looked-up embeddings to
-        # it where it stands.
+        # Autograd adds the gradient of the looked-up embeddings to it in place, but not to a view.
         return grad.to(parameter.dtype)
     if is_needed:
         return torch.zeros_like(parameter)
     return None
 
 
-def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor, buffer: Tensor) -> Tensor:
-    """hidden [C, H] -> logits [C, V], in the first rows of `buffer` where torch can do that."""
-    if fuses_bias(hidden):
-        return multiply_and_add(hidden, weight, bias)
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor, buffer: Tensor | None) -> Tensor:
+    """hidden [C, H] -> logits [C, V], in the first rows of `buffer` where there is one."""
+    if buffer is None:
+        return linear_by_onednn(hidden, weight, bias)
     return torch.addmm(bias, hidden, weight.t(), out=buffer[: len(hidden)])
 
 
@@ -280,7 +283,7 @@ def _multiply_out(
 
 
 def _plus(total: Tensor | None, part: Tensor) -> Tensor:
-    """`part`, added to `total` where there is one; fp32."""
+    """`part` in fp32, or the sum of both, which is `total` itself."""
     if total is None:
         return part.float()
     total += part
