@@ -190,7 +190,7 @@ class Rotation(NamedTuple):
         sin = self.sin.to(x.dtype)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
-    def at(self, rows: Tensor | slice) -> Rotation:
+    def at(self, rows: Tensor) -> Rotation:
         """The same of some rows of the stream."""
         return Rotation(self.cos[rows], self.sin[rows])
 
@@ -224,7 +224,7 @@ class ScoreBias(NamedTuple):
     # [T, 3, N, D], the rows and dropout's levels -> [T, N, D].
     attend: Callable[[Tensor, DenseRows, int], Tensor] | None = None
 
-    def at(self, rows: Tensor | slice) -> ScoreBias:
+    def at(self, rows: Tensor) -> ScoreBias:
         """The same of some rows of the stream."""
         return self._replace(position_ids=self.position_ids[rows])
 
@@ -424,6 +424,7 @@ def attention_of(
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
     layout = inputs.layout
     prob = dropout_prob if training else 0.0
+    # Elsewhere torch's variable-length kernel is asked first.
     if isinstance(layout, Layout) and layout.dense_width is None and qkv.device.type == "cpu":
         return _grouped(qkv, layout, prob, inputs)
     # Rows of the bmm kernel have a forward and a backward by hand.

@@ -83,7 +83,7 @@ def linear_cross_entropy(
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
     chunk = ACCELERATOR_CHUNK_LOGITS
     if _on_cpu(hidden):
-        chunk = BF16_CHUNK_LOGITS if dtype.itemsize == 2 else CHUNK_LOGITS
+        chunk = BF16_CHUNK_LOGITS if dtype == torch.bfloat16 else CHUNK_LOGITS
     loss_sum, num_correct = _LinearCrossEntropy.apply(
         hidden, weight, bias, labels, dtype, needed, chunk
     )
@@ -263,7 +263,7 @@ def _multiply_out(
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
-    if _on_cpu(hidden) and hidden.dtype.itemsize == 2 and all(sums.needed):
+    if _on_cpu(hidden) and hidden.dtype == torch.bfloat16 and all(sums.needed):
         # A column of ones adds up the rows: one product is the gradient of the weights and of the
         # bias, and the logits are read once for both.
         ones = hidden.new_ones(len(hidden), NUM_ONES)
