@@ -16,12 +16,24 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from claims.analysis.grouping import group_by
-from claims.analysis.schema import PROTOCOL, RATE_KEYS
 from claims.text.phrases import format_count, truncate_list
 
 if TYPE_CHECKING:
     from claims.analysis.statistics import Seeds  # which brings scipy
 
+# of fine-tuning: no row's subject unless differ_in says so
+PROTOCOL = (
+    "epochs",
+    "evaluations_per_epoch",
+    "global_batch_size",
+    "gradient_clip_norm",
+    "learning_rate",
+    "max_train_examples",
+    "optimizer",
+    "schedule",
+)
+# the learning rate of a fine-tuning, and the optimizer's, which repeats it
+RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 # how far amounts of two arms may be apart, as a share of the larger one
 TOLERANCE = 0.02
 # what `differ_in` says where rows may be of other versions of the code

@@ -35,19 +35,6 @@ PERCENT = "percent"
 # the two kinds of seeds, as a plan calls them
 PRETRAINING_SEED = "pre-training seed"
 FINETUNING_SEED = "fine-tuning seed"
-# of fine-tuning: no row's subject unless differ_in says so
-PROTOCOL = (
-    "epochs",
-    "evaluations_per_epoch",
-    "global_batch_size",
-    "gradient_clip_norm",
-    "learning_rate",
-    "max_train_examples",
-    "optimizer",
-    "schedule",
-)
-# the learning rate of a fine-tuning, and the optimizer's, which repeats it
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 ALL_COLUMNS = "all"
 FALLING = ("lower", "decreasing")
 RISING = ("higher", "increasing")

@@ -14,11 +14,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, ValidationError, model_validator
 
+from claims.analysis.comparability import PROTOCOL, RATE_KEYS
 from claims.analysis.schema import (
     ALL_COLUMNS,
     IN_PERCENT,
-    PROTOCOL,
-    RATE_KEYS,
     BaseClaim,
     Column,
     CrossingClaim,
