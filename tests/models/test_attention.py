@@ -201,7 +201,7 @@ def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
 )
 def test_the_flash_kernel_of_wide_rows_equals_the_reference(layout, mask, real_rows, monkeypatch):
     """In fp32 without dropout, forward and backward; its least width is lowered to that of here."""
-    monkeypatch.setattr(module, "FLASH_LEAST_WIDTH_IN_TRAINING", 6)
+    monkeypatch.setitem(module.FLASH_LEAST_WIDTH_IN_TRAINING, torch.float32, 6)
     kernel = mock.Mock(wraps=F.scaled_dot_product_attention)
     monkeypatch.setattr(module.F, "scaled_dot_product_attention", kernel)
     qkv = torch.randn(layout.num_slots, 3, 3, 5, requires_grad=True)
@@ -214,13 +214,18 @@ def test_the_flash_kernel_of_wide_rows_equals_the_reference(layout, mask, real_r
     check_equal(out[rows], expected[rows])
     torch.testing.assert_close(qkv.grad, copy.grad, atol=1e-5, rtol=0)
 
-    # Neither with dropout nor in bf16.
+    # Not with dropout, and in bf16 not in training, but without gradients.
     kernel.reset_mock()
     attention_of(qkv, AttentionInputs(where, mask), dropout_prob=0.1, training=True)
     half = qkv.detach().bfloat16()
     where = dense_rows(layout, num_heads=3, dtype=half.dtype, device=half.device, mask=mask)
     attention_of(half, AttentionInputs(where, mask), dropout_prob=0.1, training=False)
     assert not kernel.called
+    with torch.inference_mode():
+        out = attention_of(half, AttentionInputs(where, mask), dropout_prob=0.1, training=False)
+    assert kernel.call_count == 1
+    # bf16 has eight digits in base two.
+    torch.testing.assert_close(out[rows].float(), expected[rows], atol=0.02, rtol=0.02)
 
 
 def test_the_flash_kernel_takes_narrower_rows_where_nothing_is_trained(monkeypatch):

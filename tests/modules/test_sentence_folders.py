@@ -229,6 +229,13 @@ def test_kept_columns_are_those_of_sentence_transformers(
     assert with_pooling({"pooling": "cls"}, folder) == {"pooling": "cls"}
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_texts_that_are_all_too_long_are_rows_of_nan(write: Any, normalized: bool) -> None:
+    model = clozelab.load(str(write(SentenceVectors(normalized=normalized))), device="cpu")
+    vectors = model.embed(["a " * 1000] * 3)
+    assert vectors.shape == (3, model.encoder.config.output_size) and np.isnan(vectors).all()
+
+
 def test_cls_of_an_encoder_that_is_read_by_another_token_is_refused(
     write: Any,
 ) -> None:

@@ -6,11 +6,10 @@ A `Mask` says what a token may see, a pattern which mask each layer has. What a 
 Which kernel:
 - stream viewable as [B, S], CPU, a window much narrower than S: chunks (windows.py), whose cost
   grows with S alone;
-- the same, CPU, fp32, no dropout in force, 128 slots or more, in training 1,024: torch's flash
-  kernel, which took 0.6 to 0.95 of the time of the next one, and holds no scores;
-- the same, CPU: batched matmul and softmax, which has dropout and took half the
-  time of the CPU flash kernel or less at every S from 32 to 512, in training and in inference
-  (bf16, one thread);
+- the same, CPU, no dropout in force, from the width on that FLASH_LEAST_WIDTH has, or in training
+  FLASH_LEAST_WIDTH_IN_TRAINING: torch's flash kernel, which holds no scores;
+- the same, CPU: batched matmul and softmax, which has dropout, and trained in half the time of the
+  flash kernel at every S from 32 to 512 (bf16, one thread);
 - the same elsewhere: scaled_dot_product_attention;
 - ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length
   flash kernel;
@@ -55,10 +54,12 @@ VARLEN_MAX_HEAD_DIM = 256
 # Measured on the CPU: from six windows of one side on, and 256 slots, chunks took less time.
 CHUNKS_FROM = 6
 CHUNKS_LEAST_WIDTH = 256
-# Measured on the CPU in fp32: from here on torch's flash kernel took less time, and it holds no
-# scores.
-FLASH_LEAST_WIDTH = 128
-FLASH_LEAST_WIDTH_IN_TRAINING = 1024
+# Measured on the CPU: from so many slots on torch's flash kernel took no more time than matmul and
+# softmax, 0.3 to 0.9 of it without gradients.
+FLASH_LEAST_WIDTH = {torch.float32: 128, torch.bfloat16: 1}
+FLASH_LEAST_WIDTH_IN_TRAINING = {torch.float32: 1024, torch.bfloat16: 4096}
+# Where query and key are to be turned, which the other way does in place.
+FLASH_LEAST_WIDTH_OF_TURNED = 1024
 
 
 class Mask(NamedTuple):
@@ -432,7 +433,10 @@ def attention_of(
         rotation = inputs.rotation
         score_bias = inputs.score_bias
         levels = quantise_drop_prob(prob)
-        if score_bias is None and not has_flash_kernel(qkv, layout, prob):
+        is_flash = has_flash_kernel(qkv, layout, prob)
+        if rotation is not None and layout.width < FLASH_LEAST_WIDTH_OF_TURNED:
+            is_flash = False
+        if score_bias is None and not is_flash:
             cos_sin = None
             if rotation is not None:
                 cos_sin = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
@@ -555,11 +559,12 @@ def _grouped(qkv: Tensor, layout: Layout, prob: float, inputs: AttentionInputs) 
 
 def has_flash_kernel(x: Tensor, rows: DenseRows, prob: float) -> bool:
     """Whether torch's flash kernel is faster than matmul and softmax for `x` on the CPU."""
-    if rows.kernel != "bmm" or prob > 0.0 or x.dtype != torch.float32:
-        return False
+    least_width = FLASH_LEAST_WIDTH
     if torch.is_grad_enabled():
-        return rows.width >= FLASH_LEAST_WIDTH_IN_TRAINING
-    return rows.width >= FLASH_LEAST_WIDTH
+        least_width = FLASH_LEAST_WIDTH_IN_TRAINING
+    if rows.kernel != "bmm" or prob > 0.0 or x.dtype not in least_width:
+        return False
+    return rows.width >= least_width[x.dtype]
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:

@@ -309,7 +309,8 @@ class Predictor(ModelRunner):
         # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
-        if recipe.normalized:
+        # Of no readable text there is not even a width.
+        if recipe.normalized and len(values):
             values = F.normalize(torch.from_numpy(values), dim=1).numpy()
         return self._merged(encoded.reasons, [vector[: size or recipe.size] for vector in values])
 
