@@ -663,13 +663,9 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    # A killed process leaves no folder that looks whole.
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    argv = [str(encoder), f"to={unfinished}", f"text={text}", f"add={number}"]
+    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
     if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
-    unfinished.rename(folder)
 
 
 def _fields(settings: Mapping[str, str]) -> list[str]:
