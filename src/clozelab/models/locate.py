@@ -110,8 +110,16 @@ def config_path(folder: Path | str) -> Path:
     return path
 
 
-# in the names of a file's tensors: heads that predict words, also DistilBERT's and XLNet's
-WORD_HEAD_PARTS = ("predictions.", "lm_head", "decoder", "vocab_projector", "lm_loss")
+# in the names of a file's tensors: heads that predict words; the last ones are DistilBERT's,
+# XLNet's and UltraBERT's
+WORD_HEAD_PARTS = (
+    "predictions.",
+    "lm_head",
+    "decoder",
+    "vocab_projector",
+    "lm_loss",
+    "head.linear1.",
+)
 # ELECTRA's and DeBERTa-v3's heads that tell replaced tokens
 DISCRIMINATOR_PARTS = ("discriminator_predictions", "mask_predictions")
 
