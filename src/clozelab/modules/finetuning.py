@@ -177,7 +177,12 @@ class FineTuning(TrainingModule):
         return self.target.loss(logits, batch)
 
     def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
-        """What is kept of one evaluation batch: numbers of predictions, and their values."""
+        """What is kept of one evaluation batch: numbers of predictions, and their values.
+
+        ValueError where the model answers NaN, of which a first class would be predicted.
+        """
+        if logits.isnan().any():
+            raise ValueError("the model answers NaN: its weights are damaged, or diverged")
         return batch[self.unit.index_key].cpu(), self.target.kept(logits).cpu()
 
     @property
