@@ -30,7 +30,7 @@ from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.similarity import CosineTarget, VectorClassTarget
 from clozelab.tasks.spans import SpanTarget
-from clozelab.tasks.superglue import AnswerSetTarget, SubmittedClass
+from clozelab.tasks.superglue import AnswerSetTarget, AnswerTarget, SubmittedClass
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.tags import TagTarget
 from clozelab.tasks.target import Target
@@ -69,6 +69,22 @@ def test_other_names_of_classes_stand_in_the_predictions_of_test_files() -> None
     ):
         with pytest.raises(ValueError, match="label_names: the test predictions of RUN are num"):
             rename_classes(target, names, Path("RUN"))
+
+
+@pytest.mark.parametrize("target", [AnswerSetTarget(), AnswerTarget()])
+def test_candidates_are_scored_alike_in_whatever_order_a_model_has_its_classes(
+    target: AnswerSetTarget | AnswerTarget,
+) -> None:
+    names = ["0", "1", "1", "0", "0"]
+    outputs = np.array([[0.2, 0.1], [0.0, 2.0], [1.0, 0.5], [0.1, 0.9], [3.0, 0.0]])
+    ids = np.array(["1/Rome", "1/Paris", "2/Rome", "2/Bern", "2/Oslo"])
+    scores = []
+    for classes, of_classes in ((["0", "1"], outputs), (["1", "0"], outputs[:, ::-1])):
+        of_model = target.of_model(classes)
+        split = Split(sequences=NO_TOKENS, ids=ids, labels=of_model.encode(names))
+        scores.append(of_model.evaluate(of_classes, split).scores)
+    assert scores[0] == scores[1]
+    assert 0 < min(scores[0].values()) < 1
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
