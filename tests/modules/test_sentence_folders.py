@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tests.modules.test_embeddings import TOKENIZER
 
 import clozelab
+from clozelab.assembly.together import model_folders
 from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
@@ -538,3 +539,8 @@ def test_cross_encoders_scored_as_one_have_the_mean_of_their_numbers(
     scored = evaluated(TEXTS[:8], f"models=[{folder},{other}]", "combine=predictions")
     means = np.mean([predicted(TEXTS[:8], folder), predicted(TEXTS[:8], other)], axis=0)
     assert scored == pytest.approx(means, abs=1e-6)
+    change = {"sentence_transformers": {"activation_fn": IDENTITY}}
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
+        model_folders([str(folder), str(other)])
