@@ -41,7 +41,7 @@ class Decontaminate(TableStep):
     """
 
     name = "decontaminate"
-    version = 5  # columns of ids and tags of CoNLL files do not count
+    version = 5  # ids and tags of words do not count
 
     def __init__(
         self,

@@ -72,8 +72,9 @@ def _texts_in(value: object) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts_in, value.values()))
     elif isinstance(value, list | tuple):
         yield from chain.from_iterable(map(_texts_in, value))
-        # They may be the words of a text.
-        yield " ".join(part for part in value if isinstance(part, str))
+        cells = [part for part in value if isinstance(part, str)]
+        if _may_be_words(cells):
+            yield " ".join(cells)
 
 
 def _texts_of_rows(path: Path, rows: Rows) -> Iterator[str]:
@@ -102,10 +103,13 @@ def _texts_of_lines(path: Path) -> Iterator[str]:
 
 
 def _may_be_words(cells: Sequence[str]) -> bool:
-    """Whether a column may be of words: neither of numbers, as ids, nor of one tag for the most."""
+    """Whether a column, or a list of JSON, may be the words of a text.
+
+    It is neither of numbers, as ids, nor of one tag for the most part.
+    """
     # In conllu some cells of a column of numbers are of comments.
     num_with_letters = sum(map(bool, map(LETTER.search, cells)))
-    most_frequent = max(Counter(cells).values())
+    most_frequent = max(Counter(cells).values(), default=0)
     return 4 * num_with_letters >= len(cells) and 2 * most_frequent <= len(cells)
 
 
