@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,26 @@ def test_candidates_are_scored_alike_in_whatever_order_a_model_has_its_classes(
         scores.append(of_model.evaluate(of_classes, split).scores)
     assert scores[0] == scores[1]
     assert 0 < min(scores[0].values()) < 1
+
+
+def test_a_score_that_no_prediction_changes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A correlation with one number, or the F1 of a class that no row has, was 0.0 in silence."""
+    constant = split_of(np.array([2.5, 2.5]))
+    varied = split_of(np.array([1.0, 2.0]))
+    number = NumberTarget(metrics=["pearson", "mae"])
+    number.check_validation(varied)
+    classes = ClassTarget(labels=["0", "1"], metrics=["accuracy", "f1", "matthews"])
+    classes.check_validation(split_of(np.array([0, 1])))
+    assert not caplog.messages
+    number.check_validation(replace(varied, extra={"hard": constant}))
+    classes.check_validation(split_of(np.array([0, 0])))
+    ClassTarget(labels=["0", "1"]).check_validation(split_of(np.array([0, 0])))
+    NumberTarget(metrics=["mae"]).check_validation(constant)
+    of_numbers, of_classes = caplog.messages
+    assert of_numbers.startswith("all rows of the validation set hard have the number 2.5: ")
+    assert of_numbers.endswith(": no prediction makes pearson other than 0")
+    assert of_classes.startswith("the validation split has rows of 0 alone: ")
+    assert of_classes.endswith(": no prediction makes matthews and the f1 of 1 other than 0")
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
