@@ -316,6 +316,8 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
     notes_file = root / "launcher/slurm/handed_over.json"
     notes_file.parent.mkdir(parents=True)
     notes_file.write_text(json.dumps(notes))
+    # As older sweeps left it.
+    (notes_file.parent / ".lock").touch()
     states = ["11|PENDING|Priority", "12|RUNNING|None", "13|CANCELLED|None", "14|FAILED|None"]
     states += [
         "16|CANCELLED|None",
@@ -339,6 +341,7 @@ def test_status_says_how_the_jobs_stand_that_slurm_was_handed(
     assert main(["status", f"runs_dir={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"(?m)^ *11 +waiting +pretrain/a/seed-1 +Priority *$", shown), shown
+    assert "damaged" not in shown
     commands(AWAY)
     assert main(["status", f"runs_dir={tmp_path}"]) == 0
     shows(capsys.readouterr().out, "Slurm does not answer (squeue: slurm_load_jobs error: Unable")

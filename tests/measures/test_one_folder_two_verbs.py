@@ -87,6 +87,22 @@ def test_a_foreign_causal_classifier_is_pooled_alike_by_both(
     assert scored == [answer.label for answer in answers] and len(set(scored)) == 1
 
 
+def test_answers_that_are_no_numbers_are_refused_by_both(
+    save: Callable[..., Path], evaluate: Callable[..., Path]
+) -> None:
+    """Weights that overflow are numbers themselves; NaN scored as the first class."""
+    folder = save("classification")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["bert.encoder.layer.0.output.LayerNorm.weight"].fill_(3e38)
+    save_file(tensors, file, metadata={"format": "pt"})
+    change(folder)
+    with pytest.raises(ValueError, match="gives no finite numbers"):
+        clozelab.load(folder, device="cpu").classify("a b")
+    with pytest.raises(ValueError, match="the model answers NaN"):
+        evaluate(*LABELLED)
+
+
 def test_another_separator_than_the_tokenizers_is_refused_by_both(
     save: Callable[..., Path], evaluate: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from clozelab.models.locate import may_have_head
         ("generator_predictions.dense.weight", True),
         ("vocab_projector.bias", True),
         ("lm_loss.bias", True),
+        ("head.linear1.weight", True),
+        ("cls.seq_relationship.weight", False),
         ("discriminator_predictions.dense.weight", False),
         ("mask_predictions.dense.weight", False),
         ("pooler.dense.weight", False),

@@ -8,6 +8,8 @@ import string
 
 import pytest
 import torch
+from huggingface_hub import RepoFile
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, MpnetTokenizer, WordPieceTokenizer
 from clozelab.models.encoder import Encoder
@@ -186,9 +188,7 @@ def test_a_causal_encoder_with_a_pooled_head_is_of_a_type_that_others_do_not_kno
     assert read_model(folder).encoder.config.is_causal
 
 
-def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(
-    tmp_path, write, monkeypatch, caplog
-):
+def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, write, monkeypatch):
     folder, _, _ = write("lm")
     (tmp_path / "run").mkdir()
     folder.rename(tmp_path / "run" / "encoder")
@@ -221,14 +221,39 @@ def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(
         "*.safetensors",
         "pytorch_model*.bin",
     ], "a pickle only where need be"
-    caplog.clear()
-    # What another program has fetched may lack what says how a vector is made.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    find_model("me/mine@" + "0" * 40, from_hub=True)
-    (tmp_path / "run" / "modules.json").touch()
-    find_model("me/mine@" + "0" * 40, from_hub=True)
+
+
+def test_a_part_of_a_model_is_named_where_the_hub_is_not_reached(tmp_path, monkeypatch, caplog):
+    """What another program has fetched may lack what says how a vector is made."""
+    names = ("config.json", "model.safetensors")
+    commit = "0" * 40
+    copy = tmp_path / "models--me--mine" / "snapshots" / commit
+    copy.mkdir(parents=True)
+    for name in names:
+        (copy / name).touch()
+
+    def no_network(*_, **__):
+        raise OfflineModeIsEnabled
+
+    def list_files(*_, **__):
+        return [RepoFile(path=name, size=0, oid="1" * 40) for name in names]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_tree", no_network)
+    assert find_model(f"me/mine@{commit}", from_hub=True) == copy
     (record,) = caplog.records
-    assert "0 is read from the local copy alone (HF_HUB_OFFLINE), which" in record.getMessage()
+    assert "0 is read from the local copy alone, since" in record.getMessage()
+    assert "It has no modules.json" in record.getMessage()
+    caplog.clear()
+    (copy / "modules.json").touch()
+    find_model(f"me/mine@{commit}", from_hub=True)
+    (copy / "modules.json").unlink()
+    # The library keeps the list of the hub's files; each file by itself is of the local copy.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for answer in (list_files, no_network):
+        monkeypatch.setattr("huggingface_hub.HfApi.list_repo_tree", answer)
+        assert find_model(f"me/mine@{commit}", from_hub=True) == copy
+    assert not caplog.records
 
 
 def test_a_large_vocabulary_may_be_padded_to_a_multiple_of_a_thousand(tmp_path, tiny_config):

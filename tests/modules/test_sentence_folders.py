@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.modules.test_embeddings import TOKENIZER
 
 import clozelab
+from clozelab.assembly.together import model_folders
 from clozelab.cli import main
 from clozelab.models.encoder import Encoder
 from clozelab.models.registry import family_for
@@ -498,3 +501,53 @@ def test_an_evaluation_scores_the_number_behind_the_sigmoid(
     other = torch.nn.Identity() if name == SIGMOID else torch.nn.Sigmoid()
     changed = np.corrcoef(library.predict(pairs, activation_fn=other), scores)[0, 1]
     assert abs(changed - expected) > 1e-4
+
+
+def evaluated(texts: list[str], *overrides: str) -> list[float]:
+    """What `evaluate` in the working folder predicts of texts, read in windows."""
+    lines = ["text,label"]
+    for number, text in enumerate(texts):
+        lines.append(f"{text},{(7 * number % 8) / 8}")
+    Path("long.csv").write_text("\n".join(lines) + "\n")
+    words = ["measure=labelled", "task@measure.task=long.csv", "row=ce", *overrides]
+    settings = ("validation_file=long.csv", "long_documents=windows", "window_stride=5")
+    words += [f"measure.task.data.{setting}" for setting in settings]
+    assert main(["evaluate", *words, "trainer.precision=32-true"]) == 0
+    (file,) = Path("runs").rglob("predictions.jsonl")
+    return [json.loads(line)["prediction"] for line in file.read_text().splitlines()]
+
+
+def predicted(texts: list[str], folder: Path) -> list[float]:
+    model = clozelab.load(str(folder), device="cpu", precision="32-true")
+    return [answer.value for answer in model.classify(texts, stride=5)]
+
+
+@pytest.mark.parametrize("name", [SIGMOID, IDENTITY])
+def test_an_evaluation_pools_windows_before_the_sigmoid_as_predict_does(
+    cross_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": name}})
+    texts = [" ".join(["a p"] * (30 + number) + ["c"] * 60) for number in range(8)]
+    scored = evaluated(texts, f"encoder={folder}")
+    assert scored == pytest.approx(predicted(texts, folder), abs=1e-6)
+
+
+def test_cross_encoders_scored_as_one_have_the_mean_of_their_numbers(
+    cross_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = cross_encoder(1, {"sentence_transformers": {"activation_fn": SIGMOID}})
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"] += 3
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    scored = evaluated(TEXTS[:8], f"models=[{folder},{other}]", "combine=predictions")
+    means = np.mean([predicted(TEXTS[:8], folder), predicted(TEXTS[:8], other)], axis=0)
+    assert scored == pytest.approx(means, abs=1e-6)
+    change = {"sentence_transformers": {"activation_fn": IDENTITY}}
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
+        model_folders([str(folder), str(other)])

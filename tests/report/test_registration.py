@@ -174,6 +174,18 @@ MEASURED = {
 }
 
 
+def test_further_checksums_of_the_same_inputs_are_no_change() -> None:
+    """Those of how a text is read, and of a form's name, are of later versions."""
+    older = {"key": {"title": "Mine", "given": {"text": "1", "mrpc": "2"}}, "seeds": {}}
+    given = {"text": "1", "text/fields": "3", "mrpc": "2", "/form": "worth_it"}
+    after: Any = {"key": {"title": "Mine", "given": given}, "seeds": {}}
+    assert registration.changed(older, after) == []
+    given["text"] = "4"
+    assert registration.changed(older, after) == ["key given changed"]
+    del after["key"]["given"]
+    assert registration.changed(older, after) == ["key given taken away"]
+
+
 def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     declared(folder, **MEASURED)

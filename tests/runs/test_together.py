@@ -19,6 +19,7 @@ from tests.runs.records import edit, predictions, read_json, record_of
 
 from clozelab.assembly.together import mean_of, mean_threshold, model_folders
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.modules.finetuning import NO_HEAD
 from clozelab.results.adhoc import infer_table
 from clozelab.runs.find import find
 from clozelab.tasks.several_classes import SeveralClassesTarget
@@ -165,8 +166,8 @@ def test_means_of_other_outputs() -> None:
     outputs = torch.tensor([[[0.5, -2.0]], [[1.5, 4.0]]])
     several: Any = SeveralClassesTarget(labels=["a", "b"])
     expected = (outputs[0].sigmoid() + outputs[1].sigmoid()) / 2
-    torch.testing.assert_close(mean_of(several, outputs).sigmoid(), expected)
+    torch.testing.assert_close(mean_of(several, NO_HEAD, outputs).sigmoid(), expected)
     # In fp32 the probabilities of these are 1 and 0.
-    sure = mean_of(several, torch.tensor([[[30.0, -120.0]], [[40.0, -130.0]]]))
+    sure = mean_of(several, NO_HEAD, torch.tensor([[[30.0, -120.0]], [[40.0, -130.0]]]))
     expected = torch.tensor([[30.0, -120.0]]) + math.log(2) * torch.tensor([[1.0, -1.0]])
     torch.testing.assert_close(sure, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.several_classes import SeveralClassesTarget
 from clozelab.tasks.similarity import CosineTarget, VectorClassTarget
 from clozelab.tasks.spans import SpanTarget
-from clozelab.tasks.superglue import AnswerSetTarget, SubmittedClass
+from clozelab.tasks.superglue import AnswerSetTarget, AnswerTarget, SubmittedClass
 from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.tags import TagTarget
 from clozelab.tasks.target import Target
@@ -69,6 +70,42 @@ def test_other_names_of_classes_stand_in_the_predictions_of_test_files() -> None
     ):
         with pytest.raises(ValueError, match="label_names: the test predictions of RUN are num"):
             rename_classes(target, names, Path("RUN"))
+
+
+@pytest.mark.parametrize("target", [AnswerSetTarget(), AnswerTarget()])
+def test_candidates_are_scored_alike_in_whatever_order_a_model_has_its_classes(
+    target: AnswerSetTarget | AnswerTarget,
+) -> None:
+    names = ["0", "1", "1", "0", "0"]
+    outputs = np.array([[0.2, 0.1], [0.0, 2.0], [1.0, 0.5], [0.1, 0.9], [3.0, 0.0]])
+    ids = np.array(["1/Rome", "1/Paris", "2/Rome", "2/Bern", "2/Oslo"])
+    scores = []
+    for classes, of_classes in ((["0", "1"], outputs), (["1", "0"], outputs[:, ::-1])):
+        of_model = target.of_model(classes)
+        split = Split(sequences=NO_TOKENS, ids=ids, labels=of_model.encode(names))
+        scores.append(of_model.evaluate(of_classes, split).scores)
+    assert scores[0] == scores[1]
+    assert 0 < min(scores[0].values()) < 1
+
+
+def test_a_score_that_no_prediction_changes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A correlation with one number, or the F1 of a class that no row has, was 0.0 in silence."""
+    constant = split_of(np.array([2.5, 2.5]))
+    varied = split_of(np.array([1.0, 2.0]))
+    number = NumberTarget(metrics=["pearson", "mae"])
+    number.check_validation(varied)
+    classes = ClassTarget(labels=["0", "1"], metrics=["accuracy", "f1", "matthews"])
+    classes.check_validation(split_of(np.array([0, 1])))
+    assert not caplog.messages
+    number.check_validation(replace(varied, extra={"hard": constant}))
+    classes.check_validation(split_of(np.array([0, 0])))
+    ClassTarget(labels=["0", "1"]).check_validation(split_of(np.array([0, 0])))
+    NumberTarget(metrics=["mae"]).check_validation(constant)
+    of_numbers, of_classes = caplog.messages
+    assert of_numbers.startswith("all rows of the validation set hard have the number 2.5: ")
+    assert of_numbers.endswith(": no prediction makes pearson other than 0")
+    assert of_classes.startswith("the validation split has rows of 0 alone: ")
+    assert of_classes.endswith(": no prediction makes matthews and the f1 of 1 other than 0")
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])

@@ -19,6 +19,7 @@ from clozelab.models import folders
 from clozelab.models.config_keys import OF_ONE_TASK, Provenance
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model_tasks import MULTI_LABEL, REGRESSION
+from clozelab.modules.sentence_folders import activation_keys
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.batches import Batch
@@ -80,7 +81,7 @@ def _facts(folder: Path) -> list[object]:
     del facts["validation_fold"], facts["held_out"]
     answers = of_task.get("answers", {})
     facts["answers"] = answers | {"threshold": answers.get("threshold") is None}
-    return [config.get("id2label"), facts]
+    return [config.get("id2label"), activation_keys(folder), facts]
 
 
 def check_folds(models: Sequence[Path]) -> None:
@@ -139,16 +140,18 @@ def average_predictions(modules: Sequence[FineTuning]) -> None:
         outputs = [own_logits(batch)]
         for module in further:
             outputs.append(module.logits(batch))
-        return mean_of(target, torch.stack(outputs))
+        return mean_of(target, first.output_head, torch.stack(outputs))
 
     first.logits = logits  # type: ignore[method-assign]
 
 
-def mean_of(target: Target, outputs: Tensor) -> Tensor:
+def mean_of(target: Target, head: nn.Module, outputs: Tensor) -> Tensor:
     """[M, ...] fp32 of M models -> [...]: outputs whose probabilities are the mean of theirs."""
-    if target.problem_type == REGRESSION:
-        return outputs.mean(0)
-    if target.problem_type == MULTI_LABEL:
+    # A cross-encoder's number passes a sigmoid later.
+    is_cross_encoder = hasattr(head, "output_activation")
+    if is_cross_encoder or target.problem_type == MULTI_LABEL:
         # log p - log(1 - p), as torch.logit of a probability that is 1 in fp32 would be infinite
         return F.logsigmoid(outputs).logsumexp(0) - F.logsigmoid(-outputs).logsumexp(0)
+    if target.problem_type == REGRESSION:
+        return outputs.mean(0)
     return torch.logsumexp(outputs.log_softmax(-1), 0) - math.log(len(outputs))

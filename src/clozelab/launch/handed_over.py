@@ -14,12 +14,11 @@ from clozelab.launch.slurm_queue import (
     SlurmUnreachableError,
     query_slurm,
 )
-from clozelab.runs.find import open_folder
+from clozelab.runs.find import HANDED_OVER_FILE, open_folder
 from clozelab.runs.record import KILLED
 from clozelab.terminal import print_table, say
 from clozelab.text.plain import read_json
 
-NOTES_FILE = "handed_over.json"  # run folder -> the job that Slurm was handed for it
 # how the run of a job stands that has ended -> how its job does
 ENDS = {"interrupted": "stopped", "failed": "failed"}
 
@@ -30,7 +29,7 @@ def print_jobs_of_slurm(runs_dir: Path, experiment: str | None, scale: str | Non
     Of every experiment and scale where none is named.
     """
     names = [Heading("Slurm job", is_number=True), *map(Heading, ("stands", "run", "reason"))]
-    place = f"{experiment or '*'}/{scale or '*'}/launcher/slurm/{NOTES_FILE}"
+    place = f"{experiment or '*'}/{scale or '*'}/launcher/slurm/{HANDED_OVER_FILE}"
     for notes_file in sorted(runs_dir.glob(place)):
         try:
             rows = unfinished_jobs(notes_file)

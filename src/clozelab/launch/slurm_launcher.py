@@ -22,7 +22,6 @@ from rich.console import Console
 from claims.text.phrases import count_noun
 from clozelab.config import Composed, to_plain
 from clozelab.launch.clusters import NO_RESULT, RemoteJob, refuse_secrets
-from clozelab.launch.handed_over import NOTES_FILE
 from clozelab.launch.launcher import SweepLauncher, require_positive
 from clozelab.launch.processes import Job, RemoteProcess
 from clozelab.launch.slurm_queue import (
@@ -32,6 +31,7 @@ from clozelab.launch.slurm_queue import (
     SlurmUnreachableError,
     query_slurm,
 )
+from clozelab.runs.find import HANDED_OVER_FILE
 from clozelab.runs.record import write_json
 from clozelab.terminal import say
 from clozelab.text.packages import require_package
@@ -131,7 +131,7 @@ class SlurmLauncher(SweepLauncher):
         ValueError where that one has other arguments.
         """
         key = job.folder or " ".join(remote.words)
-        notes_file = self.folder / NOTES_FILE
+        notes_file = self.folder / HANDED_OVER_FILE
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whoever else launches into this folder waits, but not for a launcher that hangs. A file
         # called .lock would make a run folder of it, and a damaged one.

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from clozelab.metrics import glue, squad
 from clozelab.metrics.metric import Metric
 
-Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 SET_METRICS = (Metric.share("f1a"), Metric.share("em"))
 CHOICE_METRICS = (Metric.share("f1"), Metric.share("em"))
 
 
-def set_scores(questions: Sequence[str], predictions: Ints, labels: Ints) -> dict[str, float]:
+def set_scores(questions: Sequence[str], predictions: Bools, labels: Bools) -> dict[str, float]:
     """MultiRC's scores, where any number of a question's candidates may be right.
 
     `f1a` is the F1 of right candidates over all questions, `em` the share of questions of which
-    each candidate [N] is predicted as it is labelled, 0 or 1.
+    each candidate [N] is predicted as it is labelled, right or not.
     """
     _, numbers = np.unique(questions, return_inverse=True)
     num_wrong = np.bincount(numbers, weights=predictions != labels)
@@ -30,7 +30,7 @@ def set_scores(questions: Sequence[str], predictions: Ints, labels: Ints) -> dic
 
 
 def choice_scores(
-    questions: Sequence[str], texts: Sequence[str], scores: NDArray[np.floating], labels: Ints
+    questions: Sequence[str], texts: Sequence[str], scores: NDArray[np.floating], labels: Bools
 ) -> dict[str, float]:
     """ReCoRD's scores: each question is answered by its candidate of the highest score [N].
 

@@ -87,12 +87,14 @@ def _fetch_from_hub(name: str) -> Path:
         raise ValueError(
             f"{name} is not to be had from the hub: {type(problem).__name__}: {first}"
         ) from problem
-    # Another program may have fetched a part of the files.
-    is_offline = huggingface_hub.constants.HF_HUB_OFFLINE
-    if is_offline and not (folder / VECTORS_FILE).is_file():
+    # The library keeps the hub's list of files, and refuses a copy that lacks some of it. Without
+    # network or with HF_HUB_OFFLINE there may be no list, and a part that another program fetched.
+    has_list = (folder.parents[1] / "trees" / f"{revision}.json").is_file()
+    if not has_list and not (folder / VECTORS_FILE).is_file():
         log.warning(
-            "%s is read from the local copy alone (HF_HUB_OFFLINE), which has no %s: if the hub has"
-            " one, it makes other vectors of texts; unset HF_HUB_OFFLINE once to fetch what lacks",
+            "%s is read from the local copy alone, since the hub was not reached. It has no %s: if"
+            " the hub has one, it makes other vectors of texts; fetch the model once with a network"
+            " and without HF_HUB_OFFLINE",
             name,
             VECTORS_FILE,
         )
@@ -108,8 +110,16 @@ def config_path(folder: Path | str) -> Path:
     return path
 
 
-# in the names of a file's tensors: heads that predict words, also DistilBERT's and XLNet's
-WORD_HEAD_PARTS = ("predictions.", "lm_head", "decoder", "vocab_projector", "lm_loss")
+# in the names of a file's tensors: heads that predict words; the last ones are DistilBERT's,
+# XLNet's and UltraBERT's
+WORD_HEAD_PARTS = (
+    "predictions.",
+    "lm_head",
+    "decoder",
+    "vocab_projector",
+    "lm_loss",
+    "head.linear1.",
+)
 # ELECTRA's and DeBERTa-v3's heads that tell replaced tokens
 DISCRIMINATOR_PARTS = ("discriminator_predictions", "mask_predictions")
 

@@ -34,7 +34,7 @@ from clozelab.models.trained import train_what_is_read, trained_count
 from clozelab.modules.base import TrainingModule
 from clozelab.modules.model import max_positions, write_model
 from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
-from clozelab.tasks.batches import Batch, BatchValues
+from clozelab.tasks.batches import Batch, BatchValues, activate
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.target import Files, Target, metrics_of
 from clozelab.tasks.unit import Split, Unit
@@ -177,7 +177,12 @@ class FineTuning(TrainingModule):
         return self.target.loss(logits, batch)
 
     def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
-        """What is kept of one evaluation batch: numbers of predictions, and their values."""
+        """What is kept of one evaluation batch: numbers of predictions, and their values.
+
+        ValueError where the model answers NaN, of which a first class would be predicted.
+        """
+        if logits.isnan().any():
+            raise ValueError("the model answers NaN: its weights are damaged, or diverged")
         return batch[self.unit.index_key].cpu(), self.target.kept(logits).cpu()
 
     @property
@@ -190,8 +195,10 @@ class FineTuning(TrainingModule):
         values = self.unit.outputs(outputs, list(self.splits.values()))
         scores: dict[str, float] = {}
         outcomes = {}
-        for (name, split), split_values in zip(self.splits.items(), values, strict=True):
-            outcome = self.target.evaluate(split_values, split)
+        for (name, split), pooled in zip(self.splits.items(), values, strict=True):
+            # A cross-encoder's sigmoid comes behind the pooling of windows, as in `predict`.
+            activated = activate(self.output_head, torch.from_numpy(pooled)).numpy()
+            outcome = self.target.evaluate(activated, split)
             for metric, value in outcome.scores.items():
                 scores[f"{name}_{metric}" if name else metric] = value
             outcomes[name] = outcome

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import has_magic
@@ -74,6 +74,7 @@ class GivenTask:
 class Given:
     """Every input as it was given."""
 
+    names: Collection[str]  # of the form's inputs
     links: dict[str, Path] = field(default_factory=dict)  # name below GIVEN -> what it is
     values: dict[str, str] = field(default_factory=dict)  # input -> what stands for `${inputs.X}`
     checksums: dict[str, str] = field(default_factory=dict)
@@ -198,7 +199,7 @@ def look_at_inputs(form: Experiment, said: Mapping[str, str], settings: Mapping[
         said: input -> what the command line says.
         settings: the other words: where relative paths begin, and the columns of a labelled file.
     """
-    given = Given()
+    given = Given(form.inputs)
     looks: dict[str, Look] = {
         "number": _number,
         "file": _file,
@@ -321,7 +322,7 @@ def _add_task(given: Given, task: GivenTask, place: str, data_dir: str) -> None:
     """Add a task with its checksums and links; ValueError, at this place, where it cannot be."""
     if task.name in {other.name for other in given.tasks}:
         raise ValueError(f"{place}: two tasks are called {task.name}")
-    if task.name in given.checksums:
+    if task.name in given.names:
         raise ValueError(
             f"{place}: {PREFIX}{task.name} is another input: rename the file, or say another name:"
             " in a task's YAML"
@@ -662,19 +663,20 @@ def _lengthen(
 ) -> None:
     """Write the encoder with so many words of the text."""
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
-    # A killed process leaves no folder that looks whole.
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    argv = [str(encoder), f"to={unfinished}", f"text={text}", f"add={number}"]
+    argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
     if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
         raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
-    unfinished.rename(folder)
 
 
 def _fields(settings: Mapping[str, str]) -> list[str]:
     """How the text is read, as `clozelab vocabulary` takes it."""
-    said = [key for key in TEXT_SETTINGS if key in settings]
-    return [f"{key.rpartition('.')[2]}={settings[key]}" for key in said]
+    said = []
+    for key in TEXT_SETTINGS:
+        # A stage's own setting stands before that of all stages.
+        value = settings.get(f"pretrain.{key}", settings.get(key))
+        if value is not None:
+            said.append(f"{key.rpartition('.')[2]}={value}")
+    return said
 
 
 @dataclass(frozen=True)

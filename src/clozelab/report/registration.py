@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from claims.text.phrases import join_list
+from clozelab.config import GIVEN
 from clozelab.files.digests import digest
 from clozelab.results.experiment import Experiment
 from clozelab.runs.archive import REGISTRATION_FILE
@@ -108,7 +109,12 @@ def changed(before: ReadOnlyJson, after: ReadOnlyJson) -> list[str]:
 def _changed_entries(kind: str, before: PlainMapping, after: PlainMapping) -> list[str]:
     changes = []
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) == after.get(name):
+        old: Any = before.get(name)
+        new: Any = after.get(name)
+        if old == new:
+            continue
+        # More is known of the same inputs than to an older version; a further task has its column.
+        if name == GIVEN and old and new and old.items() <= new.items():
             continue
         change = "changed"
         if name not in after:
@@ -163,7 +169,9 @@ def register(root: Path, content: PlainDict, *, again: bool) -> tuple[Registrati
         return entries[-1], False
     if entries and not again:
         last = entries[-1]
-        changes = join_list(changed(last.content, content) or ["fewer seeds"])
+        changes = join_list(
+            changed(last.content, content) or ["fewer seeds, or more of the inputs"]
+        )
         raise ValueError(
             f"{root / REGISTRATION_FILE} of {last.date[:10]} differs ({changes}); --again"
             " keeps it and adds what is declared now"

@@ -31,6 +31,8 @@ PLACE = re.compile(r"/([^/]+)/([^/]+)/(pretrain|finetune|evaluate)(/|$)")
 """Where conf/ puts a run: EXPERIMENT/SCALE/STAGE/..."""
 # a claim writes the lock first, then config.yaml, then run.json
 MARKS = frozenset({LOCK_FILE, CONFIG_FILE, RUN_FILE})
+# run folder -> the job that Slurm was handed for it; older sweeps left a .lock beside it
+HANDED_OVER_FILE = "handed_over.json"
 GONE = (-1, -1)
 RUN_AGAIN = "remove the folder to run it again"
 
@@ -182,7 +184,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
             continue
         searched.add(identity)
         is_run = any((folder / mark).is_file() for mark in MARKS.intersection(files))
-        if is_run:
+        if is_run and HANDED_OVER_FILE not in files:
             yield folder
         # What links of a run, and of what an experiment was given, lead to is no run of here.
         follows_links = not is_run and folder.name != GIVEN

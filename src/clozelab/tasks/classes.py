@@ -35,6 +35,7 @@ from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 SHOWN_LABELS = 10
+NEED_TWO_CLASSES = {"matthews", "quadratic_kappa"}  # among the labels
 DEFAULT_POSITIVE_LABELS = {frozenset({"0", "1"}): "1", frozenset({"false", "true"}): "true"}
 
 
@@ -199,6 +200,24 @@ class ClassTarget(KnownClasses):
                 f" task.data.positive_label={self.classes[0]} (or another), or take macro_f1, the"
                 " mean over the classes"
             )
+
+    def check_validation(self, split: Split) -> None:
+        """Warn of scores that are 0 whatever is predicted."""
+        names = {metric.name for metric in self.metrics}
+        for place, part in split.validation_sets.items():
+            present = {self.classes[number] for number in np.unique(part.labels)}
+            undefined = []
+            if len(present) == 1:
+                undefined = sorted(names & NEED_TWO_CLASSES)
+            if "f1" in names and self.positive_label not in present:
+                undefined.append(f"the f1 of {self.positive_label}")
+            if undefined:
+                log.warning(
+                    "the %s has rows of %s alone: no prediction makes %s other than 0",
+                    place,
+                    ", ".join(sorted(present)[:SHOWN_LABELS]),
+                    " and ".join(undefined),
+                )
 
     # The model
 

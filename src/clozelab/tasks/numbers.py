@@ -26,7 +26,7 @@ from clozelab.tasks.target import Files, Outcome, Target
 from clozelab.tasks.unit import Split
 
 log = logging.getLogger(__name__)
-BASELINE_METRICS = ("spearman", "pearson")
+BASELINE_METRICS = ("spearman", "pearson")  # which one number has not
 CONSTANT_RANGE = 1e-3  # of the labels' range: predicted numbers that differ by less are one answer
 
 
@@ -63,6 +63,17 @@ class NumberTarget(Target):
     def check_training(self, path: Path, split: Split, column_key: str) -> None:
         if len(split) > 1 and np.ptp(split.labels) == 0:
             log.warning("%s: all rows have one label, %g", path, split.labels[0])
+
+    def check_validation(self, split: Split) -> None:
+        names = [metric.name for metric in self.metrics if metric.name in BASELINE_METRICS]
+        for place, part in split.validation_sets.items():
+            if names and np.ptp(part.labels) == 0:
+                log.warning(
+                    "all rows of the %s have the number %g: no prediction makes %s other than 0",
+                    place,
+                    part.labels[0],
+                    " and ".join(names),
+                )
 
     def outside(self, labels: np.ndarray) -> np.ndarray | None:
         if self.number_range is None:

@@ -183,9 +183,8 @@ class SeveralClassesTarget(KnownClasses):
             warn_of_lacking_classes(path, present, self.classes)
 
     def check_validation(self, split: Split) -> None:
-        for name, part in {"": split, **split.extra}.items():
+        for place, part in split.validation_sets.items():
             if not part.labels.any():
-                place = f"validation set {name}" if name else "validation split"
                 raise ValueError(f"no row of the {place} has a label, so nothing can be scored")
 
     # The model

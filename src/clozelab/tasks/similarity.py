@@ -49,6 +49,7 @@ class CosineTarget(NumberTarget):
         self.least, self.largest = number_range or (0.0, 1.0)
 
     def check_validation(self, split: Split) -> None:
+        super().check_validation(split)
         low = split.labels.min()
         high = split.labels.max()
         if not self.least <= low <= high <= self.largest:

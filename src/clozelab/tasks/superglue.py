@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozelab.metrics.candidates import (
     CHOICE_METRICS,
@@ -95,6 +96,10 @@ class CandidateTarget(ClassTarget):
     def majority_score(self, name: str, split: Split) -> float | None:
         return None
 
+    def are_right(self, classes: np.ndarray) -> NDArray[np.bool_]:
+        """Which of some classes [N] are "1"; a model may have it before "0"."""
+        return classes == self.classes.index("1")
+
     @staticmethod
     def parts_of(ids: Iterable[str]) -> tuple[list[str], list[str]]:
         """The question [N] and the candidate [N] that each id names."""
@@ -114,7 +119,8 @@ class AnswerSetTarget(CandidateTarget):
 
     def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
         questions, _ = self.parts_of(split.ids)
-        return set_scores(questions, self.predict(outputs), split.labels)
+        answers = self.are_right(self.predict(outputs))
+        return set_scores(questions, answers, self.are_right(split.labels))
 
     def baselines(self, train: Any, validation: Mapping[str, Any]) -> Scores:
         """Bag of words."""
@@ -123,16 +129,16 @@ class AnswerSetTarget(CandidateTarget):
             text_pairs(train.texts), self.encode(train.labels), text_pairs(examples.texts), 2
         )
         questions, _ = self.parts_of(examples.ids)
-        return {BAG: set_scores(questions, guesses, self.encode(examples.labels))}
+        labels = self.are_right(self.encode(examples.labels))
+        return {BAG: set_scores(questions, self.are_right(guesses), labels)}
 
     def prediction_files(
         self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
     ) -> Files:
         """A passage a line, with its questions and the label of each of their answers."""
         passages: dict[str, dict[str, list[JsonObject]]] = {}
-        for place, answer, label in zip(
-            *self.parts_of(split.ids), self.predict(outputs).tolist(), strict=True
-        ):
+        labels = self.are_right(self.predict(outputs)).astype(int).tolist()
+        for place, answer, label in zip(*self.parts_of(split.ids), labels, strict=True):
             passage, _, question = place.partition("-")
             answers = passages.setdefault(passage, {}).setdefault(question, [])
             answers.append({"idx": index_of(answer), "label": label})
@@ -151,7 +157,13 @@ class AnswerTarget(CandidateTarget):
     of_questions = CHOICE_METRICS
 
     def scores_of(self, outputs: np.ndarray, split: Split) -> dict[str, float]:
-        return choice_scores(*self.parts_of(split.ids), margins(outputs), split.labels)
+        labels = self.are_right(split.labels)
+        return choice_scores(*self.parts_of(split.ids), self.margins(outputs), labels)
+
+    def margins(self, outputs: np.ndarray) -> NDArray[np.floating]:
+        """[N, 2] -> [N]: how much rather a candidate is right."""
+        right = self.classes.index("1")
+        return outputs[:, right] - outputs[:, 1 - right]
 
     def evaluate(self, outputs: np.ndarray, split: Split) -> Outcome:
         # Few candidates are right, so "none" for each of them is no collapse: their order counts.
@@ -164,7 +176,7 @@ class AnswerTarget(CandidateTarget):
         counts = []
         for candidate, (passage, _) in zip(candidates, examples.texts, strict=True):
             counts.append(passage.count(candidate))
-        labels = self.encode(examples.labels)
+        labels = self.are_right(self.encode(examples.labels))
         scores = choice_scores(questions, candidates, np.array(counts), labels)
         return {FREQUENT_CANDIDATE: scores}
 
@@ -172,12 +184,7 @@ class AnswerTarget(CandidateTarget):
         self, name: str, split: Split, outputs: np.ndarray, scores: Mapping[str, float]
     ) -> Files:
         questions, candidates = self.parts_of(split.ids)
-        best = best_candidates(questions, margins(outputs))
+        best = best_candidates(questions, self.margins(outputs))
         return submission(
             name, ((question, candidates[number]) for question, number in best.items())
         )
-
-
-def margins(outputs: np.ndarray) -> np.ndarray:
-    """[N, 2] -> [N]: how much rather a candidate is right."""
-    return outputs[:, 1] - outputs[:, 0]

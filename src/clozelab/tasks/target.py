@@ -30,7 +30,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import Provenance
 from clozelab.models.encoder import Encoder
 from clozelab.tasks.baselines import Scores
-from clozelab.tasks.batches import Batch, apply_head_fp32
+from clozelab.tasks.batches import Batch, logits_fp32
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.labels import CLASSES, LabelColumn
 from clozelab.text.plain import PlainDict
@@ -195,7 +195,7 @@ class Target(ABC):
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
         """The outputs, in fp32, from what the unit gives for a batch."""
-        return apply_head_fp32(head, states)
+        return logits_fp32(head, states)
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:

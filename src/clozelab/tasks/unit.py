@@ -61,6 +61,14 @@ class Split:
         """What a training batch has of each sequence beside its tokens."""
         return {}
 
+    @property
+    def validation_sets(self) -> dict[str, Split]:
+        """Itself and its `extra`, by what messages call them."""
+        sets = {"validation split": self}
+        for name, split in self.extra.items():
+            sets[f"validation set {name}"] = split
+        return sets
+
     def pool(self, outputs: np.ndarray) -> np.ndarray:
         """[num_outputs, ...] -> [N, ...], where an example has several outputs."""
         return outputs

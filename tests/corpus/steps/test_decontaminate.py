@@ -220,6 +220,38 @@ def test_damaged_rows_still_count(tmp_path: Path) -> None:
     assert EXAMPLE in list(texts_of_file(tmp_path / "train.tsv"))
 
 
+@pytest.mark.parametrize("name", ["train.conllu", "train.jsonl"])
+def test_ids_and_tags_of_a_tagged_sentence_are_no_text(name: str, tmp_path: Path) -> None:
+    """`1 2 3 ...` links pages of many a document, and `O O O ...` is drawn with letters."""
+    words = [
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+    ]
+    words += ["twelve", "thirteen", "last"]
+    lines = ["# sent_id = 3", "1-2\tonetwo\t_\tO"]
+    for number, word in enumerate(words, start=1):
+        tag = "B-PER" if number == 14 else "O"
+        lines.append(f"{number}\t{word}\t{number - 1}\t{tag}")
+    content = "\n".join(lines)
+    if name == "train.jsonl":
+        columns = zip(*(line.split("\t") for line in lines[2:]), strict=True)
+        content = objects(dict(zip(("ids", "words", "heads", "tags"), columns, strict=True)))
+    (tmp_path / name).write_text(content)
+    step = Decontaminate([name], data_dir=tmp_path)
+    pages = " ".join(map(str, range(1, 20)))
+    documents = [[pages], ["O " * 20], [" ".join(words)]]
+    assert run_any(step, documents)[0] == documents[:2]
+
+
 LATIN = EXAMPLE.replace("Mr.", "Señor").encode("latin-1")
 
 

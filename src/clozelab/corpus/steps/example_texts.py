@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from clozelab.readers.objects import begins_as_json, rows_of_objects
 from clozelab.readers.records import NOT_UTF8, DamagedRow, Rows
 from clozelab.readers.tables import DELIMITED, open_table, table_format
 
+LETTER = re.compile(r"[^\W\d_]")
+
 
 def texts_of_file(path: Path) -> Iterator[str]:
     """Every text of a table, of JSON, or of a file of lines.
@@ -26,8 +29,8 @@ def texts_of_file(path: Path) -> Iterator[str]:
 
     Of a table these are its cells, the first line's included, as it may be no header. Of JSON these
     are the values, also in a file of another name (RACE's are called .txt). Of other files these
-    are the blocks between blank lines: as they are, and the words of each of their columns (CoNLL,
-    conllu).
+    are the blocks between blank lines: as they are, and each of their columns that may be words
+    (CoNLL, conllu).
     """
     is_table = table_format(path) is not None
     content = None
@@ -69,8 +72,9 @@ def _texts_in(value: object) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts_in, value.values()))
     elif isinstance(value, list | tuple):
         yield from chain.from_iterable(map(_texts_in, value))
-        # They may be the words of a text.
-        yield " ".join(part for part in value if isinstance(part, str))
+        cells = [part for part in value if isinstance(part, str)]
+        if _may_be_words(cells):
+            yield " ".join(cells)
 
 
 def _texts_of_rows(path: Path, rows: Rows) -> Iterator[str]:
@@ -95,7 +99,18 @@ def _texts_of_lines(path: Path) -> Iterator[str]:
         for line in block_lines:
             for column, word in enumerate(line.split()):
                 columns[column].append(word)
-        yield from map(" ".join, columns.values())
+        yield from map(" ".join, filter(_may_be_words, columns.values()))
+
+
+def _may_be_words(cells: Sequence[str]) -> bool:
+    """Whether a column, or a list of JSON, may be the words of a text.
+
+    It is neither of numbers, as ids, nor of one tag for the most part.
+    """
+    # In conllu some cells of a column of numbers are of comments.
+    num_with_letters = sum(map(bool, map(LETTER.search, cells)))
+    most_frequent = max(Counter(cells).values(), default=0)
+    return 4 * num_with_letters >= len(cells) and 2 * most_frequent <= len(cells)
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
