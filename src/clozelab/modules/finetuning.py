@@ -372,7 +372,7 @@ class FineTuning(TrainingModule):
             self.best = replace(result, scores=scores, weights=weights)
 
     def check_computed(self, names: Collection[str]) -> None:
-        """ValueError where the target computes a score that it does not declare, or lacks `metric`."""
+        """ValueError where a score is computed that nothing declares, or `metric` is not."""
         declarations(names, self.metrics)
         if self.metric.removeprefix(PREFIX) not in names:
             raise ValueError(
