@@ -285,7 +285,7 @@ def make_trainer(
     if not validation_interval_steps:
         options["limit_val_batches"] = 1.0
     # Code of the user's is tried on all of the validation data before the first step.
-    if permission_for(asdict(cfg)):
+    if permission_for(asdict(cfg)) and not (folder / "checkpoints").is_dir():
         options["num_sanity_val_steps"] = -1
     options |= build("trainer.lightning", cfg.trainer.lightning)
     return build_trainer(
