@@ -212,6 +212,13 @@ def test_a_scale_of_ones_own_without_a_text_asks_for_one(tmp_path: Path) -> None
     )
 
 
+def test_a_misspelt_corpus_of_a_scale_is_named() -> None:
+    message = explain(mistake("pretrain", ["corpus=scale_lapto"]), "pretrain")
+    shows(
+        message, "there is no corpus 'scale_lapto'; did you mean 'scale_laptop'? Else scale=lapto"
+    )
+
+
 def test_an_arm_that_changes_one_entry_of_a_list_is_told_to_give_all(tmp_path: Path) -> None:
     (tmp_path / "paper.yaml").write_text(
         "arms: {short: {objective: mlm, phases.0.steps: 3}}\ncolumns: [mrpc]\n"

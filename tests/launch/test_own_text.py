@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra.errors import ConfigCompositionException
 
 from clozelab.launch import sweep
 from clozelab.launch.overrides import check_overrides
@@ -50,6 +51,22 @@ def test_a_scale_of_ones_own_needs_no_corpus_file(tmp_path: Path) -> None:
     (tmp_path / "scale" / "night.yaml").write_text(own.replace("name: own", "name: night"))
     composed = sweep.compose("pretrain", ["scale=night", "text=texts"], folder=tmp_path)
     assert composed.get("corpus.sources.0.path") == "texts"
+
+
+def test_who_reads_runs_names_no_text_and_allows_no_code(tmp_path: Path) -> None:
+    """`report` and `pack` take the first sweep that needs neither; a slip is told as before."""
+    own = (CONF_DIR / "scale" / "own.yaml").read_text()
+    files = {"scale/night.yaml": own.replace("name: own", "name: night")}
+    files["optimizer/mine.yaml"] = "_target_: mypkg.plain\n"
+    files["paper.yaml"] = "arms: {a: {objective: mlm, optimizer: mine}}\ncolumns: [mrpc]\n"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for scale in ("night", "own"):
+        root, _ = sweep.runs_root(tmp_path, [f"scale={scale}"])
+        assert root == Path("runs", tmp_path.name, scale)
+    with pytest.raises(ConfigCompositionException, match="Could not override 'epoch'"):
+        sweep.runs_root(tmp_path, ["scale=own", "epoch=2"])
 
 
 def test_a_sweep_goes_through_several_texts() -> None:

@@ -32,7 +32,7 @@ from clozelab.modules.pretraining import (
     check_lengths,
     validation_metrics,
 )
-from clozelab.objectives.objective import LossTerm, build_models
+from clozelab.objectives.objective import LossTerm, build_models, term_metrics
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import GracefulStop, TrainingInterruptedError
@@ -85,6 +85,7 @@ class ToyObjective:
 
     pair: Any = SimpleNamespace(name="nsp", weight=0.5, build=lambda models: None)
     weights: ClassVar = {"mlm": 1.0, "nsp": 0.5}
+    metrics: ClassVar = (*term_metrics("mlm"), *term_metrics("nsp"))
     factor = 1.0  # of the loss
 
     @property
@@ -497,6 +498,16 @@ def test_validates_at_each_interval_and_once_at_the_end(
     run = ToyRun(tmp_path, validation=interval)
     run.fit()
     assert [step for step, key, _ in run.rows() if key == "validation/loss"] == expected
+
+
+def test_a_figure_that_nothing_declares_ends_the_run_at_the_first_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToyObjective, "metrics", term_metrics("mlm"))
+    run = ToyRun(tmp_path, validation=2)
+    with refuses("validation/nsp_loss: no Metric declares the unit and the direction"):
+        run.fit()
+    assert run.trainer.global_step == 2
 
 
 def test_validation_between_log_points_has_its_own_tokens_and_clock(tmp_path: Path) -> None:

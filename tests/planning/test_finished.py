@@ -15,7 +15,7 @@ from clozelab.planning.cost import Costing
 from clozelab.planning.finished import done_jobs
 from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import Corpora, analyse
-from clozelab.planning.tables import sums
+from clozelab.planning.tables import arms_without_line, sums
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.code import code_hash
 from clozelab.runs.find import find
@@ -69,6 +69,16 @@ def test_done_jobs_are_not_left(steps: dict[str, Step], tmp_path: Path) -> None:
         "pre-training: 6 jobs, 2 at a time with 1 thread: time unknown; left: 4",
         "fine-tuning: 4 jobs, 2 at a time with 1 thread: time unknown; left",
     )
+
+
+def test_an_arm_that_was_renamed_is_told(steps: dict[str, Step], tmp_path: Path) -> None:
+    for words in jobs(steps["pretrain"], "arm=mlm"):
+        finish_job(steps["pretrain"], words)
+    runs = find(tmp_path / FOLDER.name / "demo")
+    assert not list(arms_without_line({"mlm", "ltr"}, runs))
+    assert not list(arms_without_line((), runs)), "its sweeps are files"
+    (told,) = arms_without_line({"masked", "ltr"}, runs)
+    shows(told, "2 pre-training runs of the arm mlm, which paper.yaml does not have: under another")
 
 
 def test_a_run_that_kept_less_than_is_asked_is_not_done(

@@ -28,6 +28,9 @@ from clozelab.runs.archive import MANIFEST, RUNS, unpack, write_archive
 from clozelab.runs.find import find
 from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.packing import Selection, files_to_pack, make_manifest
+from clozelab.runs.progress import write_launch
+from clozelab.runs.record import JobName
+from clozelab.runs.status import experiment_statuses
 from clozelab.text.paths import EXPERIMENTS_DIR
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -427,6 +430,23 @@ def test_a_launch_names_the_text_as_its_runs_do(packed: Any, pool: Any, tmp_path
     assert pool(packed("one", 1, change=change))[0] == 0
     launches = read_json(tmp_path / "pooled" / NAME / "demo", "launcher/launch.json")
     assert launches["pretrain"]["words"] == [*words[:3], "data_dir=data"]
+
+
+def test_a_launch_behind_a_link_keeps_its_jobs(packed: Any, pool: Any, tmp_path: Path) -> None:
+    """A pack named the folder on the other disk, and the jobs were of no experiment there."""
+    disk = tmp_path / "disk"
+
+    def change(root: Path) -> None:
+        root.parent.rename(disk)
+        root.parent.symlink_to(disk)
+        write_launch(root, ["reproduce", NAME], {"pretrain": [JobName("mlm", "", "1")] * 5})
+
+    pack = packed("one", 1, change=change)
+    assert pool(pack)[0] == 0
+    (status,) = experiment_statuses(find(tmp_path / "pooled").records)
+    assert status.sweeps[0].planned == 5
+    with zipfile.ZipFile(pack) as archive:
+        assert not any(str(disk).encode() in archive.read(name) for name in archive.namelist())
 
 
 def test_looks_and_launches_of_all_packs_come_along(packed: Any, pool: Any, tmp_path: Path) -> None:

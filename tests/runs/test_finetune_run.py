@@ -24,6 +24,7 @@ from tests.runs.test_pretrain_run import stop_in
 from tests.screens import refuses
 from tests.training.test_checkpoint_io import flip
 
+from clozelab.addresses import PERMITTED
 from clozelab.corpus.generated import MANIFEST
 from clozelab.files.digests import file_sha256
 from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
@@ -333,6 +334,39 @@ def test_text_of_unknown_words_is_refused_before_the_first_step(
     assert not (tmp_path / "run").exists()
     facts = read(finetune(*overrides, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
     assert facts["unknown_shares"] == {"training": 0.9231, "validation": 0.9231}
+
+
+OWN_TARGET = """\
+from clozelab.tasks.classes import ClassTarget
+
+class Own(ClassTarget):
+    def scores_of(self, outputs, split):
+        accuracy = super().scores_of(outputs, split)
+        return SCORES
+
+def make(*, numeric_labels, labels, positive_label, metrics, number_range, class_weights):
+    return Own(labels=labels, metrics=metrics)
+"""
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ("accuracy | {'brier': 0.1}", "brier: no Metric declares the unit and the direction"),
+        ("{}", "validation/accuracy: Own declares this score and does not compute it"),
+    ],
+)
+def test_scores_of_ones_own_target_are_refused_before_the_first_step(
+    finetune: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: str, message: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PERMITTED, "own_target")
+    monkeypatch.delitem(sys.modules, "own_target", raising=False)
+    (tmp_path / "own_target.py").write_text(OWN_TARGET.replace("SCORES", scores))
+    steps = counted(monkeypatch)
+    with refuses(message):
+        finetune("task.target._target_=own_target.make")
+    assert not steps
 
 
 @pytest.mark.parametrize(

@@ -483,6 +483,7 @@ def test_the_hub_is_not_asked(places: list[str]) -> None:
 )
 def test_reproduce_stops_at_an_error(
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     places: list[str],
     statuses: dict[str, int],
     option: list[str],
@@ -503,3 +504,4 @@ def test_reproduce_stops_at_an_error(
     words = [str(EXPERIMENT), "scale=demo", *for_stages(places), *SMALL, *option]
     assert reproduce.main(words) == ends[ran[-1]]
     assert verbs == ran
+    assert ("--skip-doctor" in capsys.readouterr().out) == (ran[-1] == "doctor")

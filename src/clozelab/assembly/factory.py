@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from claims.text.did_you_mean import hint
-from clozelab.addresses import build, check_targets
+from clozelab.addresses import build, check_targets, permission_for
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import scale_of_encoder
@@ -284,6 +284,9 @@ def make_trainer(
     options: PlainDict = {"reload_dataloaders_every_n_epochs": 1}
     if not validation_interval_steps:
         options["limit_val_batches"] = 1.0
+    # Code of the user's is tried on all of the validation data before the first step.
+    if permission_for(asdict(cfg)) and not (folder / "checkpoints").is_dir():
+        options["num_sanity_val_steps"] = -1
     options |= build("trainer.lightning", cfg.trainer.lightning)
     return build_trainer(
         hardware,

@@ -236,9 +236,13 @@ def _explain_choice(group: str, name: str, choices: Sequence[str], folder: Path 
     if near:
         hint = f"; did you mean {near!r}?"
     if group == "corpus" and name.startswith(OF_A_SCALE):
-        # A scale of the user's has no corpus of that name, which is the default.
+        # A scale of the user's has no corpus of that name, which is the default; or it is a slip.
         scale = name.removeprefix(OF_A_SCALE)
-        hint = f": scale={scale} brings no text; say text=FOLDER, or corpus=NAME"
+        remedy = f"scale={scale} brings no text; say text=FOLDER, or corpus=NAME"
+        near = nearest(name, choices, cutoff=0.85)  # all that begin so are alike
+        hint = f": {remedy}"
+        if near:
+            hint = f"; did you mean {near!r}? Else {remedy}"
     advice = ""
     if group.startswith("hydra/"):
         # An experiment's folder is data, and lays nothing over Hydra's own keys.

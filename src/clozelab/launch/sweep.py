@@ -21,7 +21,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import setup_globals
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
@@ -399,15 +399,24 @@ def sweeps_of(folder: Path) -> dict[str, str]:
     return names
 
 
-def runs_root(
-    folder: Path | None, overrides: Sequence[str], config_name: str | None = None
-) -> tuple[Path, str]:
-    """Folder of an experiment's runs at its scale, and the scale's name.
+def runs_root(folder: Path | None, overrides: Sequence[str]) -> tuple[Path, str]:
+    """Folder of an experiment's runs at its scale, and the scale's name."""
+    return root_of(open_master(folder or Path(), overrides))
 
-    One of its sweeps says so: `config_name`, else the first.
+
+def open_master(folder: Path, overrides: Sequence[str]) -> Composed:
+    """The master configuration of the first of an experiment's sweeps that the overrides fit.
+
+    Who reads runs alone has to name no text, and allow no code, of the trainings. ValueError or an
+    error of Hydra's, that of the first sweep, where they fit none.
     """
-    name = config_name or next(iter(sweeps_of(folder or Path()).values()))
-    return root_of(compose(name, list(overrides), folder=folder, sweep=True))
+    mistakes: list[Exception] = []
+    for name in sweeps_of(folder).values():
+        try:
+            return compose(name, overrides, folder=folder, sweep=True)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            mistakes.append(error)
+    raise mistakes[0]
 
 
 def root_of(master: Composed) -> tuple[Path, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -354,9 +354,11 @@ class FineTuning(TrainingModule):
         self._collected = []
         self._validated = None
         trainer: Any = self.trainer
-        if trainer.sanity_checking:
-            return
         num_batches = len(trainer.val_dataloaders)
+        if trainer.sanity_checking:
+            if len(outputs) == num_batches:  # a score needs all
+                self.check_computed(self.evaluate(outputs).scores)
+            return
         num_seen = sum(trainer.num_val_batches)
         if num_seen < num_batches:
             log.warning(
@@ -367,6 +369,7 @@ class FineTuning(TrainingModule):
             )
             return
         result = self.evaluate(outputs)
+        self.check_computed(result.scores)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores
         self.publish(scores)
@@ -374,6 +377,15 @@ class FineTuning(TrainingModule):
         # The first of equally good ones stays.
         if self.best is None or self._is_better(scores[self.metric], self.best.scores[self.metric]):
             self.best = replace(result, scores=scores, weights=weights)
+
+    def check_computed(self, names: Collection[str]) -> None:
+        """ValueError where a score is computed that nothing declares, or `metric` is not."""
+        declarations(names, self.metrics)
+        if self.metric.removeprefix(PREFIX) not in names:
+            raise ValueError(
+                f"task.metric={self.metric}: {type(self.target).__name__} declares this score and"
+                f" does not compute it; it computes {', '.join(names)}"
+            )
 
     def score_name(self, key: str) -> str:
         """A score's key with the class that it is of, if it is of one."""

@@ -26,7 +26,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clozelab.metrics.metric import NO_UNIT, Metric
+from clozelab.metrics.metric import NO_UNIT, Metric, metric_of
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import save_encoder_folder
@@ -458,9 +458,13 @@ class PretrainingModule(TrainingModule):
     def on_validation_epoch_end(self) -> None:
         sums = self._reduced(self._validation_sums)
         self._validation_sums = {}
+        metrics = validation_metrics(sums, self._validated)
+        declared = published_metrics(self.model.objectives)
+        for key in metrics:
+            metric_of(key, declared)  # or a ValueError
         if self.trainer.sanity_checking:
             return
-        self.latest_validation = validation_metrics(sums, self._validated)
+        self.latest_validation = metrics
         dtype = widest_float(self.device)
         tokens = torch.tensor(self.throughput.tokens, dtype=dtype, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))

@@ -139,6 +139,8 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
         # 128 + N: a signal ended it; STOPPED is also being out of time.
         is_killed = status > 128 or status in STOPPED
         if is_killed or (status and not step.is_sweep):
+            if step.verb == "doctor" and not is_killed:
+                say("Mend what the pre-flight has found, or go on with --skip-doctor.", "bold red")
             return status, True
         if status:
             has_failed = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import filesize
 
+from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, count_noun, duration, format_count, join_list, truncate_list
 from claims.text.terminal import Heading
 from clozelab.assembly.passes import MOST_PASSES, passes, passes_over_text, source_passes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     from clozelab.planning.cost import Costing, DiskUsage
     from clozelab.planning.shapes import Shape
     from clozelab.planning.tasks import TaskJob
+    from clozelab.runs.find import Runs
 
 Table = tuple[list[Heading], list[list[str]]]
 
@@ -125,6 +127,19 @@ def busy_lines(costing: Costing) -> list[str]:
     if any(shape.is_busy for shape in costing.shapes):
         return [BUSY]
     return []
+
+
+def arms_without_line(arms: Collection[str], runs: Runs) -> Iterator[str]:
+    """A sentence for each arm that has runs, and is none of the `arms` of paper.yaml."""
+    groups = group_by(runs.pretrain, lambda run: run.name)
+    if not arms:  # its sweeps are files
+        return
+    for name in sorted(groups.keys() - arms):
+        yield (
+            f"{count_noun(len(groups[name]), 'pre-training run')} of the arm {name}, which"
+            " paper.yaml does not have: under another name it is trained anew. A row's label"
+            " changes what tables show"
+        )
 
 
 # A table a stage

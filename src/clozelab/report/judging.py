@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.launch.sweep import compose, root_of, sweeps_of
+from clozelab.launch.sweep import compose, open_master, root_of
 from clozelab.report.screen import show
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import Experiment, open_experiment
@@ -46,14 +46,16 @@ def judge(
 
     Args:
         overrides: they choose scale, runs and tracker (logger=wandb), as for one of its sweeps.
-        config_name: that sweep's; None for the first.
+        config_name: that sweep's; None for the first that they fit.
         target: the folder to write to; None for one beside the runs.
     """
     from clozelab.report.render import write_report
 
     folder = experiment.folder
-    name = config_name or next(iter(sweeps_of(folder).values()))
-    config = compose(name, overrides, folder=folder, sweep=True)
+    if config_name is None:
+        config = open_master(folder, overrides)
+    else:
+        config = compose(config_name, overrides, folder=folder, sweep=True)
     root, scale = root_of(config)
     report_folder = Path(target or root / "report")
     report = write_report(experiment, root, report_folder, scale=scale)

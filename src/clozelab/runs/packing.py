@@ -179,6 +179,9 @@ def hide_folders(selection: Selection, files: dict[str, Path], target: Path) -> 
             records = [record_of[folder]]
         text = path.read_text(encoding="utf-8")
         configs = "\n".join(json.dumps(record.config, ensure_ascii=False) for record in records)
+        if file_name == LAUNCH_FILE.name:  # which says where its runs really lie, behind a link
+            place = str(Path(name).parents[1])
+            text = _renamed_paths(text, path.parents[1].resolve(), place, configs)
         for started_in in dict.fromkeys(record.started_in for record in records):
             text = _renamed_paths(text, Path(started_in), ".", configs)
         text = _renamed_paths(text, selection.runs_dir, RUNS, configs)

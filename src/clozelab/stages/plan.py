@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clozelab.planning.plan import MATCHINGS, make_plan, save_plan
 from clozelab.planning.plan_screen import print_plan, print_warnings
-from clozelab.planning.tables import busy_lines, sums
+from clozelab.planning.tables import arms_without_line, busy_lines, sums
 from clozelab.terminal import ParsedArgs, say, verb
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...]
@@ -60,6 +60,7 @@ def main(args: ParsedArgs) -> int:
     for line in sums(plan.costing, plan.parts):  # what is asked first
         say(line, "bold", wraps=True)
     print_warnings(busy_lines(plan.costing))  # of these times
+    print_warnings(list(arms_without_line(plan.experiment.arms, plan.runs)))
     if "brief" in args.flags:
         print_warnings([f"not timed: {problem}" for problem in plan.costing.problems])
         sweep = next(iter(plan.sweeps.values()))

@@ -72,7 +72,7 @@ class AfterStep(Callback):
             self.after_step(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.after_step(trainer, pl_module)
 
 
