@@ -667,7 +667,9 @@ def _lengthen(
     shutil.rmtree(unfinished, ignore_errors=True)
     argv = [str(encoder), f"to={unfinished}", f"text={text}", f"add={number}"]
     if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
-        raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
+        raise ValueError(
+            "so no words of the text were added to the encoder; inputs.words=0 leaves that out"
+        )
     unfinished.rename(folder)
 
 
