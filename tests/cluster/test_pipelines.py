@@ -14,6 +14,11 @@ from pathlib import Path
 import pytest
 from tests.cluster.engines import Engine, Place, checksums, outcome, wait_until
 
+pytest.importorskip(
+    "datatrove",
+    reason="the extra corpus is missing: pip install -c constraints.txt -e '.[corpus]'",
+)
+
 EXECUTORS = {
     "local": "{local:{tasks:2}}",
     "slurm": '{slurm:{tasks:2,partition:main,time:"00:20:00",mem_per_cpu_gb:1}}',

@@ -326,10 +326,11 @@ def test_forked_jobs(tmp_path: Path) -> None:
 def test_a_terminal_shows_how_all_stand(tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
-    jobs = [job(tmp_path, "slow" * 13, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
+    line = f"12:00:00 I step 8/10  working {'hard ' * 30}"
+    jobs = [job(tmp_path, "slow" * 13, f"echo '{line}'; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
     text = screen.getvalue()
-    assert re.search("0 of 1 done", text) and "12:00:00" not in text
+    assert re.search("0 of 1 done", text) and "12:00:00" not in text and "8/10" not in text
     lines = [Text.from_ansi(line).plain.rstrip() for line in text.splitlines()]
     assert any(re.fullmatch(r" running  (slow){13} +\d s  work.*…", line) for line in lines), (
         "state, name and time stay"

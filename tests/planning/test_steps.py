@@ -196,6 +196,12 @@ def test_prepare_gets_the_corpus_and_the_tokenizer_that_the_sweep_reads(tmp_path
         assert composed.get(group) | {"workers": None} == expected | {"workers": None}
     (user, *_) = make_steps(tmp_path, [*words, "prepare.corpus.validation_fraction=0.1"])
     assert "corpus.validation_fraction=0.2" not in user.overrides
+    # A setting of one source left out all sources, and the scale's own text was looked for.
+    field = "corpus.sources.0.text_field=text"
+    prepare, pretrain = make_steps(tmp_path, [*words, field])
+    assert prepare.overrides[-1] == field
+    composed = sweep.compose("prepare", prepare.overrides)
+    assert composed.get("corpus")["sources"] == pretrain.sweep.master.get("corpus")["sources"]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_captions_say_the_unit(tmp_path: Path, writers: Any) -> None:
     ):
         assert sentence in text
     ours, papers = re.findall(r"\\caption\{(.*)\}", text)[:2]
-    assert ours.endswith("Ours is one run a cell, without an interval.") and papers.endswith(
+    assert ours.endswith("Ours is one run, without an interval.") and papers.endswith(
         " of our runs has seen, percent (LM perplexity: perplexity)."
     )
     page = (root / "report/report.md").read_text()

@@ -399,6 +399,14 @@ def test_a_given_encoder_beside_pre_training_seeds(tunings: Tunings) -> None:
     assert "give public the pretrain_seed= of ours" in difference.note
 
 
+def test_two_encoders_are_not_called_by_a_setting_of_one(tmp_path: Path, tunings: Tunings) -> None:
+    """`epochs=1` of one alone, and the page asked what epochs change."""
+    tunings()
+    change(tmp_path, "finetune/public/*/*/*", overrides=["encoder=b", "row=public", "epochs=1"])
+    rows = rows_of(infer_table(find(tmp_path)))
+    assert [row.partition(", ")[0] for row in rows] == ["row=further", "row=public"]
+
+
 def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, tunings: Tunings) -> None:
     tunings()
     second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"

@@ -326,7 +326,7 @@ def run_preflight(
         return
     heartbeat = Heartbeat(
         Console(stderr=True),
-        lambda: f"{verb}: the pre-flight still looks at what was composed",
+        lambda: f"{verb}: the pre-flight still looks for faults in the jobs",
     )
     environment = {}
     if plan_folder:

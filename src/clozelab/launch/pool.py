@@ -56,7 +56,8 @@ TRY_AGAIN_SECONDS = 30.0
 NOT_BEGUN = (JobState.WAITING, JobState.HELD)
 SHOWN = (JobState.RUNNING, JobState.HELD)
 SHOWN_ROWS = 24
-LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
+# time and level of a line of log, and the step, which stands before it
+LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] (step \d+/\d+ +)?")
 
 
 @dataclass

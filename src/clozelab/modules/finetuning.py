@@ -512,8 +512,8 @@ def write_results(folder: Path, module: FineTuning | Any, task: PlainMapping) ->
     atomic_write_lines(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
         log.warning(
-            "collapsed run: the same answer for (nearly) every validation example; never average it"
-            " in silence"
+            "collapsed run: the same answer for (nearly) every validation example; more epochs= or"
+            " another learning_rate= may help"
         )
     summary = []
     for key, value in best.scores.items():

@@ -665,7 +665,9 @@ def _lengthen(
     print(f"inputs: {number} words of the text are added to a copy of the encoder", file=sys.stderr)
     argv = [str(encoder), f"to={folder}", f"text={text}", f"add={number}"]
     if run_verb(["vocabulary", *argv, *_fields(settings)], {}):
-        raise ValueError("no word could be added to the encoder; inputs.words=0 leaves that out")
+        raise ValueError(
+            "so no words of the text were added to the encoder; inputs.words=0 leaves that out"
+        )
 
 
 def _fields(settings: Mapping[str, str]) -> list[str]:

@@ -132,6 +132,8 @@ def _print_sizes(plan: Plan, flops: float) -> None:
     job = sweep.composer.compose(sweep.jobs[0])
     bands = bands_of_sizes(new_record(Path(), "pretrain", job, inputs, {}, ""))
     expected = forecasts(bands, flops)
+    if not expected:
+        return
     say(f"sizes at {flops:.3g} FLOPs, by {len(bands)} published sizes and lengths:", style="bold")
     for forecast in expected:
         is_apart = forecast.loss - expected[0].loss > forecast.error
@@ -139,8 +141,6 @@ def _print_sizes(plan: Plan, flops: float) -> None:
             f"{'' if is_apart else 'favoured: '}{forecast.name}, {format_count(forecast.tokens)}"
             f" tokens: {forecast.loss:.2f} \u00b1 {forecast.error:.2f} nats",
         )
-    if not expected:
-        say("not known: too few were run, or none of them for as long as this")
 
 
 def _print_words(plan: Plan, words: float) -> Sequence[float]:

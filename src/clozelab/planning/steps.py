@@ -167,12 +167,12 @@ def _corpus_of_sweep(sweep: Composed, words: Sequence[str]) -> list[str]:
         overrides.append(f"tokenizer={choices['tokenizer']}")
         prepared = compose("prepare", [*overrides, *words])
 
-    given_keys = " ".join(f"{key_of(word)}." for word in words)
+    given_keys = set(map(key_of, words))
     for group in ("corpus", "tokenizer"):
         of_sweep = sweep.get(group)
         for name, value in prepared.get(group).items():
             key = f"{group}.{name}"
-            if of_sweep[name] != value and f"{key}." not in given_keys:
+            if of_sweep[name] != value and key not in given_keys:
                 settings = of_sweep[name]
                 if key == "corpus.sources":
                     settings = list(map(_without_defaults, settings))

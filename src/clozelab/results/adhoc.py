@@ -19,6 +19,7 @@ from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.differences import differing_keys, overrides_of
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record
+from clozelab.text.did_you_mean import values_of
 from clozelab.text.plain import PlainDict, flatten
 
 # held-out figures that a table of pre-trainings shows
@@ -210,16 +211,17 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     # A task's own settings set no row apart, so settings are compared task by task.
     by_task = group_by(runs, lambda run: run.task).values()
     settings_by_task = [list(map(settings, group)) for group in by_task]
+    encoders = {values_of(run.overrides).get("encoder") for run in runs}
     for groups in ([overrides_of(runs)], [names], settings_by_task):
         keys = list(dict.fromkeys(chain.from_iterable(map(differing_keys, groups))))
         if not keys:
             continue
         # A multirun names its arms by what differs, and that says more than the name. Arm a at
-        # rate 1, arm b at rate 2: the rate alone tells both apart.
+        # rate 1, arm b at rate 2: the rate alone tells both apart. It says nothing of two encoders.
         plain = [key for key in keys if key not in NAMES]
         values = list(chain.from_iterable(groups))
         is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
-        return plain if plain and is_enough else keys
+        return plain if plain and is_enough and len(encoders) == 1 else keys
     return []
 
 

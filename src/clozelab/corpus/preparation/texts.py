@@ -144,5 +144,8 @@ def _refuse_many_bad(counts: CorpusCounts) -> None:
         f"{num_bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the"
         " first ones:"
     )
-    advice = "check the encoding (UTF-8), the format and the text_field of this source"
+    advice = (
+        "check the encoding (UTF-8), the format and the text_field of this source"
+        " (docs/own-text.md#which-files-are-read)"
+    )
     raise ValueError("\n  ".join([problem, *counts.first_bad[:5]]) + f"\n{advice}")
