@@ -311,6 +311,9 @@ class TrainingProgress(Callback):
     ) -> None:
         self._write_note(trainer)
         step = trainer.global_step
+        # Lightning calls a fine-tuning's own hook behind all callbacks, one of which may save and
+        # stop: the figures would be missing here, and be part of the next log point's.
+        getattr(pl_module, "publish_log_point", lambda: None)()
         # Only log points have new figures; the bar keeps the last ones.
         facts: JsonObject = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
