@@ -805,6 +805,14 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
     assert_near(run_dir, tmp_path / "whole")
 
 
+@pytest.mark.slow
+def test_sharded_gradients_have_the_norms_of_whole_ones(workplace: Path, tmp_path: Path) -> None:
+    changes = NO_DROPOUT | {"position_growth": "none", "callbacks": "gradient_statistics"}
+    run_alone(command(workplace, tmp_path / "two", **changes | ranks("fsdp")))
+    run_here(workplace, tmp_path / "one", **changes)
+    assert_near(tmp_path / "two", tmp_path / "one")
+
+
 @pytest.mark.parametrize(
     "strategy",
     ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)],

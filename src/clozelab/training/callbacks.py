@@ -16,9 +16,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.utilities import grad_norm
 from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
@@ -372,8 +372,16 @@ class GradientStatistics(Callback):
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
-            norms = grad_norm(pl_module, 2)
-            self._norms = {f"gradient/{key}": float(value) for key, value in norms.items()}
+            norms = {}
+            for name, parameter in pl_module.named_parameters():
+                if parameter.grad is None:
+                    continue
+                norm: Any = parameter.grad.norm()
+                if hasattr(norm, "full_tensor"):  # sharded: of all ranks' parts
+                    norm = norm.full_tensor()
+                norms[f"gradient/grad_2.0_norm/{name}"] = float(norm)
+            total = torch.tensor([*norms.values()]).norm()
+            self._norms = {**norms, "gradient/grad_2.0_norm_total": float(total)}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, *_: object, **__: object
