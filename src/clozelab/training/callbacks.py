@@ -155,6 +155,12 @@ class GracefulStop(AfterStep):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         self.on_train_end(trainer, pl_module)
+        # A rank that was killed is a broken connection to the others, whose error does not name it.
+        processes = getattr(trainer.strategy.launcher, "procs", [])
+        for rank, process in enumerate(processes, 1):
+            if process.poll():
+                status = process.returncode
+                log.error("rank %d (process %d) ended with code %d", rank, process.pid, status)
 
 
 # What the best checkpoint has the least of. A fine-tuning keeps its best evaluation inside every

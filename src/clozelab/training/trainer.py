@@ -311,6 +311,8 @@ def _silence_lightning() -> None:
         "lightning.fabric",
     ):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It ends this process as soon as another rank has ended, and names that one.
+    logging.getLogger("lightning.fabric.strategies.launchers").setLevel(logging.INFO)
 
 
 def stage_callbacks(
