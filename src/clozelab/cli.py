@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from claims.text.did_you_mean import hint
+from clozelab.training.host import process_rank
 from clozelab.training.stopping import (
     Interrupted,
     begin_process,
@@ -88,9 +89,11 @@ def _run(arguments: list[str]) -> int:
 def _announce(verb: str, arguments: Sequence[str]) -> None:
     """Say what begins, before what it needs is imported (seconds).
 
-    Not for each of a sweep's jobs.
+    Not for each of a sweep's jobs, nor of a job's ranks.
     """
     if sys.stderr is None or verb in QUICK_VERBS or "hydra.mode=RUN" in arguments:
+        return
+    if process_rank():
         return
     subject = "the configuration"
     if verb == "doctor":
@@ -168,6 +171,8 @@ def job(composed: Composed) -> int:
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     die_with_first_rank()
+    if process_rank():  # the first rank says the same
+        logging.getLogger().setLevel(logging.WARNING)
     verb = composed.stage
     composed.check()
     check_targets(composed.values, signatures=False)

@@ -165,6 +165,18 @@ def test_muon_against_another_library_and_over_a_checkpoint(
             build_adamw(model().named_parameters(), **SETTINGS, **settings)
 
 
+def test_muon_takes_no_part_of_a_matrix() -> None:
+    """What it takes apart of a sharded one is a copy, which no weight would hear of."""
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.ones(4, 4))
+    net = nn.ModuleDict({"layer": nn.ModuleList([layer]), "head": nn.Linear(4, 2)})
+    names = dict(net.named_parameters(prefix="net"))
+    build_adamw(names.items(), **SETTINGS, matrix_learning_rate=0.02)
+    layer.weight.full_tensor = None
+    with pytest.raises(ValueError, match="with trainer=fsdp say optimizer=adamw"):
+        build_adamw(names.items(), **SETTINGS, matrix_learning_rate=0.02)
+
+
 @pytest.mark.parametrize("schedule", [LinearWarmupDecay, CosineDecay])
 def test_warm_up_of_all_steps_ends(schedule: Any) -> None:
     """Of two steps 0.8 are both; the rate of a step behind the last one is asked for, too."""

@@ -520,6 +520,14 @@ def test_two_processes_equal_one(
         assert np.allclose(first["logits"], second["logits"], atol=1e-4)
 
 
+def test_a_stop_at_a_log_point_keeps_its_figures(finetune: Any) -> None:
+    words = ["epochs=1", "trainer.log_interval_steps=3"]
+    whole = finetune(*words, name="whole")
+    with pytest.raises(TrainingInterruptedError):
+        finetune(*words, "stop_after_step=3", name="cut")
+    assert losses(finetune(*words, name="cut")) == losses(whole)
+
+
 def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     """The word that decides stands behind the first row, where truncation never looks."""
     rng = np.random.default_rng(1)

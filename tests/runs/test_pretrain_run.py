@@ -765,6 +765,8 @@ def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
     said = run_alone(command(workplace, run_dir, **still | ranks("ddp")))
     shows(said, "goes on in another layout, with other rounding")
     assert "sync_dist" not in said, "figures are the same on all ranks already"
+    for sentence in ("reading the configuration", "train split at seq_length 16: ", "phase 2 of 2"):
+        assert said.count(sentence) == 1, sentence
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
@@ -803,6 +805,14 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
     assert_near(run_dir, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_sharded_gradients_have_the_norms_of_whole_ones(workplace: Path, tmp_path: Path) -> None:
+    changes = NO_DROPOUT | {"position_growth": "none", "callbacks": "gradient_statistics"}
+    run_alone(command(workplace, tmp_path / "two", **changes | ranks("fsdp")))
+    run_here(workplace, tmp_path / "one", **changes)
+    assert_near(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,19 @@ def test_a_data_worker_that_is_stuck_is_a_hang(workplace: Path, tmp_path: Path) 
     assert process.returncode == 124 and "nothing has moved for 3 s" in said
     assert gone(workers, 5.0), "SIGKILL reaches a stopped process too"
     assert "_get_data" in (run_dir / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named(workplace: Path, tmp_path: Path) -> None:
+    """By whichever is first: Lightning, which looks every five seconds, or a broken connection."""
+    run_dir = tmp_path / "run"
+    changes = {"phases": ENDLESS, "position_growth": "none"}
+    process = start(command(workplace, run_dir, **ranks("ddp") | changes), kind=subprocess.Popen)
+    wait_until((run_dir / "metrics.csv").exists, process)
+    second = wait_until(lambda: second_rank(process), process)
+    os.kill(second, signal.SIGKILL)
+    said = process.communicate(timeout=120)[1]
+    assert re.search(rf"(PID|process) {second}\b.* with code -9", said)
 
 
 @pytest.mark.slow

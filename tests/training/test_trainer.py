@@ -112,6 +112,16 @@ def test_who_starts_the_ranks_under_slurm(
     assert getattr(environment, "auto_requeue", False) is False
 
 
+def test_torchrun_has_to_start_as_many_processes_as_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One device a process, and each would train by itself in the one folder."""
+    slurm(monkeypatch, {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2"})
+    assert cluster_environment(2, 1) is None and cluster_environment(1, 2) is None
+    with pytest.raises(ValueError, match=r"torchrun has started 2 processes.*devices=1 needs 1"):
+        choose_hardware(**CPU)
+
+
 def test_ranks_of_two_nodes_meet_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the third of four tasks reads: two nodes, in Slurm's short form of names."""
     place = {
@@ -308,6 +318,7 @@ def test_averages_take_buffers_as_they_are() -> None:
         (["callbacks=ema"], {"precision": "bf16-true", "strategy": "auto"}, "bf16-true"),
         (["callbacks=ema"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "callbacks=ema.*fsdp"),
         ([], {"precision": "bf16-mixed", "strategy": "fsdp"}, "score_layers.*fsdp"),
+        (["optimizer=muon"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "Muon.*fsdp"),
     ],
 )
 def test_what_a_precision_or_a_strategy_cannot_do(

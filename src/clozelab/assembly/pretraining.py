@@ -211,6 +211,11 @@ def check_pretraining(
             "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
             " them"
         )
+    if cfg.optimizer.get("matrix_learning_rate") is not None and hardware.strategy == "fsdp":
+        raise ValueError(
+            "Muon needs whole matrices, and trainer=fsdp splits them: choose optimizer=adamw, or"
+            " trainer=ddp"
+        )
     check_averages_and_scores(cfg, hardware, objectives)
     if cfg.adaptation is not None:
         check_adaptation(cfg, hardware, objectives)

@@ -328,9 +328,14 @@ class FineTuning(TrainingModule):
         self.throughput.add(batch["global_tokens"])
         return loss
 
-    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        if self.trainer.global_step % self.log_interval_steps == 0:
+    def publish_log_point(self) -> None:
+        """Publishes the averages of a log point, once."""
+        is_log_step = self.trainer.global_step % self.log_interval_steps == 0
+        if is_log_step and self._loss_steps:
             self._publish_training()
+
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
+        self.publish_log_point()
         super().on_train_batch_end(outputs, batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:

@@ -53,6 +53,8 @@ def build_adamw(
     remaining = []
     for name, parameter in named.items():
         is_matrix = parameter.requires_grad and parameter.ndim == 2 and ".layer." in name
+        # A sharded matrix is taken apart into copies: no update would reach it.
+        is_matrix = is_matrix and not hasattr(parameter, "full_tensor")
         if matrix_learning_rate is not None and is_matrix:
             matrices[name] = parameter
         else:

@@ -16,9 +16,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.utilities import grad_norm
 from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
@@ -155,6 +155,12 @@ class GracefulStop(AfterStep):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         self.on_train_end(trainer, pl_module)
+        # A rank that was killed is a broken connection to the others, whose error does not name it.
+        processes = getattr(trainer.strategy.launcher, "procs", [])
+        for rank, process in enumerate(processes, 1):
+            if process.poll():
+                status = process.returncode
+                log.error("rank %d (process %d) ended with code %d", rank, process.pid, status)
 
 
 # What the best checkpoint has the least of. A fine-tuning keeps its best evaluation inside every
@@ -311,6 +317,9 @@ class TrainingProgress(Callback):
     ) -> None:
         self._write_note(trainer)
         step = trainer.global_step
+        # Lightning calls a fine-tuning's own hook behind all callbacks, one of which may save and
+        # stop: the figures would be missing here, and be part of the next log point's.
+        getattr(pl_module, "publish_log_point", lambda: None)()
         # Only log points have new figures; the bar keeps the last ones.
         facts: JsonObject = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
@@ -369,8 +378,16 @@ class GradientStatistics(Callback):
     ) -> None:
         step = trainer.global_step + 1
         if step % trainer.log_every_n_steps == 0:
-            norms = grad_norm(pl_module, 2)
-            self._norms = {f"gradient/{key}": float(value) for key, value in norms.items()}
+            norms = {}
+            for name, parameter in pl_module.named_parameters():
+                if parameter.grad is None:
+                    continue
+                norm: Any = parameter.grad.norm()
+                if hasattr(norm, "full_tensor"):  # sharded: of all ranks' parts
+                    norm = norm.full_tensor()
+                norms[f"gradient/grad_2.0_norm/{name}"] = float(norm)
+            total = torch.tensor([*norms.values()]).norm()
+            self._norms = {**norms, "gradient/grad_2.0_norm_total": float(total)}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, *_: object, **__: object

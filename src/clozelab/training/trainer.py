@@ -218,10 +218,21 @@ def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | No
 
     None outside it: Lightning looks for itself. Lightning alone takes every process in a Slurm
     allocation for a rank of srun's, and waits for others that nobody starts; and its requeueing
-    would come on top of the launcher's. ValueError where srun has started another number of
-    processes than there are devices.
+    would come on top of the launcher's. ValueError where srun or torchrun has started another
+    number of processes than there are devices.
     """
-    if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
+    if TorchElasticEnvironment.detect():
+        tasks = int(os.environ["WORLD_SIZE"])
+        # Without a strategy for several, each of them would train by itself, in one folder.
+        if tasks != devices * num_nodes:
+            raise ValueError(
+                f"torchrun has started {tasks} processes, and trainer.num_nodes={num_nodes} with"
+                f" trainer.devices={devices} needs {devices * num_nodes}: say trainer=ddp (or fsdp)"
+                " with trainer.devices of torchrun's --nproc-per-node and trainer.num_nodes of its"
+                " --nnodes"
+            )
+        return None
+    if "SLURM_JOB_ID" not in os.environ:
         return None
     # Of srun's step; a batch script is in none.
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
@@ -311,6 +322,8 @@ def _silence_lightning() -> None:
         "lightning.fabric",
     ):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It ends this process as soon as another rank has ended, and names that one.
+    logging.getLogger("lightning.fabric.strategies.launchers").setLevel(logging.INFO)
 
 
 def stage_callbacks(
