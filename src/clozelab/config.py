@@ -129,7 +129,7 @@ def of_scale(value: object, *, _root_: DictConfig) -> object:
 
     It is None for an encoder that is given: its recipe is not the scale's.
     """
-    return value if _given_encoder(_root_) is None else None
+    return value if given_encoder(_root_) is None else None
 
 
 def suited_learning_rate(
@@ -187,7 +187,7 @@ def enough_epochs(
 def _encoder_of_recipe(root: DictConfig) -> Path | None:
     """The encoder that learning rate and epochs have to suit; None where they are the scale's."""
     if root.recipe_for is None:
-        return _given_encoder(root)
+        return given_encoder(root)
     return Path(encoder_folder(root.recipe_for))
 
 
@@ -214,13 +214,13 @@ def found_once(node: Any, find: Callable[[Any], T]) -> T:
     return found
 
 
-def _given_encoder(root: DictConfig) -> Path | None:
+def given_encoder(root: DictConfig) -> Path | None:
     """The encoder that a stage's configuration names; None for one that its scale pre-trains."""
     return found_once(root, _find_given_encoder)  # a dozen settings ask
 
 
 def _find_given_encoder(root: DictConfig) -> Path | None:
-    if root.encoder is None or root.get("fresh_weights"):
+    if root.encoder is None or OmegaConf.select(root, "fresh_weights"):
         return None
     # `_environment_of_names` may have put a variable's name in the place of its value.
     folder = re.sub(r"\(env (\w+)\)", lambda name: os.environ.get(name[1], ""), root.encoder)

@@ -165,6 +165,8 @@ class JobComposer:
             lambda key: bool(loader.get_group_options(key))
         )  # reads folders
         self._last_group = functools.cache(self._find_last_group)
+        # as of when a sweep was opened, as are the templates
+        self._settings_of_choice = functools.cache(self._read_settings_of_choice)
         self._templates: dict[tuple[str, ...], bytes] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
@@ -232,7 +234,13 @@ class JobComposer:
             # `+group=name` would be merged after the choice.
             if any(other.type != OverrideType.CHANGE for other in all_of_job):
                 return {}
-            settings = self._settings_of_choice(override, all_of_job)
+            # The job's other choices may bring files of their own.
+            choices = []
+            for other in all_of_job:
+                if other is not override and self._names_group(other.key_or_group):
+                    choices.append(other.input_line)
+            name = str(override.value())
+            settings = self._settings_of_choice(override.key_or_group, name, tuple(choices))
         other_keys = [other.key_or_group for other in all_of_job if other is not override]
         if any(itertools.starmap(_overlap, itertools.product(settings, other_keys))):
             return {}
@@ -249,23 +257,17 @@ class JobComposer:
             return False
         return isinstance(override.value(), int | float | str)
 
-    def _settings_of_choice(
-        self, choice: Override, all_of_job: Sequence[Override]
+    def _read_settings_of_choice(
+        self, group: str, choice: str, other_choices: Sequence[str]
     ) -> dict[str, Any]:
         """Return the keys and values of a choice's file, which no other file may change.
 
         Empty where it says more than numbers and texts, or is not merged last.
         """
-        group = choice.key_or_group
         if group != self._last_group():
             return {}
-        # The job's other choices may bring files of their own.
-        choices = []
-        for override in all_of_job:
-            if override is not choice and self._names_group(override.key_or_group):
-                choices.append(override.input_line)
-        result = self.loader.repository.load_config(f"{group}/{choice.value()}")
-        is_last = group == self._last_group(*choices)
+        result = self.loader.repository.load_config(f"{group}/{choice}")
+        is_last = group == self._last_group(*other_choices)
         if not is_last or result is None or result.header["package"] != "_global_":
             return {}
         content = to_plain(result.config, resolve=False)

@@ -91,6 +91,30 @@ def test_what_hangs_on_a_value_is_resolved_for_each_job() -> None:
     assert len(steps) == 2
 
 
+def test_a_recipe_hangs_on_where_each_jobs_encoder_comes_from(tmp_path: Path) -> None:
+    """The scale's own encoder, one that is yet to be trained, a narrow given one, and none."""
+    own, missing, given = tmp_path / "run/encoder", tmp_path / "missing", tmp_path / "given"
+    for folder in (own, given):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
+    record = own.parent / "run.json"
+    record.write_text('{"scale": "demo"}')
+    encoders = f"encoder={own},{missing},{given}"
+    sweep = Sweep("finetune", ["scale=demo", "task=mrpc", "row=a", encoders, "seed=1,2"])
+    assert len(sweep.jobs) == 6 and len(kinds(sweep)) == 1
+    rates = {}
+    # a run of another scale has trained it since
+    for scale in ("demo", "small"):
+        record.write_text(f'{{"scale": "{scale}"}}')
+        for job in sweep.jobs:
+            values = sweep.settings(job)
+            assert values == sweep.composer.compose(job).values
+            rates[scale, Path(values["encoder"]).name] = values["learning_rate"]
+    of_scale = rates["demo", "encoder"]
+    assert of_scale == rates["demo", "missing"] == rates["small", "missing"]
+    assert of_scale != rates["demo", "given"] == rates["small", "encoder"]
+
+
 def test_what_depends_on_hydras_own_node_is_not_shared() -> None:
     sweep = Sweep("pretrain", ["scale=demo", "seed=1,2"])
     _, settings = sweep.composer.kind_of(sweep.jobs[0])

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import MISSING_VALUE, Composed, name_encoder_folders, to_plain
+from clozelab.config import (
+    MISSING_VALUE,
+    Composed,
+    found_once,
+    given_encoder,
+    name_encoder_folders,
+    to_plain,
+)
 from clozelab.text.plain import PlainDict
 
 OWN_VALUE = "${each_job_has_its_own}"
 """In the place of a value: there is no such key, so that nothing can be made of it."""
+
+
+class Resolved(NamedTuple):
+    """What jobs have in common, and where each has a value of its own.
+
+    Attributes:
+        values: plain ones, to be copied for each job.
+        dependent: what holds a job's own value there, and the node and the key to find it by.
+    """
+
+    values: PlainDict
+    dependent: list[tuple[PlainDict, DictConfig, str]]
 
 
 class AlikeJobs:
@@ -28,16 +48,33 @@ class AlikeJobs:
 
     def __init__(self, job: Composed, settings: Mapping[str, object]) -> None:
         self._job = Composed(job.stage, job.node)
-        self._dependent: list[tuple[PlainDict, DictConfig, str]] = []
+        self._own: dict[str, object] = {}
         self._set(dict.fromkeys(settings, OWN_VALUE))
         with self._job.resolving() as node:
-            self._values = self._resolve(node)
+            self._common = self._resolve_all(node)
+        places = [(plain is self._common.values, key) for plain, _, key in self._common.dependent]
+        self._has_own_encoder = (True, "encoder") in places
+        # Of an encoder, a recipe mostly asks one thing: whether the scale's own runs have made it.
+        self._of_scale = self._common
+        if self._has_own_encoder:
+            with self._job.resolving() as node:
+                found_once(node, lambda _: None)  # what `given_encoder` finds then
+                self._of_scale = self._resolve_all(node)
 
     def _set(self, settings: Mapping[str, object]) -> None:
         for key, value in settings.items():
-            OmegaConf.update(self._job.node, key, value)
+            # A job mostly differs from the one before in a seed alone.
+            if self._own.get(key) is not value:
+                OmegaConf.update(self._job.node, key, value)
+                self._own[key] = value
 
-    def _resolve(self, node: DictConfig) -> PlainDict:
+    def _resolve_all(self, node: DictConfig) -> Resolved:
+        dependent: list[tuple[PlainDict, DictConfig, str]] = []
+        return Resolved(self._resolve(node, dependent), dependent)
+
+    def _resolve(
+        self, node: DictConfig, dependent: list[tuple[PlainDict, DictConfig, str]]
+    ) -> PlainDict:
         """Return what can be resolved of a node, as plain values, and note where the rest is."""
         plain: PlainDict = {}
         for key in map(str, node):
@@ -48,11 +85,11 @@ class AlikeJobs:
             try:
                 value = node[key]
                 if isinstance(value, DictConfig) and not is_reference:
-                    plain[key] = self._resolve(value)
+                    plain[key] = self._resolve(value, dependent)
                 else:
                     plain[key] = to_plain(value)
             except OmegaConfBaseException:
-                self._dependent.append((plain, node, key))
+                dependent.append((plain, node, key))
         return plain
 
     def values(self, settings: Mapping[str, object]) -> PlainDict:
@@ -61,9 +98,12 @@ class AlikeJobs:
         An OmegaConfBaseException or a ValueError: it has none, or needs Hydra's node.
         """
         self._set(settings)
-        with self._job.resolving():
-            for plain, node, key in self._dependent:
+        with self._job.resolving() as root:
+            resolved = self._common
+            if self._has_own_encoder and given_encoder(root) is None:
+                resolved = self._of_scale
+            for plain, node, key in resolved.dependent:
                 plain[key] = to_plain(node[key])
-        values: PlainDict = pickle.loads(pickle.dumps(self._values))  # a quick copy
+        values: PlainDict = pickle.loads(pickle.dumps(resolved.values))  # a quick copy
         name_encoder_folders(values)
         return values

@@ -289,6 +289,11 @@ def _predicts_numbers(given: Mapping[str, str]) -> bool | None:
     return len(names) == 1
 
 
+def has_own_task(overrides: Sequence[str]) -> bool:
+    """Whether a job's task is a labelled file."""
+    return any(f"{choice}={OWN_TASK}" in overrides for choice in PLACES)
+
+
 def doubtful_target(overrides: Sequence[str], settings: PlainMapping) -> str | None:
     """What to say where a labelled file's classes or numbers may be meant otherwise; else None.
 

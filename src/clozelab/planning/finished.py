@@ -15,7 +15,7 @@ from clozelab.launch.jobs import plan_job
 from clozelab.planning.shapes import Words
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs, find
-from clozelab.runs.identity import counting_leaves
+from clozelab.runs.identity import counting_values
 from clozelab.runs.record import Record
 from clozelab.runs.reuse import is_complete_run, never_kept, trained_by
 
@@ -42,7 +42,7 @@ def _is_done(
     settings = step.sweep.settings(job)
     if settings["reuse"] == "never":
         return False
-    recorded = counting_leaves(settings)
+    recorded = counting_values(settings)
     # Where the launch looks, too: a run of this name in another folder is no run of it.
     folder = Path(settings["run_dir"])
     record = records.get(folder)

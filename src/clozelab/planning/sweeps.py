@@ -24,7 +24,7 @@ from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.labelled import LabelledData, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.own_task import doubtful_target
+from clozelab.launch.own_task import doubtful_target, has_own_task
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
@@ -70,7 +70,8 @@ def doubtful_targets(sweep: Sweep) -> list[str]:
     """What to say of labelled files whose classes or numbers may be meant otherwise, once each."""
     messages = []
     for jobs in jobs_by_settings(sweep).values():
-        messages.append(doubtful_target(jobs[0], sweep.settings(jobs[0])))
+        if has_own_task(jobs[0]):
+            messages.append(doubtful_target(jobs[0], sweep.settings(jobs[0])))
     return list(filter(None, dict.fromkeys(messages)))
 
 

@@ -240,8 +240,8 @@ def _brought_along(lines: PlainMapping, run: Record, experiment: Experiment) -> 
 def _present_lines(run: Record, experiment: Experiment) -> PlainDict | None:
     if run.stage == "pretrain":
         return experiment.arms.get(run.name)
-    deltas = {row.name: row.delta for row in experiment.rows}
-    lines = deltas.get(run.name)
+    name = run.name
+    lines = next((row.delta for row in experiment.rows if row.name == name), None)
     if run.stage == "finetune" or lines is None:
         return lines
     if (experiment.folder / MEASURED / f"{run.name}.yaml").is_file():
@@ -259,7 +259,7 @@ def _spelt_as_recorded(lines: PlainMapping, run: Record) -> PlainDict:
             spelt[f"/{name}"] = value
         else:
             spelt |= flatten(value, name)
-    return delta_as_before_units(spelt, flatten(dict(run.config)) | spelt)
+    return delta_as_before_units(spelt, dict(run.config) | spelt)
 
 
 def _as_text(value: object) -> str:

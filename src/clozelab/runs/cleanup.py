@@ -5,7 +5,9 @@ Nothing is deleted that a process holds, or that changed a moment ago.
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -173,11 +175,13 @@ def size(path: Path) -> int:
     """Return the bytes at and below a path, without following links."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
-    files = []
-    for child in path.rglob("*"):
-        if child.is_symlink() or child.is_file():
-            files.append(child)
-    return sum(file.lstat().st_size for file in files)
+    total = 0
+    for folder, subfolders, files in os.walk(path):
+        for name in (*subfolders, *files):
+            status = os.lstat(f"{folder}/{name}")
+            if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                total += status.st_size
+    return total
 
 
 def delete(item: Garbage) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import accumulate
+from typing import Any
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
 from clozelab.text.plain import NESTED, PlainDict, PlainMapping, flatten
@@ -158,19 +158,30 @@ def identity_of(config: PlainMapping) -> PlainDict:
 
 def counting_leaves(values: PlainMapping) -> PlainDict:
     """Return dotted key -> value of what can change a result, of a resolved configuration."""
-    leaves = as_before_units(flatten(dict(values)))
+    return as_before_units(flatten(counting_values(values)))
+
+
+def counting_values(values: PlainMapping) -> PlainDict:
+    """Return what can change a result of a resolved configuration, nested as a record has it."""
     # A key that only means something beside another one is idle where that one is not set.
     idle = set()
     for key, options in CONDITIONAL_KEYS.items():
         if not any(_is_set(values, option) for option in options.split()):
             idle.add(key)
-    counting = {}
-    for key, value in leaves.items():
-        # The key itself and the nodes that it stands in: "a", "a.b", "a.b.c".
-        nodes = list(accumulate(key.split("."), "{}.{}".format))
-        if idle.isdisjoint(nodes) and all(meaning_of(node) != NEUTRAL for node in nodes):
-            counting[key] = value
-    return counting
+
+    def counting(value: object, prefix: str) -> Any:
+        if isinstance(value, list):
+            return [counting(child, f"{prefix}{place}.") for place, child in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        kept = {}
+        for name, child in value.items():
+            key = f"{prefix}{name}"
+            if key not in idle and meaning_of(key) != NEUTRAL:
+                kept[name] = counting(child, f"{key}.")
+        return kept
+
+    return dict(counting(values, ""))
 
 
 def _is_set(config: PlainMapping, key: str) -> bool:
