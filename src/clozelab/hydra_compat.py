@@ -230,17 +230,15 @@ class JobComposer:
         if not self._is_one_value(override):
             return {}
         settings = {override.key_or_group: override.value()}
-        if self._names_group(override.key_or_group):
+        if self._is_choice(override):
             # `+group=name` would be merged after the choice.
             if any(other.type != OverrideType.CHANGE for other in all_of_job):
                 return {}
             # The job's other choices may bring files of their own.
-            choices = []
-            for other in all_of_job:
-                if other is not override and self._names_group(other.key_or_group):
-                    choices.append(other.input_line)
+            lines = [choice.input_line for choice in all_of_job if self._is_choice(choice)]
+            lines.remove(override.input_line)
             name = str(override.value())
-            settings = self._settings_of_choice(override.key_or_group, name, tuple(choices))
+            settings = self._settings_of_choice(override.key_or_group, name, tuple(lines))
         other_keys = [other.key_or_group for other in all_of_job if other is not override]
         if any(itertools.starmap(_overlap, itertools.product(settings, other_keys))):
             return {}
@@ -248,6 +246,9 @@ class JobComposer:
         if any("_target_" in key for key in settings):
             return {}
         return settings
+
+    def _is_choice(self, override: Override) -> bool:
+        return self._names_group(override.key_or_group)
 
     def _is_one_value(self, override: Override) -> bool:
         """Whether an override gives one key, or one group, a number or a text."""

@@ -51,7 +51,7 @@ def run_application(
 
     hydra_arguments = experiments.take_experiment(list(arguments))
     if "--help-all" in hydra_arguments:  # Hydra's own help
-        hydra_arguments = [word for word in hydra_arguments if word != "--help-all"]
+        hydra_arguments.remove("--help-all")
         hydra_arguments.append("--help")
     # Hydra's parser knows `-m`, and an option behind it, before the first `name=value` only.
     flags = [argument for argument in hydra_arguments if argument in ("-m", "--multirun")]

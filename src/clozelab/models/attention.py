@@ -433,10 +433,8 @@ def attention_of(
         rotation = inputs.rotation
         score_bias = inputs.score_bias
         levels = quantise_drop_prob(prob)
-        is_flash = has_flash_kernel(qkv, layout, prob)
-        if rotation is not None and layout.width < FLASH_LEAST_WIDTH_OF_TURNED:
-            is_flash = False
-        if score_bias is None and not is_flash:
+        is_turned = rotation is not None
+        if score_bias is None and not has_flash_kernel(qkv, layout, prob, is_turned=is_turned):
             cos_sin = None
             if rotation is not None:
                 cos_sin = rotation.of_rows(layout.batch_size, layout.width, qkv.dtype)
@@ -557,12 +555,17 @@ def _grouped(qkv: Tensor, layout: Layout, prob: float, inputs: AttentionInputs) 
     return from_padded(torch.cat(outputs), groups)
 
 
-def has_flash_kernel(x: Tensor, rows: DenseRows, prob: float) -> bool:
-    """Whether torch's flash kernel is faster than matmul and softmax for `x` on the CPU."""
+def has_flash_kernel(x: Tensor, rows: DenseRows, prob: float, *, is_turned: bool = False) -> bool:
+    """Whether torch's flash kernel is faster than matmul and softmax for `x` on the CPU.
+
+    `is_turned`: query and key are still to be turned by rotary positions.
+    """
     least_width = FLASH_LEAST_WIDTH
     if torch.is_grad_enabled():
         least_width = FLASH_LEAST_WIDTH_IN_TRAINING
     if rows.kernel != "bmm" or prob > 0.0 or x.dtype not in least_width:
+        return False
+    if is_turned and rows.width < FLASH_LEAST_WIDTH_OF_TURNED:
         return False
     return rows.width >= least_width[x.dtype]
 

@@ -309,9 +309,9 @@ class Predictor(ModelRunner):
         # Without stride each text is one window.
         windows = in_order(outputs, len(encoded.sequences))
         values = pool_windows(windows, encoded.window_offsets)
-        # Of no readable text there is not even a width.
-        if recipe.normalized and len(values):
-            values = F.normalize(torch.from_numpy(values), dim=1).numpy()
+        if recipe.normalized:
+            # Values of no text at all have no width, and one dimension.
+            values = F.normalize(torch.from_numpy(values), dim=-1).numpy()
         return self._merged(encoded.reasons, [vector[: size or recipe.size] for vector in values])
 
     def score(

@@ -672,13 +672,13 @@ def _lengthen(
 
 def _fields(settings: Mapping[str, str]) -> list[str]:
     """How the text is read, as `clozelab vocabulary` takes it."""
-    said = []
+    arguments = []
     for key in TEXT_SETTINGS:
         # A stage's own setting stands before that of all stages.
         value = settings.get(f"pretrain.{key}", settings.get(key))
         if value is not None:
-            said.append(f"{key.rpartition('.')[2]}={value}")
-    return said
+            arguments.append(f"{key.rpartition('.')[2]}={value}")
+    return arguments
 
 
 @dataclass(frozen=True)

@@ -136,17 +136,23 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
         # The pre-flight is a step of its own: the sweeps need not look again.
         with speaking:
             status = run_verb(step.words(), environment={SKIP_DOCTOR: REPRODUCING})
-        # 128 + N: a signal ended it; STOPPED is also being out of time.
-        is_killed = status > 128 or status in STOPPED
-        if is_killed or (status and not step.is_sweep):
-            if step.verb == "doctor" and not is_killed:
-                say("Mend what the pre-flight has found, or go on with --skip-doctor.", "bold red")
+        if status and _ends_all(step, status):
             return status, True
         if status:
             has_failed = True
-        if status and step.verb == "pretrain" and _stand_in_the_way(step):
-            return status, True
     return int(has_failed), False
+
+
+def _ends_all(step: Step, status: int) -> bool:
+    """Whether nothing can follow a step that ended with an exit status other than 0."""
+    # 128 + N: a signal ended it; STOPPED is also being out of time.
+    if status > 128 or status in STOPPED:
+        return True
+    if step.verb == "doctor":
+        say("Mend what the pre-flight has found, or go on with --skip-doctor.", "bold red")
+    if step.verb == "pretrain" and _stand_in_the_way(step):
+        return True
+    return not step.is_sweep
 
 
 def _stand_in_the_way(step: Step) -> bool:

@@ -8,7 +8,7 @@ a secret are in it as hashes (text/redaction.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from clozelab.schema import CONDITIONAL_KEYS, LAYOUT, NEUTRAL, is_as_before, meaning_of
@@ -168,20 +168,24 @@ def counting_values(values: PlainMapping) -> PlainDict:
     for key, options in CONDITIONAL_KEYS.items():
         if not any(_is_set(values, option) for option in options.split()):
             idle.add(key)
+    return dict(_counting_value(values, "", idle))
 
-    def counting(value: object, prefix: str) -> Any:
-        if isinstance(value, list):
-            return [counting(child, f"{prefix}{place}.") for place, child in enumerate(value)]
-        if not isinstance(value, Mapping):
-            return value
-        kept = {}
-        for name, child in value.items():
-            key = f"{prefix}{name}"
-            if key not in idle and meaning_of(key) != NEUTRAL:
-                kept[name] = counting(child, f"{key}.")
-        return kept
 
-    return dict(counting(values, ""))
+def _counting_value(value: object, prefix: str, idle: Collection[str]) -> Any:
+    """A value, with what counts of the keys below it; `prefix` begins these: "", "optimizer."."""
+    if isinstance(value, list):
+        kept_items = []
+        for number, child in enumerate(value):
+            kept_items.append(_counting_value(child, f"{prefix}{number}.", idle))
+        return kept_items
+    if not isinstance(value, Mapping):
+        return value
+    kept = {}
+    for name, child in value.items():
+        key = f"{prefix}{name}"
+        if key not in idle and meaning_of(key) != NEUTRAL:
+            kept[name] = _counting_value(child, f"{key}.", idle)
+    return kept
 
 
 def _is_set(config: PlainMapping, key: str) -> bool:

@@ -204,8 +204,8 @@ class ClassTarget(KnownClasses):
     def check_validation(self, split: Split) -> None:
         """Warn of scores that are 0 whatever is predicted."""
         names = {metric.name for metric in self.metrics}
-        for place, part in split.validation_sets.items():
-            present = {self.classes[number] for number in np.unique(part.labels)}
+        for name_of_set, examples in split.validation_sets.items():
+            present = {self.classes[number] for number in np.unique(examples.labels)}
             undefined = []
             if len(present) == 1:
                 undefined = sorted(names & NEED_TWO_CLASSES)
@@ -214,7 +214,7 @@ class ClassTarget(KnownClasses):
             if undefined:
                 log.warning(
                     "the %s has rows of %s alone: no prediction makes %s other than 0",
-                    place,
+                    name_of_set,
                     ", ".join(sorted(present)[:SHOWN_LABELS]),
                     " and ".join(undefined),
                 )

@@ -66,12 +66,12 @@ class NumberTarget(Target):
 
     def check_validation(self, split: Split) -> None:
         names = [metric.name for metric in self.metrics if metric.name in BASELINE_METRICS]
-        for place, part in split.validation_sets.items():
-            if names and np.ptp(part.labels) == 0:
+        for name_of_set, examples in split.validation_sets.items():
+            if names and np.ptp(examples.labels) == 0:
                 log.warning(
                     "all rows of the %s have the number %g: no prediction makes %s other than 0",
-                    place,
-                    part.labels[0],
+                    name_of_set,
+                    examples.labels[0],
                     " and ".join(names),
                 )
 

@@ -183,9 +183,11 @@ class SeveralClassesTarget(KnownClasses):
             warn_of_lacking_classes(path, present, self.classes)
 
     def check_validation(self, split: Split) -> None:
-        for place, part in split.validation_sets.items():
-            if not part.labels.any():
-                raise ValueError(f"no row of the {place} has a label, so nothing can be scored")
+        for name_of_set, examples in split.validation_sets.items():
+            if not examples.labels.any():
+                raise ValueError(
+                    f"no row of the {name_of_set} has a label, so nothing can be scored"
+                )
 
     # The model
 
