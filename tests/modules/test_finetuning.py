@@ -47,7 +47,7 @@ class Constant(FineTuning):
 
 @pytest.fixture
 def module(tiny_module: Callable[..., Any]) -> Constant:
-    nothing = SimpleNamespace(extra={})
+    nothing = SimpleNamespace(extra={}, validation_sets={})
     module = tiny_module(
         Constant,
         unit=TextUnit(**TEXTS),

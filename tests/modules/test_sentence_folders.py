@@ -551,3 +551,12 @@ def test_cross_encoders_scored_as_one_have_the_mean_of_their_numbers(
     (other / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
         model_folders([str(folder), str(other)])
+    # A sigmoid that is not named is the same as one that is, and not the same as none.
+    settings = json.dumps({"model_type": "CrossEncoder"})
+    (other / "modules.json").write_text("[]")
+    (other / "config_sentence_transformers.json").write_text(settings)
+    (other / "config.json").write_text(json.dumps(config | {"sentence_transformers": None}))
+    model_folders([str(folder), str(other)])
+    (other / "config_sentence_transformers.json").unlink()
+    with pytest.raises(ValueError, match="are of other shapes, tasks or classes"):
+        model_folders([str(folder), str(other)])

@@ -184,6 +184,10 @@ def test_further_checksums_of_the_same_inputs_are_no_change() -> None:
     assert registration.changed(older, after) == ["key given changed"]
     del after["key"]["given"]
     assert registration.changed(older, after) == ["key given taken away"]
+    # An arm of that name is an arm.
+    arms = [{"arm": {"given": {"seed": number}}, "seeds": {}} for number in (1, 2)]
+    arms[1]["arm"]["given"] |= {"seed": 1, "steps": 2}
+    assert registration.changed(*arms) == ["arm given changed"]
 
 
 def test_measures_have_the_seeds_of_their_encoders_and_shared_runs_count(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from clozelab.models import folders
 from clozelab.models.config_keys import OF_ONE_TASK, Provenance
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.model_tasks import MULTI_LABEL, REGRESSION
-from clozelab.modules.sentence_folders import activation_keys
+from clozelab.modules.sentence_folders import activation_of_number
 from clozelab.runs.inputs import require_encoder
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.batches import Batch
@@ -81,7 +81,7 @@ def _facts(folder: Path) -> list[object]:
     del facts["validation_fold"], facts["held_out"]
     answers = of_task.get("answers", {})
     facts["answers"] = answers | {"threshold": answers.get("threshold") is None}
-    return [config.get("id2label"), activation_keys(folder), facts]
+    return [config.get("id2label"), activation_of_number(folder), facts]
 
 
 def check_folds(models: Sequence[Path]) -> None:

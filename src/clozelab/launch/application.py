@@ -61,7 +61,8 @@ def run_application(
     is_one_job = modes[-1:] == ["hydra.mode=RUN"]
     # Only a file of somebody else's, an option or a word about Hydra can ask for a sweep otherwise.
     is_plain = not any(word.startswith("-") or "hydra" in word for word in arguments)
-    if not is_one_job and not is_plain:
+    # Of `-m` and `hydra.mode=RUN` Hydra hears the first.
+    if flags or not (is_one_job or is_plain):
         plugins.register()  # a sixth of a command's start, which only a sweep needs
     run = hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)
     try:

@@ -7,7 +7,8 @@ Which kernel:
 - stream viewable as [B, S], CPU, a window much narrower than S: chunks (windows.py), whose cost
   grows with S alone;
 - the same, CPU, no dropout in force, from the width on that FLASH_LEAST_WIDTH has, or in training
-  FLASH_LEAST_WIDTH_IN_TRAINING: torch's flash kernel, which holds no scores;
+  FLASH_LEAST_WIDTH_IN_TRAINING, or with rotary positions FLASH_LEAST_WIDTH_OF_TURNED: torch's flash
+  kernel, which holds no scores;
 - the same, CPU: batched matmul and softmax, which has dropout, and trained in half the time of the
   flash kernel at every S from 32 to 512 (bf16, one thread);
 - the same elsewhere: scaled_dot_product_attention;

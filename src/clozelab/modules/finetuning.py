@@ -179,10 +179,13 @@ class FineTuning(TrainingModule):
     def outputs(self, logits: Tensor, batch: Batch) -> BatchValues:
         """What is kept of one evaluation batch: numbers of predictions, and their values.
 
-        ValueError where the model answers NaN, of which a first class would be predicted.
+        ValueError where the model answers no finite number: NaN would be its first class.
         """
-        if logits.isnan().any():
-            raise ValueError("the model answers NaN: its weights are damaged, or diverged")
+        if not logits.isfinite().all():
+            raise ValueError(
+                "the model answers numbers that are not finite: its weights are damaged, or"
+                " diverged"
+            )
         return batch[self.unit.index_key].cpu(), self.target.kept(logits).cpu()
 
     @property

@@ -73,6 +73,7 @@ PROMPTS = ("query", "document")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 # Places of config.json that name a cross-encoder's activation.
 ACTIVATION_KEYS = ("sentence_transformers", "sbert_ce_default_activation_function")
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
 @dataclass(frozen=True)
@@ -348,6 +349,15 @@ def activation_keys(folder: Path) -> PlainDict:
     return {ACTIVATION_KEYS[0]: {"activation_fn": name}}
 
 
+def activation_of_number(folder: Path) -> str | None:
+    """The class that one number of a model passes; None where its folder speaks of none."""
+    name = _activation(folder)
+    is_cross_encoder = _library_settings(folder).get("model_type") == "CrossEncoder"
+    if name is None and is_cross_encoder:
+        return SIGMOID  # what CrossEncoder takes, unless another one is named
+    return name
+
+
 def _activation(folder: Path) -> str | None:
     """The class that the outputs of a cross-encoder pass, where its folder names one."""
     config: Any = read_config_dict(folder)
@@ -369,10 +379,8 @@ def passes_sigmoid(folder: Path, task: str | None) -> bool:
     if task not in ("classification", "multi_label", "regression"):
         return False
     name = _activation(folder)
-    is_named = _library_settings(folder).get("model_type") == "CrossEncoder"
-    # What CrossEncoder takes of one number, unless another one is named.
-    if name is None and is_named and task == "regression":
-        name = "Sigmoid"
+    if task == "regression":
+        name = activation_of_number(folder)
     if name is None:
         return False
     _refuse_changed_texts(folder, {})

@@ -114,7 +114,7 @@ def _changed_entries(kind: str, before: PlainMapping, after: PlainMapping) -> li
         if old == new:
             continue
         # More is known of the same inputs than to an older version; a further task has its column.
-        if name == GIVEN and old and new and old.items() <= new.items():
+        if (kind, name) == ("key", GIVEN) and old and new and old.items() <= new.items():
             continue
         change = "changed"
         if name not in after:

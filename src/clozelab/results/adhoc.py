@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -211,7 +212,7 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     # A task's own settings set no row apart, so settings are compared task by task.
     by_task = group_by(runs, lambda run: run.task).values()
     settings_by_task = [list(map(settings, group)) for group in by_task]
-    encoders = {values_of(run.overrides).get("encoder") for run in runs}
+    has_own_encoders = _has_own_encoders(runs)
     for groups in ([overrides_of(runs)], [names], settings_by_task):
         keys = list(dict.fromkeys(chain.from_iterable(map(differing_keys, groups))))
         if not keys:
@@ -221,8 +222,17 @@ def _varying(runs: Sequence[Record]) -> list[str]:
         plain = [key for key in keys if key not in NAMES]
         values = list(chain.from_iterable(groups))
         is_enough = _num_combinations(plain, values) == _num_combinations(keys, values)
-        return plain if plain and is_enough and len(encoders) == 1 else keys
+        return plain if plain and is_enough and not has_own_encoders else keys
     return []
+
+
+def _has_own_encoders(runs: Sequence[Record]) -> bool:
+    """Whether each arm or row began with encoders of its own, of several."""
+    names_of_encoder = defaultdict[str | None, set[str]](set)
+    for run in runs:
+        encoder = values_of(run.overrides).get("encoder")
+        names_of_encoder[encoder].add(str(_names_of(run)))
+    return len(names_of_encoder) > 1 and all(len(names) == 1 for names in names_of_encoder.values())
 
 
 def _names_of(run: Record) -> dict[str, str]:

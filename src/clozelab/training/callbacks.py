@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -158,7 +159,7 @@ class GracefulStop(AfterStep):
         # A rank that was killed is a broken connection to the others, whose error does not name it.
         processes = getattr(trainer.strategy.launcher, "procs", [])
         for rank, process in enumerate(processes, 1):
-            if process.poll():
+            if isinstance(process, subprocess.Popen) and process.poll():
                 status = process.returncode
                 log.error("rank %d (process %d) ended with code %d", rank, process.pid, status)
 
