@@ -407,6 +407,16 @@ def test_two_encoders_are_not_called_by_a_setting_of_one(tmp_path: Path, tunings
     assert [row.partition(", ")[0] for row in rows] == ["row=further", "row=public"]
 
 
+def test_encoders_of_seeds_bring_no_names_into_rows(tmp_path: Path, tunings: Tunings) -> None:
+    """Each of two rates fine-tunes the same encoders, which are given by their paths."""
+    tunings()
+    for rate, row in enumerate(("further", "public"), 1):
+        for seed in range(1, 5):
+            words = [f"encoder=seed-{seed}", f"row={row}", f"learning_rate={rate}", f"seed={seed}"]
+            change(tmp_path, f"finetune/{row}/*/*/seed-{seed}", overrides=words)
+    assert list(rows_of(infer_table(find(tmp_path)))) == ["learning_rate=1", "learning_rate=2"]
+
+
 def test_a_row_of_two_given_encoders_is_not_fixed(tmp_path: Path, tunings: Tunings) -> None:
     tunings()
     second = tmp_path / "finetune/public/pretrain-seed-1/mrpc/seed-2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from claims.text.phrases import count_noun
 from clozelab.results.rerun import refuse_other_version, rerun_from_beginning, rerun_from_checkpoint
 from clozelab.runs.archive import open_archive
 from clozelab.runs.find import open_run
@@ -71,7 +72,7 @@ def verify_archive(path: Path) -> int:
         say(f"wrong: {line}", style="bold red")
     say(f"checked: {num_files} checksums")
     if wrong:
-        say(f"{path} is not intact: {len(wrong)} findings", style="bold red")
+        say(f"{path} is not intact: {count_noun(len(wrong), 'finding')}", style="bold red")
         return 1
     say(f"{path} is intact", style="green")
     return 0
