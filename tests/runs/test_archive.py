@@ -82,6 +82,7 @@ def test_ten_seeds_cut_in_five_make_the_joint_report(
     status, said = pool(*packs[::-1])
     assert status == 0
     shows(said, "90 runs added, 0 were there; machines: machine-0 (45 runs), machine-1")
+    shows(said, f"next: clozelab report {NAME} scale=demo runs_dir=")
     joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
     on_machines(joint)
     before = contents(tmp_path / "pooled")
@@ -358,7 +359,7 @@ def test_a_pack_names_no_folder_of_its_maker(packed: Any, pool: Any, tmp_path: P
         assert not [name for name in archive.namelist() if b"/home/alice/" in archive.read(name)]
     status, said = pool(pack, to="one")
     assert status == 0
-    shows(said, "0 runs added, 9 were there pool: reading")
+    shows(said, "0 runs added, 9 were there next: clozelab report")
 
 
 def test_a_pack_changes_nothing_but_where_a_path_begins(
@@ -403,7 +404,7 @@ def test_a_pack_changes_nothing_but_where_a_path_begins(
         assert str(corpus) in (record.folder / "config.yaml").read_text()
     status, said = pool(pack, to="one")
     assert status == 0
-    shows(said, "0 runs added, 9 were there pool: reading")
+    shows(said, "0 runs added, 9 were there next: clozelab report")
     for path in (tmp_path / "one").rglob("run.json"):
         path.with_name("config.yaml").write_text("of: another\n")
         path.unlink()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from clozelab.files.origin import RUN_FILE
+from clozelab.results.experiment import list_experiments
 from clozelab.results.pooling import (
     check_archives,
     copy_files,
@@ -14,7 +16,7 @@ from clozelab.results.pooling import (
     open_intact_archive,
     pooling_lock,
 )
-from clozelab.runs.archive import describe_machines
+from clozelab.runs.archive import EXPERIMENT, RunArchive, describe_machines
 from clozelab.runs.find import find
 from clozelab.terminal import ParsedArgs, path_of, say, verb
 
@@ -45,7 +47,23 @@ def main(args: ParsedArgs) -> int:
             copy_files(new_files, runs_dir)
             merge_notes(archives, runs_dir)
     print_summary(runs_dir, new_files)
+    for command in dict.fromkeys(report_command(archive, runs_dir) for archive in archives):
+        say(f"next: {command}")
     return 0
+
+
+def report_command(archive: RunArchive, runs_dir: Path) -> str:
+    """The shell command that judges the runs of a pack, where they are now."""
+    manifest = archive.manifest
+    if not manifest.experiment:
+        return shlex.join(["clozelab", "report", str(runs_dir / manifest.root)])
+    settings = [f"scale={manifest.scale}", f"runs_dir={runs_dir}"]
+    if manifest.experiment in list_experiments():
+        return shlex.join(["clozelab", "report", manifest.experiment, *settings])
+    # An experiment of somebody's own travels in the pack.
+    place = f"{EXPERIMENT}/{manifest.experiment}"
+    unpack = shlex.join(["unzip", str(archive.path), f"{EXPERIMENT}/*"])
+    return f"{unpack} && {shlex.join(['clozelab', 'report', place, *settings])}"
 
 
 def print_summary(runs_dir: Path, new_files: Mapping[str, Path]) -> None:
