@@ -35,8 +35,9 @@ NO_TABLE: Arrays = {}
 # full stop, as in "vitamin C&nbsp;."
 BLANKS = "\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _HALTING = re.compile(rf"(?<!\w)[A-Z]\s*[{BLANKS}]\s*\.")
+_BLANK_BEFORE_STOP = re.compile(rf"[{BLANKS}]\s*\.")  # rare, and found at six times the speed
 _BLANKS = str.maketrans(dict.fromkeys(filter(str.isspace, map(chr, range(128, 0x3001))), " "))
-_QUOTES = str.maketrans('"“”„«»‘', " " * 7)
+_QUOTES = '"“”„«»‘'
 
 
 def read_documents(
@@ -112,14 +113,18 @@ def split_paragraphs(paragraphs: Iterable[str]) -> list[str]:
             sentences.append(segment.strip())
             continue
         # Boundaries inside of a quoted speech are found without the quotation marks.
-        for part in _segments(segment, segment.translate(_QUOTES)):
+        masked = segment
+        for quote in _QUOTES:
+            masked = masked.replace(quote, " ")  # str.translate takes ten times as long
+        for part in _segments(segment, masked):
             sentences += _whole_line(part)
     return lines_with_word(sentences)
 
 
 def _segments(text: str, masked: str) -> list[str]:
     """The parts of a text that stand where the sentences of `masked`, which is as long, do."""
-    if not masked.isascii() and _HALTING.search(masked):
+    has_blank = not masked.isascii() and _BLANK_BEFORE_STOP.search(masked)
+    if has_blank and _HALTING.search(masked):
         masked = masked.translate(_BLANKS)
     segments = sentencex.segment(LANGUAGE, masked)
     if masked == text:

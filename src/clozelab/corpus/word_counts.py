@@ -23,6 +23,7 @@ from clozelab.corpus.words import (
     arrow_texts,
     batches,
     with_space_before,
+    without_space_behind,
     word_rules,
 )
 from clozelab.readers.lines import without_surrogates
@@ -56,7 +57,9 @@ def count_words(
             array = with_space_before(array)
         words, _ = cuts.cut(array)
         different, numbers = words.value_counts().flatten()
-        pieces.update(dict(zip(different.to_pylist(), numbers.to_pylist(), strict=True)))
+        different = without_space_behind(different)
+        for piece, number in zip(different.to_pylist(), numbers.to_pylist(), strict=True):
+            pieces[piece] += number
     counts = _words_of(whole_texts, library)
     if cuts.bare is not None:
         for piece in list(filter(cuts.bare.fullmatch, pieces)):

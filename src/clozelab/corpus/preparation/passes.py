@@ -240,8 +240,11 @@ def _count_lines(
 ) -> dict[str, list[int]]:
     """Line -> [copies, tokens of all its copies], of the lines that may be frequent."""
     counts = {line: [0, 0] for line in lines}
-    for sentence, length in zip(sentences, lengths.tolist(), strict=True):
-        if sentence in counts:
-            counts[sentence][0] += 1
-            counts[sentence][1] += length
+    if not counts:
+        return counts
+    is_counted = list(map(counts.__contains__, sentences))
+    counted_lengths = lengths[is_counted].tolist()
+    for sentence, length in zip(compress(sentences, is_counted), counted_lengths, strict=True):
+        counts[sentence][0] += 1
+        counts[sentence][1] += length
     return counts

@@ -106,8 +106,8 @@ def frequent_lines(documents: Sequence[Document]) -> dict[str, int]:
     copies = Counter(chain.from_iterable(document.lines for document in documents))
     least = CANDIDATE_SHARE * sum(document.num_characters for document in documents)
     frequent = {}
-    for line, number in copies.items():
-        characters = number * len(line)
-        if number >= CANDIDATE_COUNT and characters > least:
+    for line in [line for line, number in copies.items() if number >= CANDIDATE_COUNT]:
+        characters = copies[line] * len(line)
+        if characters > least:
             frequent[line] = characters
     return frequent
