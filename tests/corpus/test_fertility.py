@@ -16,6 +16,7 @@ from tests.corpus.test_tokenizers import AWKWARD, ODD_TEXTS
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.fertility import count_words, total_words
 from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.text.words import written_words
 
 
@@ -52,7 +53,7 @@ def test_a_script_without_blanks_has_words(text: str, words: str) -> None:
     assert written_words().findall(text) == words.split()
     tokenizer = learnt("characters")
     ids, lengths = tokenizer.encode_flat([text])
-    (counts,) = count_words(tokenizer, [text], ids, lengths, np.zeros(1, dtype=int))
+    (counts,) = count_words(tokenizer, Utf8Texts.of([text]), ids, lengths, np.zeros(1, dtype=int))
     assert counts[1] == len(words.split())
 
 
@@ -67,7 +68,7 @@ def test_counts_are_those_of_a_plain_loop(kind: str) -> None:
     random.Random(1).shuffle(sentences)
     sources = np.arange(len(sentences)) % 3
     ids, lengths = tokenizer.encode_flat(sentences)
-    counts = count_words(tokenizer, sentences, ids, lengths, sources)
+    counts = count_words(tokenizer, Utf8Texts.of(sentences), ids, lengths, sources)
     for source in range(3):
         of_source = [
             text for text, number in zip(sentences, sources, strict=True) if number == source

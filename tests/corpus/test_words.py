@@ -27,8 +27,9 @@ from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.folder_tokenizers import read_tokenizer
 from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import byte_bpe_rules, wordpiece_rules
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.corpus.word_counts import count_words, train_on_words
-from clozelab.corpus.words import ODD_SPACES, WordRules, arrow_texts
+from clozelab.corpus.words import ODD_SPACES, WordRules
 
 __all__ = ["folder_of"]  # a fixture
 
@@ -58,12 +59,13 @@ many = tries(
 
 
 def check(tokenizer: Tokenizer, texts: list[str]) -> None:
-    """By words, and by the library alone."""
-    ids, lengths = tokenizer.encode_flat(texts)
+    """By words, from strings and from UTF-8, and by the library alone."""
     expected = [row for row, _ in tokenizer.encode_with_offsets(texts)]
-    assert ids.dtype == np.int32
-    assert lengths.tolist() == [len(row) for row in expected]
-    assert ids.tolist() == list(chain.from_iterable(row.tolist() for row in expected))
+    encoded = (tokenizer.encode_flat(texts), tokenizer.encode_utf8(Utf8Texts.of(texts)))
+    for ids, lengths in encoded:
+        assert ids.dtype == np.int32
+        assert lengths.tolist() == [len(row) for row in expected]
+        assert ids.tolist() == list(chain.from_iterable(row.tolist() for row in expected))
 
 
 EACH_WAY = [
@@ -151,11 +153,11 @@ def test_texts_with_other_spaces_than_single_ones_are_not_cut() -> None:
     """Python knows the same white space as the pattern of Arrow does."""
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     rules = WordRules(words.BYTE_LEVEL, lowers=False, uncut=ODD_SPACES, bare=None)
-    can_cut = rules.can_cut(arrow_texts([f"a{character}b" for character in characters]))
+    can_cut = rules.can_cut(Utf8Texts.of([f"a{character}b" for character in characters]).arrow())
     refused = [characters[index] for index in np.flatnonzero(~can_cut)]
     spaces = [character for character in characters if character.isspace()]
     assert refused == sorted({*spaces, "\u180e"} - {" "})
-    assert rules.can_cut(arrow_texts(["a  b", "a ", "a b", " a", ""])).tolist() == [
+    assert rules.can_cut(Utf8Texts.of(["a  b", "a ", "a b", " a", ""]).arrow()).tolist() == [
         *(False, False),
         *(True, True, True),
     ]
@@ -167,8 +169,11 @@ def test_batches_and_a_full_cache_change_nothing(monkeypatch: pytest.MonkeyPatch
     together = tokenizer.encode_flat(texts)
     monkeypatch.setattr("clozelab.corpus.words.BATCH_CHARACTERS", 50)
     monkeypatch.setattr("clozelab.corpus.words.CACHED_CHARACTERS", 10)
-    for whole, parts in zip(together, tokenizer.encode_flat(texts), strict=True):
-        assert whole.tolist() == parts.tolist()
+    utf8_texts = Utf8Texts.of(texts)
+    assert len(list(utf8_texts.batches(100))) > 3
+    for in_parts in (tokenizer.encode_flat(texts), tokenizer.encode_utf8(utf8_texts)):
+        for whole, parts in zip(together, in_parts, strict=True):
+            assert whole.tolist() == parts.tolist()
 
 
 def test_pandas_is_not_imported_to_encode() -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +29,12 @@ from tokenizers.processors import TemplateProcessing
 from clozelab.corpus import tokenizer_files as files
 from clozelab.corpus.tokenizer_classes import GENERIC_FAST
 from clozelab.corpus.tokenizer_json import Rules
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.corpus.words import (
+    BATCH_CHARACTERS,
     WordCache,
     WordRules,
     arrow_numbers,
-    arrow_texts,
     batches,
     with_space_before,
     word_rules,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 # below, asking the library for the whole texts takes no longer than Arrow takes to be imported
 MIN_CUT_CHARACTERS = 50_000
 TEXTS_PER_CALL = 1024
+SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # half of a character, as bytes
 # a vocabulary made for a text leaves far less than 1 % unknown
 MAX_UNKNOWN_SHARE = 0.5
 WARNED_UNKNOWN_SHARE = 0.01
@@ -111,6 +114,8 @@ class Tokenizer:
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
     no_pairs = ""  # why pairs cannot be read; then there are no `pair_separators`
+    # of bytes: what `_cleaned` changes, which begins with a plain byte, as `re` is fast for those
+    _unclean: tuple[re.Pattern[bytes], ...] = (SURROGATE,)
     cls_is_last: bool  # in its template, as in A [SEP] [CLS]
     trims_spaces = True  # at the ends of character ranges
 
@@ -311,30 +316,46 @@ class Tokenizer:
         """The texts without what the library refuses; each keeps its length."""
         return without_surrogates(texts)
 
+    def _cleaned_utf8(self, texts: Utf8Texts) -> Utf8Texts:
+        is_unclean = np.zeros(len(texts), dtype=bool)
+        for pattern in self._unclean:
+            is_unclean |= texts.hold(pattern)
+        if not is_unclean.any():
+            return texts
+        return texts.replaced(is_unclean, self._cleaned(texts.chosen(is_unclean).strings()))
+
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and of each text how many, int64 [N]."""
-        all_ids = [np.empty(0, dtype=np.int32)]
-        all_lengths = [np.empty(0, dtype=np.int64)]
-        for batch in batches(texts):
-            ids, lengths = self._encode(self._cleaned(batch))
-            all_ids.append(ids)
-            all_lengths.append(lengths)
-        return np.concatenate(all_ids), np.concatenate(all_lengths)
+        return _joined(self._encode(self._cleaned(batch)) for batch in batches(texts))
+
+    def encode_utf8(self, texts: Utf8Texts) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, of many texts, which most tokenizers need no strings of."""
+        rules = self._word_rules
+        if rules is None or len(texts.data) < MIN_CUT_CHARACTERS:
+            return self.encode_flat(texts.strings())
+        # A character is one byte, or some.
+        batches = self._cleaned_utf8(texts).batches(2 * BATCH_CHARACTERS)
+        return _joined(self._encode_array(rules, batch.arrow()) for batch in batches)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""
         rules = self._word_rules
         if rules is None or sum(map(len, texts)) < MIN_CUT_CHARACTERS:
             return self._encode_whole(texts)
-        array = arrow_texts(texts)
-        can_cut = rules.can_cut(array)
+        return self._encode_array(rules, Utf8Texts.of(texts).arrow())
+
+    def _encode_array(
+        self, rules: WordRules, texts: pyarrow.LargeStringArray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        can_cut = rules.can_cut(texts)
         if can_cut.all():
-            return self._encode_by_words(rules, array)
+            return self._encode_by_words(rules, texts)
         # The others go to the library as they are, and each text back to its place.
-        uncut = [texts[index] for index in np.flatnonzero(~can_cut)]
+        cut = texts.take(arrow_numbers(np.flatnonzero(can_cut)))
+        uncut = texts.take(arrow_numbers(np.flatnonzero(~can_cut)))
         encoded = {
-            True: self._encode_by_words(rules, array.take(arrow_numbers(np.flatnonzero(can_cut)))),
-            False: self._encode_whole(uncut),
+            True: self._encode_by_words(rules, cut),
+            False: self._encode_whole(uncut.to_pylist()),
         }
         lengths = np.empty(len(texts), dtype=np.int64)
         ids = np.empty(sum(len(part) for part, _ in encoded.values()), dtype=np.int32)
@@ -546,3 +567,13 @@ def _without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:
             end -= len(piece) - len(piece.rstrip())
             trimmed[number] = start, max(start, end)
     return trimmed
+
+
+def _joined(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and lengths of texts that were encoded in parts."""
+    all_ids = [np.empty(0, dtype=np.int32)]
+    all_lengths = [np.empty(0, dtype=np.int64)]
+    for ids, lengths in parts:
+        all_ids.append(ids)
+        all_lengths.append(lengths)
+    return np.concatenate(all_ids), np.concatenate(all_lengths)

@@ -9,23 +9,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain, compress
 
 import numpy as np
 
 from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.text.plain import PlainDict
 from clozelab.text.words import parting_characters, written_words
 
-# of a byte: 1 for white space, else 0
-IS_SPACE = bytes(byte in b" \t\n\r" for byte in range(256))
+OTHER, SPACE, PARTING = range(3)  # kinds of bytes
 BETWEEN_BLANKS = re.compile("[^ \t\n\r]+")
 FIGURES = ("words", "tokens", "unknown_words")
 
 
 def count_words(
     tokenizer: Tokenizer,
-    sentences: Sequence[str],
+    sentences: Utf8Texts,
     ids: np.ndarray,
     lengths: np.ndarray,
     sources: np.ndarray,
@@ -43,31 +44,46 @@ def count_words(
     counts = []
     for source in np.unique(sources).tolist():
         is_here = sources == source
-        num_words = _num_words(_chosen(sentences, is_here))
+        num_words = _num_words(sentences.chosen(is_here))
         # Only of a sentence with an unknown token it has to be found out which words have one.
-        unknown = _num_unknown(tokenizer, _chosen(sentences, is_here & has_unknown))
+        unknown = _num_unknown(tokenizer, sentences.chosen(is_here & has_unknown).strings())
         counts.append([source, num_words, int(lengths[is_here].sum()), unknown])
     return counts
 
 
-def _chosen(sentences: Sequence[str], is_chosen: np.ndarray) -> list[str]:
-    return list(compress(sentences, is_chosen.tolist()))
-
-
-def _num_words(sentences: Sequence[str]) -> int:
+def _num_words(sentences: Utf8Texts) -> int:
     """How many words some texts have."""
-    lacks_blanks = re.compile(f"[{parting_characters()}]").search
-    between_blanks = [""]
-    number = 0
-    for sentence in sentences:
-        if not sentence.isascii() and lacks_blanks(sentence):
-            number += len(written_words().findall(sentence))
-        else:
-            between_blanks.append(sentence)
-    # As many as there are ends of white space before a word.
-    data = "\n".join(between_blanks).encode("utf-8", "surrogatepass")
-    is_space = np.frombuffer(data.translate(IS_SPACE), dtype=np.uint8)
-    return number + int(np.count_nonzero(is_space[1:] < is_space[:-1]))
+    kinds = np.frombuffer(sentences.data.translate(_kinds_of_bytes()), dtype=np.uint8)
+    parting = np.flatnonzero(kinds == PARTING)
+    if len(parting):
+        may_lack = sentences.have_byte(parting)
+        number = sum(map(_num_parted_words, sentences.chosen(may_lack).strings()))
+        return number + _num_words(sentences.chosen(~may_lack))
+    # A word begins behind white space, or at a text's start.
+    is_space = kinds == SPACE
+    is_behind = np.append(True, is_space[:-1])
+    is_behind[sentences.ends[:-1][np.diff(sentences.ends) > 0]] = True
+    return int(np.count_nonzero(is_behind & ~is_space))
+
+
+def _num_parted_words(text: str) -> int:
+    """How many words a text has that may lack blanks."""
+    words = BETWEEN_BLANKS
+    if re.search(f"[{parting_characters()}]", text):
+        words = written_words()
+    return len(words.findall(text))
+
+
+@cache
+def _kinds_of_bytes() -> bytes:
+    """What each byte is: white space, or the first one of a character that parts words."""
+    kinds = bytearray(256)
+    characters = "".join(map(chr, range(0xD800)))  # without surrogates; they are all below
+    for character in re.findall(f"[{parting_characters()}]", characters):
+        kinds[character.encode()[0]] = PARTING
+    for byte in b" \t\n\r":
+        kinds[byte] = SPACE
+    return bytes(kinds)
 
 
 def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
@@ -89,7 +105,7 @@ def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
 def _unknown_among(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
     """The texts that have an unknown token."""
     ids, lengths = tokenizer.encode_words(texts)
-    return _chosen(texts, _has_unknown(tokenizer, ids, lengths))
+    return list(compress(texts, _has_unknown(tokenizer, ids, lengths).tolist()))
 
 
 def _has_unknown(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:

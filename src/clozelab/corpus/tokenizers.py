@@ -185,6 +185,7 @@ class WordPieceTokenizer(WordListTokenizer):
     first_tokens = SPECIAL_TOKENS  # of a vocabulary that is learnt
     library_class = "BertTokenizer"  # of transformers
     smallest = len(SPECIAL_TOKENS) + 1
+    _unclean = (*VocabularyTokenizer._unclean, re.compile("Σ".encode()))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, trainers
 
 from clozelab.corpus.tokenizer_files import with_prefix_space
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.corpus.words import (
     WordRules,
     arrow_numbers,
-    arrow_texts,
     batches,
     with_space_before,
     without_space_behind,
@@ -49,7 +49,7 @@ def count_words(
     pieces: Counter[str] = Counter()
     whole_texts: Counter[str] = Counter()
     for batch in map(without_surrogates, batches(texts)):
-        array = arrow_texts(batch)
+        array = Utf8Texts.of(batch).arrow()
         can_cut = cuts.can_cut(array)
         whole_texts.update(batch[index] for index in np.flatnonzero(~can_cut))
         array = array.take(arrow_numbers(np.flatnonzero(can_cut)))

@@ -152,17 +152,6 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def arrow_texts(texts: Sequence[str]) -> pyarrow.LargeStringArray:
-    """The texts in Arrow's memory."""
-    import pyarrow  # takes a third of a second: only who encodes much text pays
-
-    encoded = [text.encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return pyarrow.LargeStringArray.from_buffers(
-        len(texts), pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
-    )
-
-
 def with_space_before(texts: pyarrow.LargeStringArray) -> pyarrow.LargeStringArray:
     """A space before each text that begins with something else."""
     import pyarrow.compute as arrow

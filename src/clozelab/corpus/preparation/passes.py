@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +35,7 @@ from clozelab.corpus.preparation.texts import TextShard
 from clozelab.corpus.shards import SPLITS, token_dtype
 from clozelab.corpus.steps.step import Arrays, CorpusStep, Document, SurveyStep, TableStep
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.corpus.utf8_texts import Utf8Texts
 from clozelab.text.plain import PlainDict
 
 TOKENS = "tokens"  # the pass of `tokenise`
@@ -191,8 +191,8 @@ def tokenise(work: Work, shard: int) -> int:
     arrays = read_arrays(path)
     kept = work.settled.kept_of(shard)
     is_kept = np.repeat(kept, arrays["document_sentences"])
-    sentences = list(compress(unpack_lines(arrays), is_kept.tolist()))
-    ids, lengths = work.tokenizer.encode_flat(sentences)
+    sentences = unpack_lines(arrays).chosen(is_kept)
+    ids, lengths = work.tokenizer.encode_utf8(sentences)
     facts["lines"] = _count_lines(sentences, lengths, work.settled.lines)
     num_sentences = arrays["document_sentences"][kept]
     source_of_sentence = np.repeat(arrays["document_source"][kept], num_sentences)
@@ -236,15 +236,14 @@ def held_out_sentences(settled: Settled, arrays: Arrays) -> np.ndarray:
 
 
 def _count_lines(
-    sentences: Sequence[str], lengths: np.ndarray, lines: Sequence[str]
+    sentences: Utf8Texts, lengths: np.ndarray, lines: Sequence[str]
 ) -> dict[str, list[int]]:
     """Line -> [copies, tokens of all its copies], of the lines that may be frequent."""
     counts = {line: [0, 0] for line in lines}
     if not counts:
         return counts
-    is_counted = list(map(counts.__contains__, sentences))
-    counted_lengths = lengths[is_counted].tolist()
-    for sentence, length in zip(compress(sentences, is_counted), counted_lengths, strict=True):
-        counts[sentence][0] += 1
-        counts[sentence][1] += length
+    for sentence, length in zip(sentences.strings(), lengths.tolist(), strict=True):
+        if sentence in counts:
+            counts[sentence][0] += 1
+            counts[sentence][1] += length
     return counts

@@ -15,13 +15,13 @@ import numpy as np
 import zstandard
 
 from clozelab.corpus.steps.step import Arrays, Document
+from clozelab.corpus.utf8_texts import ENCODING, Utf8Texts
 from clozelab.files.atomic import atomic_open
 from clozelab.text.plain import PlainMapping
 
 FACTS = "facts"
 SURVEY = "survey."  # before the names of a step's arrays
 TEXT = "text"
-ENCODING = ("utf-8", "surrogatepass")  # a text that was not cleaned may hold surrogates
 LEVEL = 1  # of compression: three times as fast as the usual 3, a tenth larger
 DOCUMENT_ARRAYS = ("index", "source", "has_sentences", "num_lines")
 
@@ -66,17 +66,21 @@ def pack_documents(documents: Sequence[Document]) -> dict[str, np.ndarray]:
     return packed
 
 
-def unpack_lines(arrays: Arrays) -> list[str]:
+def unpack_lines(arrays: Arrays) -> Utf8Texts:
     """The lines of all packed documents."""
+    return Utf8Texts.of_lines(_unpack_text(arrays))
+
+
+def _unpack_text(arrays: Arrays) -> bytes:
+    """The lines of all packed documents, each with a line end."""
     if not len(arrays["num_lines"]):
-        return []
-    data = zstandard.decompress(arrays[TEXT].tobytes())
-    return data.decode(*ENCODING).split("\n")
+        return b""
+    return zstandard.decompress(arrays[TEXT].tobytes()) + b"\n"
 
 
 def unpack_documents(shard: int, arrays: Arrays) -> Iterator[Document]:
     """The packed documents of a shard."""
-    lines = unpack_lines(arrays)
+    lines = _unpack_text(arrays).decode(*ENCODING).split("\n")
     start = 0
     columns = (arrays[name].tolist() for name in DOCUMENT_ARRAYS)
     for index, source, has_sentences, num_lines in zip(*columns, strict=True):
