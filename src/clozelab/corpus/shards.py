@@ -367,9 +367,10 @@ class PreparedCorpus:
         return np.array(ratios)
 
     @classmethod
-    def open(cls, folder: str | Path) -> PreparedCorpus:
+    def open(cls, folder: str | Path, tokenizer: Tokenizer | None = None) -> PreparedCorpus:
         """Open a folder, whose files' sizes are compared.
 
+        Its tokenizer is read unless it is given.
         ValueError for a missing or damaged file, and where tokenizer and shards do not belong
         together.
         """
@@ -380,7 +381,8 @@ class PreparedCorpus:
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
                 f" {FORMAT_VERSION}; {AGAIN}"
             )
-        tokenizer = read_tokenizer(folder / "tokenizer")
+        if tokenizer is None:
+            tokenizer = read_tokenizer(folder / "tokenizer")
         train = TokenShards.open(folder / "train")
         validation = TokenShards.open(folder / "validation")
         is_same_vocabulary = tokenizer.fingerprint == manifest["tokenizer_fingerprint"]
