@@ -28,8 +28,8 @@ def folders(tmp_path: Path) -> list[str]:
 def usual_starts() -> Iterator[None]:
     """Jobs start as fast as conf/planning.yaml says, however fast this machine runs Python."""
     loops = [float(starts.constants().python_seconds)]
-    starts.start_seconds.cache_clear()
+    starts.core_slowness.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starts, "timeit", SimpleNamespace(repeat=lambda *_, **__: loops))
         yield
-    starts.start_seconds.cache_clear()
+    starts.core_slowness.cache_clear()

@@ -28,7 +28,13 @@ FOLDER = find_experiment("two_sides")
 
 
 @pytest.fixture(scope="module")
-def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    """The demo's, which are not there yet."""
+    return Corpora(strict=False, world=tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def costing(corpora: Corpora, tmp_path_factory: pytest.TempPathFactory) -> Costing:
     """The demo on a world that is not there yet; nothing is said of the small one's vocabulary."""
     root = tmp_path_factory.mktemp("world")
     words = [
@@ -37,7 +43,6 @@ def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
         f"cache_dir={root}/cache",
         f"runs_dir={root}/runs",
     ]
-    (root / "small").mkdir()
     said: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = said.append  # type: ignore[method-assign]
@@ -45,7 +50,7 @@ def costing(tmp_path_factory: pytest.TempPathFactory) -> Costing:
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
-    costing = analyse(make_steps(FOLDER, words), Corpora(strict=False, world=root / "small"))
+    costing = analyse(make_steps(FOLDER, words), corpora)
     logger.removeHandler(handler)
     logger.setLevel(level)
     assert not [record for record in said if "vocabulary" in record.getMessage()]
@@ -64,6 +69,15 @@ def test_a_world_that_is_not_there_yet_is_counted_on_a_small_one(costing: Costin
     arm = costing.arms[0]
     assert arm.corpus.folder is None and arm.corpus.sampled == 12.0
     assert arm.tokens < arm.steps * 32 * 32, "instances are as full as the real ones"
+
+
+def test_only_the_documents_of_a_world_take_longer_if_it_is_large(
+    corpora: Corpora, costing: Costing
+) -> None:
+    """Its tasks are all in the small one: 12 times their time was ten times the truth."""
+    assert costing.arms[0].corpus.sampled == 12.0
+    further = 11_000 / constants().generated_documents_per_second
+    assert corpora.preparing == pytest.approx(corpora.sampling + further)
 
 
 def test_measures_by_what_they_read(costing: Costing) -> None:
@@ -156,7 +170,8 @@ def test_a_slow_machine_starts_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = constants().usual_starts
     twice = [2.0 * constants().python_seconds, 9.0]
     monkeypatch.setattr(starts.timeit, "repeat", lambda *_, **__: twice)
-    seconds = start_seconds.__wrapped__
+    monkeypatch.setattr(starts, "core_slowness", starts.core_slowness.__wrapped__)
+    seconds = start_seconds
     assert seconds("server", forks=True) == pytest.approx(2 * usual["server"])
     assert seconds("pretrain", forks=True) == pytest.approx(2 * usual["pretrain"])
     alone = 2 * (usual["finetune"] + usual["server"])

@@ -30,7 +30,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
 from clozelab.planning.cost import Costing, TaskFiles, assemble
 from clozelab.planning.shapes import JobGroup, TaskPlace, Words
-from clozelab.planning.starts import constants
+from clozelab.planning.starts import constants, core_slowness
 from clozelab.planning.steps import Step
 from clozelab.runs.find import Runs
 from clozelab.runs.identity import SEED_KEYS
@@ -151,9 +151,10 @@ class Corpora:
         """A generated corpus with few of its documents, prepared in a folder of the caller's."""
         started = time.process_time()
         generator = dict(generator)
-        # Text and time grow with the number of documents. The bound of the loss is computed on a
+        # Text grows with the number of documents. The bound of the loss is computed on a
         # few documents more, and is not needed here.
-        scale = max(1.0, generator.get("num_documents", 1) / SAMPLED_DOCUMENTS["num_documents"])
+        num_documents = generator.get("num_documents", 1)
+        scale = max(1.0, num_documents / SAMPLED_DOCUMENTS["num_documents"])
         for key in SAMPLED_DOCUMENTS.keys() & generator.keys():
             generator[key] = min(int(generator[key]), SAMPLED_DOCUMENTS[key])
         small = replace(
@@ -166,9 +167,11 @@ class Corpora:
         with quiet_log():
             prepared = prepared_corpus(small)
         seconds = time.process_time() - started
-        # The whole world will take so many times as long.
         self.sampling += seconds
-        self.preparing += scale * seconds
+        # The tasks and the bound of the loss take the same in a world of any size.
+        more_documents = max(0, num_documents - SAMPLED_DOCUMENTS["num_documents"])
+        documents_per_second = constants().generated_documents_per_second / core_slowness()
+        self.preparing += seconds + more_documents / documents_per_second
         sample = self._open_folder(cfg, prepared.folder)
         sentences = scale * (sample.train.num_sentences + sample.validation.num_sentences)
         held_out = round(sentences * cfg.corpus.validation_fraction)
