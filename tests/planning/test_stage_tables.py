@@ -9,7 +9,7 @@ import pytest
 from clozelab.planning.cost import Costing, DiskUsage
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse
-from clozelab.planning.tables import Table, disk_line, stage_tables
+from clozelab.planning.tables import Table, disk_lines, stage_tables
 from clozelab.planning.tasks import ExampleLengths, Sample, Samples
 from clozelab.results.experiment import find_experiment
 
@@ -66,7 +66,7 @@ def test_equal_tasks_are_told_apart_by_their_rows(family: Costing) -> None:
 
 def test_a_plan_without_pre_training_speaks_of_no_prepared_corpus(family: Costing) -> None:
     usage = DiskUsage("runs", free_bytes=10**9, run_bytes=10**6)
-    assert disk_line(replace(family, arms=[]), usage) == (
-        "disk: run folders 1.0 MB; 1.0 GB free for runs"
+    assert disk_lines(replace(family, arms=[]), usage) == (
+        "disk: run folders 1.0 MB\nfree: 1.0 GB for runs"
     )
-    assert "prepared corpus not prepared yet; " in disk_line(family, usage)
+    assert "the corpus is not prepared yet" in disk_lines(family, usage)

@@ -15,7 +15,7 @@ OF_THIS_MACHINE = {
     r"together\s+about\s+[\d.]+\s+\w+(,\s+with\s(.|\n)*?report\s+[\d.]+\s+\w+)?": (
         "together about TIME"
     ),
-    r"[\d.]+ [kMGT]B free": "SPACE free",
+    r"free: [\d.]+ [kMGT]B": "free: SPACE",
 }
 """What a plan says of the disk and of its own time."""
 

@@ -12,7 +12,7 @@ from claims.text.phrases import format_count
 from clozelab.addresses import with_permission
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
-from clozelab.planning.tables import disk_line, power_table, share_table, stage_tables, warnings
+from clozelab.planning.tables import disk_lines, power_table, share_table, stage_tables, warnings
 from clozelab.terminal import print_table, say
 from clozelab.text.did_you_mean import key_of
 
@@ -32,7 +32,7 @@ def print_plan(plan: Plan) -> None:
     flops = sum(shape.count * (shape.flops or 0.0) for shape in costing.shapes)
     say(f"all runs: {flops:.3g} FLOPs")
     root, _ = next(step for step in plan.steps if step.is_sweep).root
-    say(disk_line(costing, costing.disk_usage(root, plan.steps)))
+    say(disk_lines(costing, costing.disk_usage(root, plan.steps)))
 
     # A budget is divided among arms where they are to be matched, or where nothing is claimed;
     # else it buys power.

@@ -212,8 +212,8 @@ def _time_cells(shape: Shape, unit: str = "") -> list[str]:
     return [speed, time]
 
 
-def disk_line(costing: Costing, usage: DiskUsage) -> str:
-    """What the runs leave, what of it is there, and the room."""
+def disk_lines(costing: Costing, usage: DiskUsage) -> str:
+    """What the runs leave, what of it is there, and the room; two lines."""
     from clozelab.runs.cleanup import size
 
     runs = f"run folders {filesize.decimal(usage.run_bytes)}"
@@ -223,8 +223,8 @@ def disk_line(costing: Costing, usage: DiskUsage) -> str:
     if folders:
         runs += f", prepared corpus {filesize.decimal(sum(map(size, folders)))}"
     elif costing.arms:
-        runs += ", prepared corpus not prepared yet"
-    return f"disk: {runs}; {filesize.decimal(usage.free_bytes)} free for {usage.folder}"
+        runs += "; the corpus is not prepared yet"
+    return f"disk: {runs}\nfree: {filesize.decimal(usage.free_bytes)} for {usage.folder}"
 
 
 # What a budget buys
