@@ -267,6 +267,17 @@ def outcome(process: subprocess.Popen[str], status: int) -> str:
     return text
 
 
+def command(slurm: Engine, *words: str) -> str:
+    """What a command of Slurm's prints."""
+    environment = os.environ | slurm.environment
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def jobs_of(slurm: Engine) -> list[str]:
+    """The numbers of the jobs that wait or run."""
+    return command(slurm, "squeue", "--noheader", "--format=%A").split()
+
+
 def wait_until(is_so: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so():

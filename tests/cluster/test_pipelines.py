@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.cluster.engines import Engine, Place, checksums, outcome, wait_until
+from tests.cluster.engines import Engine, Place, checksums, jobs_of, outcome, wait_until
 
 pytest.importorskip(
     "datatrove",
@@ -94,6 +94,7 @@ def test_a_killed_rank_of_slurms_is_named_and_taken_up(
     assert "the same command goes on where it was" in text and "Traceback" not in text, text
     place.run(*words)
     assert checksums(place.runs / "cache", *FILES) == alone
+    wait_until(lambda: not jobs_of(slurm), "an empty line: no job waits for the killed rank")
 
 
 def kill_rank(runs: Path) -> bool:

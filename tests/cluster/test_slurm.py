@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import socket
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.cluster.engines import RUN, Engine, Place, outcome, pretraining, wait_until
+from tests.cluster.engines import (
+    RUN,
+    Engine,
+    Place,
+    command,
+    jobs_of,
+    outcome,
+    pretraining,
+    wait_until,
+)
 
 NODE = f"nodename={socket.gethostname().partition('.')[0]}"
-
-
-def command(slurm: Engine, *words: str) -> str:
-    """What a command of Slurm's prints."""
-    environment = os.environ | slurm.environment
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def state(slurm: Engine, job: str) -> str:
@@ -37,9 +38,8 @@ def has_steps(job: str) -> bool:
 
 def job_of(slurm: Engine) -> str:
     """The number of the one job that Slurm has, once it has one."""
-    question = ("squeue", "--noheader", "--format=%A")
-    wait_until(lambda: command(slurm, *question), "a job of Slurm")
-    return command(slurm, *question).split()[0]
+    wait_until(lambda: jobs_of(slurm), "a job of Slurm")
+    return jobs_of(slurm)[0]
 
 
 def test_a_job_of_a_node_that_goes_down_comes_back_and_its_result_is_seen(

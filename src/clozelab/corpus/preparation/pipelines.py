@@ -141,6 +141,8 @@ def slurm(
         cpus_per_task=cpus_per_task,
         mem_per_cpu_gb=mem_per_cpu_gb,
         job_name="clozelab-prepare",
+        # Datatrove's job that sums up the ranks' figures would wait for a lost one for ever.
+        sbatch_args={"kill-on-invalid-dep": "yes"},
         # where this Python's programs are, datatrove's among them
         env_command=f"export PATH='{Path(sys.executable).parent}':$PATH",
     )
