@@ -111,7 +111,7 @@ def prepare_corpus(
         # what a killed run left; the lock says nobody else writes it
         shutil.rmtree(temporary, ignore_errors=True)
         try:
-            tokenizer = _write_corpus(temporary, work_folder, plan, make_pool)
+            _write_corpus(temporary, work_folder, plan, make_pool)
         except (RemoteError, EndedProcessError):
             # The next time the store may answer, and memory suffice; what is done is taken up.
             raise
@@ -122,7 +122,7 @@ def prepare_corpus(
         # In one step: whoever sees the folder sees it whole.
         temporary.rename(folder)
         shutil.rmtree(work_folder)
-        return PreparedCorpus.open(folder, tokenizer)
+        return PreparedCorpus.open(folder)
 
 
 def _require_token_types(corpus: PreparedCorpus, given: Tokenizer | None) -> None:
@@ -206,13 +206,8 @@ def _source_facts(
     return facts
 
 
-def _write_corpus(
-    folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: MakePool
-) -> Tokenizer:
-    """Write a prepared corpus, and return its tokenizer.
-
-    A killed preparation's `work_folder` is gone on with.
-    """
+def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: MakePool) -> None:
+    """Write a prepared corpus; a killed preparation's `work_folder` is gone on with."""
     versions = {name: version(name) for name in LIBRARIES}
     key = {
         "settings": digest(plan.settings),
@@ -254,7 +249,6 @@ def _write_corpus(
     manifest |= report.of_steps(settled, shards, plan.source_names, writers)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
-    return tokenizer
 
 
 def _manifest_of(

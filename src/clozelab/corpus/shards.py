@@ -367,10 +367,9 @@ class PreparedCorpus:
         return np.array(ratios)
 
     @classmethod
-    def open(cls, folder: str | Path, tokenizer: Tokenizer | None = None) -> PreparedCorpus:
+    def open(cls, folder: str | Path) -> PreparedCorpus:
         """Open a folder, whose files' sizes are compared.
 
-        Its tokenizer is read unless it is given.
         ValueError for a missing or damaged file, and where tokenizer and shards do not belong
         together.
         """
@@ -381,8 +380,7 @@ class PreparedCorpus:
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
                 f" {FORMAT_VERSION}; {AGAIN}"
             )
-        if tokenizer is None:
-            tokenizer = read_tokenizer(folder / "tokenizer")
+        tokenizer = read_tokenizer(folder / "tokenizer")
         train = TokenShards.open(folder / "train")
         validation = TokenShards.open(folder / "validation")
         is_same_vocabulary = tokenizer.fingerprint == manifest["tokenizer_fingerprint"]
