@@ -222,6 +222,30 @@ def test_a_fidelity_is_a_name_for_settings(
         assert getattr(last.token, "count_specials", None) == count_specials
 
 
+@pytest.mark.parametrize(
+    ("recipe", "shares"),
+    [("electra", (0.85, 0.0, 0.15)), ("deberta_v3", (1.0, 0.0, 0.0)), ("neobert", (1.0, 0.0, 0.0))],
+)
+def test_a_recipe_hides_as_the_released_code_does(recipe: str, shares: tuple[float, ...]) -> None:
+    """What stands in place of a predicted token: [MASK], another one, itself."""
+    token = config("pretrain", f"recipe={recipe}").objective.token
+    names = ("mask_fraction", "random_fraction", "same_fraction")
+    assert tuple(token[name] for name in names) == shares
+
+
+def test_ernie_hides_words_whole_and_each_token_by_itself() -> None:
+    """As the released code: names are chosen whole, what stands there is drawn for each token."""
+    token = config("pretrain", "recipe=ernie").objective.token
+    assert token["whole_words"] and not token["one_action_a_span"]
+
+
+def test_spans_of_xlnet_are_of_the_released_lengths() -> None:
+    """A length of n tokens, one to five, is drawn with a weight of 1 / n."""
+    weights = config("pretrain", "recipe=xlnet").objective.token["span_weights"]
+    products = [weight * length for length, weight in enumerate(weights, start=1)]
+    assert products == [products[0]] * 5
+
+
 @pytest.mark.parametrize("stage", ["prepare", "pretrain", "finetune", "evaluate"])
 def test_a_configuration_is_written_as_omegaconf_writes_it(stage: str) -> None:
     """Words with letters of other alphabets, and those that look like a number or a truth."""

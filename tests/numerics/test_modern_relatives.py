@@ -157,15 +157,19 @@ def plain_neobert(
     return states, last @ tensors["decoder.weight"].T + tensors["decoder.bias"]
 
 
+def write_neobert(folder: Path, tensors: dict[str, Tensor]) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(NEOBERT))
+    plain = {name: value.detach() for name, value in tensors.items()}
+    safetensors.torch.save_file(plain, folder / "model.safetensors")
+
+
 @pytest.fixture
 def neobert(tmp_path: Path) -> tuple[dict[str, Tensor], Encoder, nn.Module]:
     """The tensors of a released file, and our encoder and head of it."""
     tensors = neobert_tensors()
     folder = tmp_path / "theirs"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(NEOBERT))
-    plain = {name: value.detach() for name, value in tensors.items()}
-    safetensors.torch.save_file(plain, folder / "model.safetensors")
+    write_neobert(folder, tensors)
     encoder = load_encoder(folder).eval()
     head = family_for(encoder.config).head("lm", encoder)
     load_head(folder, "lm", head)
@@ -195,6 +199,25 @@ def test_neobert_equals_a_plain_one(neobert: Any) -> None:
     assert gradients.keys() == tensors.keys()
     for name, value in tensors.items():
         assert_equal(gradients[name], value.grad, f"gradient of {name}")
+
+
+def test_a_neobert_classifies_by_its_first_state(neobert: Any, tmp_path: Path) -> None:
+    """A dense layer with tanh and a matrix, whose names stand beside the encoder's."""
+    tensors = neobert[0]
+    generator = torch.Generator().manual_seed(1)
+    for name, size in (("dense", 32), ("classifier", 3)):
+        tensors[f"{name}.weight"] = torch.randn(size, 32, generator=generator) * 0.2
+        tensors[f"{name}.bias"] = torch.randn(size, generator=generator) * 0.2
+    write_neobert(tmp_path / "classes", tensors)
+    encoder = load_encoder(tmp_path / "classes").eval()
+    (head,) = read_heads(encoder, tmp_path / "classes", ("classification",)).values()
+    batch = our_batch()
+    states = encoder(**batch).sequence_output
+    logits = head(encoder.pool(states, batch["layout"], head))
+    for ids, mine in zip(batch["input_ids"].split([*LENGTHS]), logits, strict=True):
+        first = plain_neobert(tensors, ids)[0][-1][0]
+        inner = torch.tanh(tensors["dense.weight"] @ first + tensors["dense.bias"])
+        assert_equal(mine, tensors["classifier.weight"] @ inner + tensors["classifier.bias"], "")
 
 
 def test_a_neobert_folder_is_written_as_it_was_read(neobert: Any, tmp_path: Path) -> None:
