@@ -125,7 +125,7 @@ def row(name: str, text: str = "a") -> str:
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\tx\n", "the score 'x' of q1 is no"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "judges nothing"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
-        ("corpus.jsonl", row("d1") + row("d2") + row("d1"), "'d1' has two texts or more, as 1 ids"),
+        ("corpus.jsonl", row("d1") + row("d2") + row("d1"), "'d1' has two texts or more (1 such ids"),
         ("queries.jsonl", row("q1") + row("q1", "cat"), "the id 'q1' has two texts or more"),
         ("corpus.jsonl", row("d1", UNKNOWN), "of the documents of measure retrieval are [UNK]"),
     ],
