@@ -53,6 +53,13 @@ class Retrieval(Measurement):
         **measurement: Any,
     ) -> None:
         super().__init__(**measurement)
+        width = self.encoder.config.output_size
+        if size is not None and size not in range(1, width + 1):
+            raise ValueError(
+                f"measure.module.size={size}: a vector has {width} numbers, so give 1 to {width}"
+            )
+        if not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"measure.module.depth={depth}: give a whole number above 0")
         self.metrics = metrics_of_names(metrics)
         self.pooling = pooling
         self.prompts = prompts
