@@ -125,7 +125,11 @@ def row(name: str, text: str = "a") -> str:
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\tx\n", "the score 'x' of q1 is no"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "judges nothing"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
-        ("corpus.jsonl", row("d1") + row("d2") + row("d1"), "'d1' has two texts or more (1 such ids"),
+        (
+            "corpus.jsonl",
+            row("d1") + row("d2") + row("d1"),
+            "'d1' has two texts or more (1 such ids",
+        ),
         ("queries.jsonl", row("q1") + row("q1", "cat"), "the id 'q1' has two texts or more"),
         ("corpus.jsonl", row("d1", UNKNOWN), "of the documents of measure retrieval are [UNK]"),
     ],
@@ -143,7 +147,9 @@ def test_a_wrong_folder_is_refused(
         evaluate("measure=retrieval", "measure.data.folder=beir")
 
 
-@pytest.mark.parametrize("word", ["size=0", "size=-1", "size=99", "size=2.5", "depth=0", "depth=-2"])
+@pytest.mark.parametrize(
+    "word", ["size=0", "size=-1", "size=99", "size=2.5", "depth=0", "depth=-2"]
+)
 def test_numbers_that_no_vector_or_list_has_are_refused(
     tmp_path: Path, save_encoder: Any, evaluate: Any, word: str
 ) -> None:

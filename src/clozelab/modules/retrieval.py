@@ -21,6 +21,7 @@ from clozelab.modules.finetuning import Evaluation
 from clozelab.modules.measures import DAMAGED_WEIGHT, Measurement
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.target import Files
+from clozelab.text.did_you_mean import check_count
 from clozelab.training.runtime import ReiterableLoader
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ class Retrieval(Measurement):
             raise ValueError(
                 f"measure.module.size={size}: a vector has {width} numbers, so give 1 to {width}"
             )
-        if not isinstance(depth, int) or depth < 1:
-            raise ValueError(f"measure.module.depth={depth}: give a whole number above 0")
+        check_count("measure.module.depth", depth)
         self.metrics = metrics_of_names(metrics)
         self.pooling = pooling
         self.prompts = prompts
