@@ -74,7 +74,7 @@ def test_runs_on_other_examples_are_refused(tmp_path: Path) -> None:
     with refuses("b on qa, seed 1, is not scored on the examples of the first run (1 and 2)"):
         read_scores(path)
     path.write_text("arm,seed,task,item,score\na,1,qa,x,1\na,1,qa,x,0\n")
-    with refuses("line 3: a second score of a on qa, seed 1, example x"):
+    with refuses("line 3: a second score of a on qa, seed 1, example x: keep one"):
         read_scores(path)
 
 

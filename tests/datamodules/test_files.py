@@ -215,6 +215,8 @@ def test_a_missing_file_says_where_and_what_to_do(tmp_path: Path) -> None:
         f"{tmp_path}/glue/RTE/train.tsv expected layout: data_dir/glue/RTE/train.tsv",
         "how to get it: RTE.zip of the benchmark's page",
     )
+    with refuses(f"not found: {tmp_path}/mine.csv how to get it: your own file"):
+        require_file("data", str(tmp_path / "mine.csv"), "your own file")
 
 
 def test_a_damaged_zstd_file(tmp_path: Path) -> None:

@@ -287,6 +287,14 @@ def test_a_causal_encoder_has_the_left_alone(folder: Path, tokenizer: WordPieceT
 PAIRED = {"sentences": 1, "max_train_pairs": 61, "max_validation_pairs": 40}
 
 
+@pytest.mark.parametrize("key", ["max_train_pairs", "max_validation_pairs"])
+def test_no_pairs_are_refused(folder: Path, tokenizer: WordPieceTokenizer, key: str) -> None:
+    """A negative number trained on two pairs of each source, without a word."""
+    wrong = PAIRED | {key: -4}
+    with pytest.raises(ValueError, match=f"measure.data.{key}=-4: give a whole number above 0"):
+        made(SentencePairs, folder, tokenizer, question="next", **wrong)
+
+
 @pytest.mark.parametrize(
     ("question", "sentences"),
     [("next", 1), ("document", 1), ("order", 1), ("follows", 1), ("follows", 3), ("next", 2)],

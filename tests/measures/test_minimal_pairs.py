@@ -276,6 +276,8 @@ def test_pairs_without_groups_are_one_group_a_file(tmp_path: Path, tokenizer: An
         ([("a cat", "", "a", "b")], {}, "a sentence without a word"),
         ([("дом", "кот", "a", "b")], {}, "100.0% of the tokens of measure pairs are"),
         ([*PAIRS, ("a cat", "a dog", "order", "b")], {}, "the pairs of order are of two fields"),
+        (PAIRS, {"max_pairs": -3}, "measure.data.max_pairs=-3: give a whole number above 0"),
+        (PAIRS, {"max_pairs": 1.5}, "measure.data.max_pairs=1.5: give a whole number above 0"),
         (PAIRS, {"max_seq_length": 6}, "sentences are longer than the 6 tokens that this encoder"),
     ],
 )

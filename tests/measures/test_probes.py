@@ -257,6 +257,11 @@ def test_several_labels_of_a_text_are_not_probed(tmp_path: Path, tiny_config: An
     measurement["encoder"] = Encoder(tiny_config())
     with pytest.raises(ValueError, match="several labels of a text"):
         Probe(strength=1.0, max_iterations=1, **measurement)
+    # A penalty below zero, and no step at all, gave scores of one class.
+    with refuses("measure.module.strength=-1: give a number above 0"):
+        Probe(strength=-1, max_iterations=1, **measurement)
+    with refuses("measure.module.max_iterations=0: give a whole number"):
+        Probe(strength=1.0, max_iterations=0, **measurement)
 
 
 def test_a_task_with_a_second_validation_file_is_probed_on_its_first(

@@ -125,7 +125,11 @@ def row(name: str, text: str = "a") -> str:
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\tx\n", "the score 'x' of q1 is no"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "judges nothing"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "_id"),
-        ("corpus.jsonl", row("d1") + row("d2") + row("d1"), "'d1' has two texts or more, as 1 ids"),
+        (
+            "corpus.jsonl",
+            row("d1") + row("d2") + row("d1"),
+            "'d1' has two texts or more (1 such ids",
+        ),
         ("queries.jsonl", row("q1") + row("q1", "cat"), "the id 'q1' has two texts or more"),
         ("corpus.jsonl", row("d1", UNKNOWN), "of the documents of measure retrieval are [UNK]"),
     ],
@@ -141,3 +145,16 @@ def test_a_wrong_folder_is_refused(
         (tmp_path / "beir" / file).write_text(text)
     with pytest.raises(ValueError, match=re.escape(reason)):
         evaluate("measure=retrieval", "measure.data.folder=beir")
+
+
+@pytest.mark.parametrize(
+    "word", ["size=0", "size=-1", "size=99", "size=2.5", "depth=0", "depth=-2"]
+)
+def test_numbers_that_no_vector_or_list_has_are_refused(
+    tmp_path: Path, save_encoder: Any, evaluate: Any, word: str
+) -> None:
+    """size=-1 left out the last number of each vector, and size=99 took all, without a word."""
+    write_folder(tmp_path / "beir")
+    save_encoder(tmp_path / "encoder")
+    with pytest.raises(ValueError, match=re.escape(f"measure.module.{word}: ")):
+        evaluate("measure=retrieval", "measure.data.folder=beir", f"measure.module.{word}")

@@ -74,7 +74,7 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
         f'from Python: clozelab.load("{folder}")',
     ]
     first, second = runs.finetune
-    assert score_in_context(second).endswith("label 68.4, behind the bag of words 72.3")
+    assert score_in_context(second).endswith("label 68.4, worse than bag of words 72.3")
     assert score_in_context(first).endswith("collapsed: one answer to (nearly) everything")
     behind = "a method without context does better: train longer, or give more examples"
     assert ending(second) == [f"MRPC: 70.4; {score_in_context(second)}", behind], (
@@ -91,9 +91,9 @@ def test_a_run_says_what_it_reached_and_what_comes_next(root: Path) -> None:
     assert (name, task, count, mean) == ("mlm", "mrpc", "2", "69.4")
     # The mean is judged once: one seed of the two is above the baseline, and the mean is not.
     collapsed = "1 of 2 collapsed: one answer to (nearly) everything"
-    assert beside == f"most frequent label 68.4, behind the bag of words 72.3, {collapsed}"
+    assert beside == f"most frequent label 68.4, worse than bag of words 72.3, {collapsed}"
     scores = second.scores[second.metric]
-    for value, verdict in ((76.0, "behind the bag of words 72.3"), (76.4, "bag of words 72.3")):
+    for value, verdict in ((76.0, "worse than bag of words 72.3"), (76.4, "bag of words 72.3")):
         scores.value = value
         ((*_, beside),) = results(runs.finetune)
         assert beside == f"most frequent label 68.4, {verdict}, {collapsed}"
@@ -158,7 +158,7 @@ def test_a_sweep_ends_with_its_table(
     if verb == "pretrain":
         screen(out)
     else:
-        shows(out, "mlm mrpc 2 69.4 most frequent label 68.4, behind the bag of words 72.3, 1 of 2")
+        shows(out, "mlm mrpc 2 69.4 most frequent label 68.4, worse than bag of words 72.3, 1 of 2")
     assert max(map(len, out.splitlines()[:6])) <= 100
 
 

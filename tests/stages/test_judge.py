@@ -137,7 +137,7 @@ HEADING = "arm,seed,task,score\n"
         (HEADING + "a,one,t,1\n", "line 2: seed is 'one'; it is a whole number"),
         (HEADING + "a,1,,1\n", "line 2: lacks task, the name of a task"),
         (HEADING + "a,1,t,1,5\n", "line 2: it has more cells than the heading"),
-        (HEADING + "a,1,t,1\na,1,t,2\n", "line 3: a second score of a on t, seed 1"),
+        (HEADING + "a,1,t,1\na,1,t,2\n", "line 3: a second score of a on t, seed 1: keep one; if"),
         ("arm,seed,task,score,score\na,1,t,1,1\n", "two columns are called 'score'"),
     ],
 )

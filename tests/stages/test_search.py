@@ -391,6 +391,10 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     for _ in range(2):
         assert main(["search", *words, f"in={tmp_path / 'none.txt'}"]) == 1
         shows(capsys.readouterr().err, "none.txt:1 has no token but [UNK]", "none of the other 1")
+    for name, content in (("blank.txt", "\n  \n"), ("blank.csv", "id,text\n1,\n2,\n")):
+        (tmp_path / name).write_text(content)
+        assert main(["search", *words, f"in={tmp_path / name}"]) == 1
+        shows(capsys.readouterr().err, f"{name} has no text to search in")
     (tmp_path / "faq.csv").write_text('id,ask\n1,"x y\nz"\n2,a b c\n')
     words += [f"in={tmp_path / 'faq.csv'}", "text=ask", "--json", "top_k=1"]
     assert main(["search", *words]) == 0

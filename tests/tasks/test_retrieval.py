@@ -29,6 +29,7 @@ from clozelab.tasks.baselines import bm25, words_of
 from clozelab.tasks.batches import Batch, make_batch
 from clozelab.tasks.retrieval import RetrievalTarget, RetrievalUnit, TextGroups, mine
 from clozelab.tasks.sequences import Sequences, encode_examples
+from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.texts import TextSplit
 
 TRIPLES = [
@@ -257,6 +258,16 @@ def test_bm25_is_its_formula() -> None:
                 norm = 1.2 * (1 - 0.75 + 0.75 * len(bag) / mean)
                 expected += rarity * count * 2.2 / (count + norm)
             assert value == pytest.approx(expected, abs=1e-12)
+
+
+def test_baselines_take_texts_of_equal_words_for_one(make: Any) -> None:
+    """As scores do with equal tokens: of two passages, both answer the first query."""
+    module, _ = make(TRIPLES)
+    rows = [("What is A?", "a b"), ("q", "c d"), ("what  is a?", "c  d"), ("q", "C D")]
+    scores = module.target.baselines(None, {"": TextExamples(texts=rows)})
+    by_chance = scores["random order"]
+    assert by_chance["recall_at_1"] == 0.5
+    assert by_chance["mrr"] == pytest.approx((1 + 0.75) / 2)
 
 
 def test_a_query_of_several_rows_has_several_right_passages(make: Any) -> None:

@@ -170,10 +170,15 @@ def _scores_by_example(
         # One run has one score: two lines about it would count twice.
         if row.example in scores:
             fine = f", fine-tuning seed {row.finetuning_seed}" if row.finetuning_seed else ""
-            example = f", example {row.example}" if row.example else ""
+            ending = f", example {row.example}: keep one"
+            if not row.example:
+                ending = (
+                    ": keep one; if a line is one example of a run, name the column of examples:"
+                    " `scores: {example: COLUMN}` in the file of claims (docs/judge.md)"
+                )
             raise ValueError(
                 f"{path}, {where}: a second score of {row.arm} on {column},"
-                f" seed {row.seed}{fine}{example}"
+                f" seed {row.seed}{fine}{ending}"
             )
         scores[row.example] = row.score
         if "" in scores and len(scores) > 1:

@@ -53,9 +53,14 @@ def require_file(
         is_there = path.is_dir()
     if is_there:
         return path
+    layout = ""
+    if not Path(relative).is_absolute():
+        layout = (
+            f"\n  expected layout: data_dir/{relative} (data_dir is {Path(data_dir).absolute()};"
+            " set data_dir=FOLDER)"
+        )
     raise ValueError(
-        f"benchmark {noun} not found: {path}\n  expected layout: data_dir/{relative} (data_dir is"
-        f" {Path(data_dir).absolute()}; set data_dir=FOLDER)\n  how to get it:"
+        f"benchmark {noun} not found: {path}{layout}\n  how to get it:"
         f" {' '.join(how_to_get.split())}"
     )
 

@@ -37,7 +37,7 @@ from clozelab.metrics.metric import Metric
 from clozelab.tasks.baselines import Floats, Ints
 from clozelab.tasks.questions import Questions, inner_tokens, token_ranges
 from clozelab.tasks.sequences import assemble
-from clozelab.text.did_you_mean import check_choice
+from clozelab.text.did_you_mean import check_choice, check_count
 from clozelab.text.plain import PlainDict, read_json
 
 Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
@@ -499,6 +499,8 @@ class SentencePairs(HeldOutMeasure):
         check_choice("measure.data.question", question, self.QUESTIONS)
         if sentences < 1:
             raise ValueError(f"measure.data.sentences={sentences}: a text has at least one")
+        check_count("measure.data.max_train_pairs", max_train_pairs)
+        check_count("measure.data.max_validation_pairs", max_validation_pairs)
         super().__init__(**common)
         self.question = question
         self.max_pairs = {"training": max_train_pairs, "validation": max_validation_pairs}

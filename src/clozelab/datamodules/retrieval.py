@@ -157,8 +157,8 @@ def _refuse_twins(path: Path) -> None:
     if twins:
         name = next(name for name, _ in _texts(path) if hash(name) in twins)
         raise ValueError(
-            f"{path}: the id {name!r} has two texts or more, as {len(twins)} ids in all: leave one"
-            " of each"
+            f"{path}: the id {name!r} has two texts or more ({len(twins)} such ids in all): leave"
+            " one of each"
         )
 
 

@@ -41,7 +41,7 @@ from clozelab.tasks.questions import (
 )
 from clozelab.tasks.sequences import TokenSequences, encode_examples
 from clozelab.tasks.tables import TableFormat
-from clozelab.text.did_you_mean import check_choice
+from clozelab.text.did_you_mean import check_choice, check_count
 from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
@@ -191,6 +191,8 @@ class MinimalPairs(ScoringDataModule):
     ) -> None:
         super().__init__(**common)
         check_choice("measure.data.masking", masking, ("token", "word"))
+        if max_pairs is not None:
+            check_count("measure.data.max_pairs", max_pairs)
         self.masking = masking
         self.max_pairs = max_pairs
         self.has_groups = columns["group"] is not None

@@ -35,6 +35,7 @@ from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.sequences import TokenSequences
 from clozelab.tasks.target import Files, json_lines
 from clozelab.tasks.words import TaggedSequences
+from clozelab.text.did_you_mean import check_count
 from clozelab.text.plain import PlainDict
 
 if TYPE_CHECKING:
@@ -174,6 +175,9 @@ class Probe(Measurement):
         **measurement: Any,
     ) -> None:
         super().__init__(**measurement)
+        check_count("measure.module.max_iterations", max_iterations)
+        if not strength > 0:
+            raise ValueError(f"measure.module.strength={strength}: give a number above 0")
         self.description_length = description_length
         self.strength = strength
         self.max_iterations = max_iterations

@@ -21,6 +21,7 @@ from clozelab.modules.finetuning import Evaluation
 from clozelab.modules.measures import DAMAGED_WEIGHT, Measurement
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.target import Files
+from clozelab.text.did_you_mean import check_count
 from clozelab.training.runtime import ReiterableLoader
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class Retrieval(Measurement):
         **measurement: Any,
     ) -> None:
         super().__init__(**measurement)
+        width = self.encoder.config.output_size
+        if size is not None and size not in range(1, width + 1):
+            raise ValueError(
+                f"measure.module.size={size}: a vector has {width} numbers, so give 1 to {width}"
+            )
+        check_count("measure.module.depth", depth)
         self.metrics = metrics_of_names(metrics)
         self.pooling = pooling
         self.prompts = prompts

@@ -135,7 +135,7 @@ def _is_score_below_baseline(score: Score, value: float | None) -> bool:
 
 
 def _describe_baselines(runs: Sequence[Record], value: float | None) -> str:
-    """Write `most frequent label 52.1, behind the unigrams 61.0`, as far as the runs have them.
+    """Write `most frequent label 52.1, worse than unigrams 61.0`, as far as the runs have them.
 
     The runs differ in seeds alone, and `value` is their mean score.
     """
@@ -147,7 +147,7 @@ def _describe_baselines(runs: Sequence[Record], value: float | None) -> str:
         phrases.append(f"most frequent label {score.majority:.{digits}f}")
     if score is not None and score.best_baseline is not None:
         name, best = score.best_baseline
-        prefix = "behind the " if _is_score_below_baseline(score, value) else ""
+        prefix = "worse than " if _is_score_below_baseline(score, value) else ""
         phrases.append(f"{prefix}{name} {best:.{digits}f}")
     num_collapsed = sum(bool(run.facts.get("collapsed")) for run in runs)
     if num_collapsed:

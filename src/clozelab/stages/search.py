@@ -95,6 +95,11 @@ def main(args: ParsedArgs) -> int:
     if is_beir_corpus(file, roles, values):
         columns["title"] = "title"
         read_rows = [with_title(row) for row in rows]
+    has_no_text = []
+    for row in read_rows:
+        has_no_text.append(row.problem is None and answering.is_empty(row.record, roles))
+    if all(has_no_text):
+        raise ValueError(f"in={file.name} has no text to search in")
     # Before the file: a query that cannot be read is refused at once.
     of_query = {"prompt": "query", **options}
     options = {"prompt": "document", **options}
@@ -112,7 +117,7 @@ def main(args: ParsedArgs) -> int:
     refuse_unread(rows, facts["unread"], errors)
     vectors = arrays["vectors"]
     # A line without text has a vector, and is like nothing.
-    vectors[[answering.is_empty(row.record, roles) for row in read_rows]] = math.nan
+    vectors[has_no_text] = math.nan
     headings: Sequence[str | None] = [None]
     if "queries" in values:
         headings = queries

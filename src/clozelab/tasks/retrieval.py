@@ -34,7 +34,7 @@ from clozelab.metrics.ranking import mean_scores, metrics_of_names, random_score
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.readers.cells import cell_text
-from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25
+from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25, words_of
 from clozelab.tasks.batches import Batch, in_order, make_batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
 from clozelab.tasks.classes import SHOWN_LABELS
@@ -407,7 +407,8 @@ class RetrievalTarget(Target):
         """A random order's expectation, and BM25, which learn nothing from training."""
         examples = validation[""]
         queries, passages = (list(column) for column in zip(*examples.texts, strict=True))
-        pairs = Relevance.of(queries, passages)
+        # Texts of the same words are one text, as those of the same tokens are for the encoder.
+        pairs = Relevance.of(_joined_words(queries), _joined_words(passages))
         documents = [passages[row] for row in pairs.passage_rows]
         asked = [queries[row] for row in pairs.query_rows]
         ranks = []
@@ -424,6 +425,10 @@ class RetrievalTarget(Target):
     ) -> Files:
         """The records of a file's queries."""
         return {f"{name}.jsonl": json_lines(self.evaluate(outputs, split).records)}
+
+
+def _joined_words(texts: Sequence[str]) -> list[str]:
+    return [" ".join(words_of(text)) for text in texts]
 
 
 def texts_of_all_ranks(own: TextStates, is_real: bool) -> TextStates:

@@ -1,4 +1,4 @@
-"""The keys of overrides, and the refusal of a value that is none of its choices."""
+"""The keys of overrides, and the refusal of values that they cannot have."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def check_choice(key: str, value: object, choices: Collection[object]) -> None:
     """ValueError for a value of a key that is none of its choices."""
     if value not in choices:
         raise ValueError(f"{key}={value}: choose one of {', '.join(map(str, choices))}")
+
+
+def check_count(key: str, value: object) -> None:
+    """ValueError for a value of a key that is no whole number above 0."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key}={value}: give a whole number above 0")
