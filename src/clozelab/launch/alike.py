@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,6 +16,7 @@ from clozelab.config import (
     Composed,
     found_once,
     given_encoder,
+    interpolation_of,
     name_encoder_folders,
     to_plain,
 )
@@ -21,6 +24,10 @@ from clozelab.text.plain import PlainDict
 
 OWN_VALUE = "${each_job_has_its_own}"
 """In the place of a value: there is no such key, so that nothing can be made of it."""
+FOLDER = re.compile(r"(?<!\\)\$\{([a-z_][\w.]*)\}(?=/)")
+"""A reference with a slash behind it: whatever it means becomes part of a longer text."""
+PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
+"""A text that means itself between slashes, in OmegaConf's grammar."""
 
 
 class Resolved(NamedTuple):
@@ -52,6 +59,8 @@ class AlikeJobs:
         self._set(dict.fromkeys(settings, OWN_VALUE))
         with self._job.resolving() as node:
             self._common = self._resolve_all(node)
+            for _, holder, key in self._common.dependent:
+                _name_common_folders(holder, key, node)
         places = [(plain is self._common.values, key) for plain, _, key in self._common.dependent]
         self._has_own_encoder = (True, "encoder") in places
         # Of an encoder, a recipe mostly asks one thing: whether the scale's own runs have made it.
@@ -107,3 +116,22 @@ class AlikeJobs:
         values: PlainDict = pickle.loads(pickle.dumps(resolved.values))  # a quick copy
         name_encoder_folders(values)
         return values
+
+
+def _name_common_folders(node: DictConfig, key: str, root: DictConfig) -> None:
+    """Put the folders that do not depend on a job into the text of a value that does.
+
+    `${runs_dir}/${arm}` becomes `runs/${arm}`.
+    """
+
+    def folder(reference: re.Match[str]) -> str:
+        with suppress(OmegaConfBaseException):
+            value = OmegaConf.select(root, reference[1])
+            if isinstance(value, str) and PLAIN_PATH.fullmatch(value):
+                return value
+        return reference[0]
+
+    text = interpolation_of(node, key)
+    named = FOLDER.sub(folder, text)
+    if named != text:
+        node[key] = named
