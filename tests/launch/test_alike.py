@@ -92,7 +92,7 @@ def test_what_hangs_on_a_value_is_resolved_for_each_job() -> None:
     assert len(steps) == 2
 
 
-@pytest.mark.parametrize("runs_dir", ["runs", "1.5", "null", "../runs", "a b", "it's", "\u00e9", "$x"])
+@pytest.mark.parametrize("runs_dir", ["runs", "1.5", "null", "../runs", "a b", "it's", "\u00e9"])
 def test_folders_that_jobs_share_are_part_of_what_they_do_not(runs_dir: str) -> None:
     place = r"${runs_dir}/${runs_dir}/${cache_dir}${arm}/\${runs_dir}/\\${runs_dir}/${seed}"
     words = [f"runs_dir={hydra_text(runs_dir)}", "cache_dir=${runs_dir}", "seed=1,2", "arm=a"]
