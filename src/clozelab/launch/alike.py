@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, StringNode
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import (
@@ -28,6 +28,8 @@ FOLDER = re.compile(r"(?<!\\)\$\{([a-z_][\w.]*)\}(?=/)")
 """A reference with a slash behind it: whatever it means becomes part of a longer text."""
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
 """A text that means itself between slashes, in OmegaConf's grammar."""
+OWN_PATH = re.compile(r"([\w./-]|\$\{\w+\})+", re.ASCII)
+"""The same with values of the job in it."""
 
 
 class Resolved(NamedTuple):
@@ -36,10 +38,12 @@ class Resolved(NamedTuple):
     Attributes:
         values: plain ones, to be copied for each job.
         dependent: what holds a job's own value there, and the node and the key to find it by.
+        paths: what holds a path there, its key, and the path: `runs/{arm}/seed-{seed}`.
     """
 
     values: PlainDict
     dependent: list[tuple[PlainDict, DictConfig, str]]
+    paths: list[tuple[PlainDict, str, str]]
 
 
 class AlikeJobs:
@@ -59,8 +63,6 @@ class AlikeJobs:
         self._set(dict.fromkeys(settings, OWN_VALUE))
         with self._job.resolving() as node:
             self._common = self._resolve_all(node)
-            for _, holder, key in self._common.dependent:
-                _name_common_folders(holder, key, node)
         places = [(plain is self._common.values, key) for plain, _, key in self._common.dependent]
         self._has_own_encoder = (True, "encoder") in places
         # Of an encoder, a recipe mostly asks one thing: whether the scale's own runs have made it.
@@ -78,8 +80,19 @@ class AlikeJobs:
                 self._own[key] = value
 
     def _resolve_all(self, node: DictConfig) -> Resolved:
-        dependent: list[tuple[PlainDict, DictConfig, str]] = []
-        return Resolved(self._resolve(node, dependent), dependent)
+        not_resolved: list[tuple[PlainDict, DictConfig, str]] = []
+        resolved = Resolved(self._resolve(node, not_resolved), [], [])
+        for plain, parent, key in not_resolved:
+            _name_common_folders(parent, key, node)
+            text = interpolation_of(parent, key)
+            is_text = isinstance(parent._get_node(key), StringNode)
+            is_path = is_text and "/" in text and OWN_PATH.fullmatch(text)
+            # A path of the job's own values needs no OmegaConf, once these are there.
+            if is_path and self._own.keys() >= set(re.findall(r"\$\{(\w+)\}", text)):
+                resolved.paths.append((plain, key, text.replace("${", "{")))
+            else:
+                resolved.dependent.append((plain, parent, key))
+        return resolved
 
     def _resolve(
         self, node: DictConfig, dependent: list[tuple[PlainDict, DictConfig, str]]
@@ -113,6 +126,8 @@ class AlikeJobs:
                 resolved = self._of_scale
             for plain, node, key in resolved.dependent:
                 plain[key] = to_plain(node[key])
+        for plain, key, path in resolved.paths:
+            plain[key] = path.format_map(resolved.values)
         values: PlainDict = pickle.loads(pickle.dumps(resolved.values))  # a quick copy
         name_encoder_folders(values)
         return values
