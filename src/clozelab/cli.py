@@ -7,6 +7,7 @@ wrong is one message on stderr, no traceback (CLOZELAB_DEBUG=1 or HYDRA_FULL_ERR
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import logging
@@ -121,7 +122,8 @@ def _plain_verb(verb: str, arguments: Sequence[str]) -> int:
     """Run a verb that is no application of Hydra: a function of its arguments."""
     # Modules, records and configurations stay to the end: looking for garbage among so many objects
     # takes a third of the time, and finds none.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 100, 20)
+    atexit.register(gc.freeze)  # nor is any looked for at the end: the system takes it all
     if verb in VERBS_OF_EXPERIMENTS:
         from clozelab.planning.inputs import fill
 

@@ -683,7 +683,7 @@ class _Recorded:
             raise ValueError(missing_value_message(path)) from error
 
         # written down as it is, or as the hash of what the environment says
-        interpolation = _interpolation(node, key)
+        interpolation = interpolation_of(node, key)
         if meaning_of(path) == IDENTITY and "oc.env" not in interpolation:
             return value
         if interpolation and _is_from_environment(node, key, interpolation, value):
@@ -702,7 +702,7 @@ class _Recorded:
         return f"{shown} {digested(value)}"
 
 
-def _interpolation(node: DictConfig | ListConfig, key: Any) -> str:
+def interpolation_of(node: DictConfig | ListConfig, key: Any) -> str:
     """Return the text of an interpolation, as `${scale.vocab_size}`; "" for any other value."""
     raw = node._get_node(key)
     if raw is None or not OmegaConf.is_interpolation(node, key):

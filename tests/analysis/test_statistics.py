@@ -220,7 +220,7 @@ def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
 
 
 @pytest.mark.parametrize("tests", [1, 13])
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 16])
 def test_smallest_gap_is_found_that_often(n: int, tests: int) -> None:
     """Also by the hardest step of a correction for several tests."""
     truth = minimum_detectable_difference(2.0, n, confidence=1.0 - 0.05 / tests)

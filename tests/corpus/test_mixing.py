@@ -197,14 +197,14 @@ def test_weights_that_leave_a_single_document_to_draw_from_are_refused() -> None
 
 def test_tokens_of_each_source() -> None:
     shards = make_shards(30, 3)
-    by_source = shards.tokens_by_source()
+    by_source = shards.tokens_by_source
     assert sum(by_source.values()) == shards.num_tokens
     first = shards.sentence_offsets[shards.document_offsets[1]]
     second = shards.sentence_offsets[shards.document_offsets[2]]
     one = make_shards(30, 3)
     one.document_source[:] = 1
     one.document_source[1] = 0
-    assert one.tokens_by_source()["wiki"] == second - first
+    assert one.tokens_by_source["wiki"] == second - first
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from clozelab.launch.sweep import Sweep, make_loader
 from clozelab.results.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.runs.identity import SEED_KEYS
 from clozelab.text.paths import EXPERIMENTS_DIR
+from clozelab.text.plain import hydra_text
 
 
 def inputs_of(name: str) -> object:
@@ -89,6 +90,18 @@ def test_what_hangs_on_a_value_is_resolved_for_each_job() -> None:
         assert values["model"]["hidden_dropout_prob"] == values["optimizer"]["learning_rate"]
     steps = {sweep.settings(job)["phases"][0]["steps"] for job in sweep.jobs}
     assert len(steps) == 2
+
+
+@pytest.mark.parametrize("runs_dir", ["runs", "1.5", "null", "../runs", "a b", "it's", "\u00e9"])
+def test_folders_that_jobs_share_are_part_of_what_they_do_not(runs_dir: str) -> None:
+    place = r"${runs_dir}/${runs_dir}/${cache_dir}${arm}/\${runs_dir}/\\${runs_dir}/${seed}"
+    words = [f"runs_dir={hydra_text(runs_dir)}", "cache_dir=${runs_dir}", "seed=1,2", "arm=a"]
+    words += [f"run_dir='{place}'", "data_dir='${fallback:${runs_dir}/${seed}}'"]
+    sweep = Sweep("pretrain", ["scale=demo", *words])
+    for job in sweep.jobs:
+        values = sweep.settings(job)
+        assert values == sweep.composer.compose(job).values
+        assert values["data_dir"] == f"{runs_dir}/{values['seed']}"
 
 
 def test_a_recipe_hangs_on_where_each_jobs_encoder_comes_from(tmp_path: Path) -> None:

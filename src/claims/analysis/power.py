@@ -62,7 +62,9 @@ def minimum_detectable_difference(sd: float, count: int, confidence: float) -> f
         # any useful power.
         return 1.0 - float(special.nctdtr(count - 1, shift, quantile)) - POWER
 
-    shift = float(optimize.brentq(missing_power, 0.0, 20.0 * quantile))
+    # So large a shift is always shown. Far beyond it the distribution's sums have no numbers.
+    most = 2.0 * quantile + 2.0
+    shift = float(optimize.brentq(missing_power, 0.0, most))
     return shift * sd / math.sqrt(count)
 
 

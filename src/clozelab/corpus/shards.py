@@ -19,8 +19,9 @@ Special tokens are never stored: whoever builds an instance adds them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -152,7 +153,8 @@ class TokenShards:
     def num_documents(self) -> int:
         return len(self.document_offsets) - 1
 
-    def tokens_by_source(self) -> dict[str, int]:
+    @cached_property
+    def tokens_by_source(self) -> Mapping[str, int]:
         """Name of each source -> its tokens."""
         tokens = np.diff(np.asarray(self.sentence_offsets)[np.asarray(self.document_offsets)])
         counts = np.zeros(len(self.source_names), dtype=np.int64)

@@ -450,7 +450,7 @@ class CorpusDataModule(LightningDataModule):
         for bound in self.bound_phases():
             _, tokens = bound.sample(SAMPLED_FOR_TOKENS)
             num_instances = bound.phase.steps * bound.phase.global_batch_size
-            sizes = self.corpus.train.tokens_by_source()
+            sizes = dict(self.corpus.train.tokens_by_source)
             for name, read in zip(sizes, bound.instances.tokens_read.tolist(), strict=True):
                 sizes[name] = min(sizes[name], round(read))
             weights = self._weights(bound.number) or {}

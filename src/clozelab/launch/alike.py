@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, StringNode
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import (
@@ -14,6 +16,7 @@ from clozelab.config import (
     Composed,
     found_once,
     given_encoder,
+    interpolation_of,
     name_encoder_folders,
     to_plain,
 )
@@ -21,6 +24,12 @@ from clozelab.text.plain import PlainDict
 
 OWN_VALUE = "${each_job_has_its_own}"
 """In the place of a value: there is no such key, so that nothing can be made of it."""
+FOLDER = re.compile(r"(?<!\\)\$\{([a-z_][\w.]*)\}(?=/)")
+"""A reference with a slash behind it: whatever it means becomes part of a longer text."""
+PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
+"""A text that means itself between slashes, in OmegaConf's grammar."""
+OWN_PATH = re.compile(r"([\w./-]|\$\{\w+\})+", re.ASCII)
+"""The same with values of the job in it."""
 
 
 class Resolved(NamedTuple):
@@ -29,10 +38,12 @@ class Resolved(NamedTuple):
     Attributes:
         values: plain ones, to be copied for each job.
         dependent: what holds a job's own value there, and the node and the key to find it by.
+        paths: what holds a path there, its key, and the path: `runs/{arm}/seed-{seed}`.
     """
 
     values: PlainDict
     dependent: list[tuple[PlainDict, DictConfig, str]]
+    paths: list[tuple[PlainDict, str, str]]
 
 
 class AlikeJobs:
@@ -69,8 +80,19 @@ class AlikeJobs:
                 self._own[key] = value
 
     def _resolve_all(self, node: DictConfig) -> Resolved:
-        dependent: list[tuple[PlainDict, DictConfig, str]] = []
-        return Resolved(self._resolve(node, dependent), dependent)
+        not_resolved: list[tuple[PlainDict, DictConfig, str]] = []
+        resolved = Resolved(self._resolve(node, not_resolved), [], [])
+        for plain, parent, key in not_resolved:
+            _name_common_folders(parent, key, node)
+            text = interpolation_of(parent, key)
+            is_text = isinstance(parent._get_node(key), StringNode)
+            is_path = is_text and "/" in text and OWN_PATH.fullmatch(text)
+            # A path of the job's own values needs no OmegaConf, once these are there.
+            if is_path and self._own.keys() >= set(re.findall(r"\$\{(\w+)\}", text)):
+                resolved.paths.append((plain, key, text.replace("${", "{")))
+            else:
+                resolved.dependent.append((plain, parent, key))
+        return resolved
 
     def _resolve(
         self, node: DictConfig, dependent: list[tuple[PlainDict, DictConfig, str]]
@@ -104,6 +126,27 @@ class AlikeJobs:
                 resolved = self._of_scale
             for plain, node, key in resolved.dependent:
                 plain[key] = to_plain(node[key])
+        for plain, key, path in resolved.paths:
+            plain[key] = path.format_map(resolved.values)
         values: PlainDict = pickle.loads(pickle.dumps(resolved.values))  # a quick copy
         name_encoder_folders(values)
         return values
+
+
+def _name_common_folders(node: DictConfig, key: str, root: DictConfig) -> None:
+    """Put the folders that do not depend on a job into the text of a value that does.
+
+    `${runs_dir}/${arm}` becomes `runs/${arm}`.
+    """
+
+    def folder(reference: re.Match[str]) -> str:
+        with suppress(OmegaConfBaseException):
+            value = OmegaConf.select(root, reference[1])
+            if isinstance(value, str) and PLAIN_PATH.fullmatch(value):
+                return value
+        return reference[0]
+
+    text = interpolation_of(node, key)
+    named = FOLDER.sub(folder, text)
+    if named != text:
+        node[key] = named

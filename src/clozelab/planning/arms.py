@@ -80,6 +80,7 @@ class Corpus:
     folder: Path | None = None
     sampled: float | None = None
     sampled_held_out: int = 0
+    _beginnings: dict[int, TokenShards] = field(default_factory=dict, repr=False)
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
     _lengths: dict[LengthKey, InstanceLength] = field(default_factory=dict, repr=False)
 
@@ -101,7 +102,10 @@ class Corpus:
         return self._instances[key]
 
     def _beginning(self, objective: Objective) -> TokenShards:
-        return _beginning_of(self.train, MAX_BOUND_TOKENS // objective.input.copies)
+        most_tokens = MAX_BOUND_TOKENS // objective.input.copies
+        if most_tokens not in self._beginnings:
+            self._beginnings[most_tokens] = _beginning_of(self.train, most_tokens)
+        return self._beginnings[most_tokens]
 
     def first_read(
         self, objective: Objective, seq_length: int, weights: Weights, seed: int, number: int
@@ -110,7 +114,7 @@ class Corpus:
 
         Those of weighted sources are read as their weights say; without weights none twice.
         """
-        sizes = self._beginning(objective).tokens_by_source()
+        sizes = self._beginning(objective).tokens_by_source
         # The beginning of a corpus, or a small world, may lack a source.
         source_weights = {
             name: weights.get(name, 0.0) if size else 0.0 for name, size in sizes.items()
@@ -151,7 +155,7 @@ class Corpus:
 
     def read_shares(self, objective: Objective, seq_length: int) -> NDArray[np.float64]:
         """Share of each source's tokens that some instance has [sources]; 1 of one without any."""
-        sizes = np.array([*self._beginning(objective).tokens_by_source().values()])
+        sizes = np.array([*self._beginning(objective).tokens_by_source.values()])
         read = self.instances(objective, seq_length).tokens_read
         return np.where(sizes > 0, read / np.maximum(sizes, 1), 1.0)
 
@@ -248,7 +252,7 @@ class Arm(Shape):
     def readings(self) -> list[PhaseReading]:
         """What each phase reads of the text: special tokens are none of it."""
         readings = []
-        sizes = self.corpus.train.tokens_by_source()
+        sizes = self.corpus.train.tokens_by_source
         parts = zip(self.phases, self.of_phases, self.weights_of_phases, strict=True)
         for phase, objective, weights in parts:
             seq_length = phase["seq_length"]

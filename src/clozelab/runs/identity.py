@@ -183,8 +183,10 @@ def _counting_value(value: object, prefix: str, idle: Collection[str]) -> Any:
     kept = {}
     for name, child in value.items():
         key = f"{prefix}{name}"
-        if key not in idle and meaning_of(key) != NEUTRAL:
-            kept[name] = _counting_value(child, f"{key}.", idle)
+        if key in idle or meaning_of(key) == NEUTRAL:
+            continue
+        # Most are leaves: they need no call of their own.
+        kept[name] = _counting_value(child, f"{key}.", idle) if isinstance(child, NESTED) else child
     return kept
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from clozelab.config import Composed, kept_step, total_steps
 from clozelab.files.origin import RUN_FILE
 from clozelab.runs.code import code_hash
-from clozelab.runs.identity import identity_of, results_version_of
+from clozelab.runs.identity import RESULTS_VERSIONS, identity_of
 from clozelab.runs.inputs import are_untouched, encoder_fingerprint
 from clozelab.runs.record import Git, Record, read_record
 from clozelab.text.plain import PlainDict, PlainMapping
@@ -21,7 +21,7 @@ NAMES = frozenset({"experiment", "arm"})
 
 def is_record_of(record: Record, *, stage: str, recorded: PlainMapping) -> bool:
     """Whether a record is of this very configuration, as it would be recorded, whatever it read."""
-    if record.stage != stage or record.results_version != results_version_of(stage, record.config):
+    if record.stage != stage or record.stage_version != RESULTS_VERSIONS[stage]:
         return False
     # A record of an older version may lack keys that mean nothing for it.
     return record.config == recorded or identity_of(record.config) == identity_of(recorded)
@@ -204,7 +204,7 @@ def _complete_pretrainings_elsewhere(config: Composed) -> Iterator[Record]:
         # One that is itself shared is passed over: the run that it stands for is met, too.
         if record is None or not record.is_complete or record.shared is not None:
             continue
-        is_current = record.results_version == results_version_of("pretrain", record.config)
+        is_current = record.stage_version == RESULTS_VERSIONS["pretrain"]
         if is_current and record.experiment != str(values["experiment"]):
             yield record
 
