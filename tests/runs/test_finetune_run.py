@@ -520,6 +520,35 @@ def test_two_processes_equal_one(
         assert np.allclose(first["logits"], second["logits"], atol=1e-4)
 
 
+DRIVER = """
+import sys
+from clozelab.cli import main
+from clozelab.modules.finetuning import FineTuning
+def evaluate(self, outputs):
+    raise ValueError("this score cannot be had")
+if "keep_model=false" in sys.argv:
+    FineTuning.evaluate = evaluate
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_say_an_error_once(finetune: Any, tmp_path: Path) -> None:
+    """Both have it: of a score, and of weights that were not kept."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    with pytest.raises(TrainingInterruptedError):
+        finetune("row=x", "keep_model=false", "stop_after_step=12")
+    words = [*record_of(tmp_path / "run").argv, "trainer=ddp", "trainer.accelerator=cpu"]
+    words.append("stop_after_step=null")
+    cases = {"keep_model=false": "this score cannot be had", "keep_model=true": "weights so far"}
+    for word, message in cases.items():
+        command = [sys.executable, str(tmp_path / "driver.py"), *words, word]
+        done = forked.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.count(message) == 1, done.stderr
+        assert message in read(tmp_path / "run", "run.json")["error"]
+
+
 def test_a_stop_at_a_log_point_keeps_its_figures(finetune: Any) -> None:
     words = ["epochs=1", "trainer.log_interval_steps=3"]
     whole = finetune(*words, name="whole")

@@ -815,6 +815,26 @@ def test_sharded_gradients_have_the_norms_of_whole_ones(workplace: Path, tmp_pat
     assert_near(tmp_path / "two", tmp_path / "one")
 
 
+@pytest.mark.slow
+def test_two_processes_say_once_that_held_out_instances_lack(
+    workplace: Path, tmp_path: Path
+) -> None:
+    changes = ranks("ddp") | {"position_growth": "none", "validation.instances": 1}
+    said = run_alone(command(workplace, tmp_path / "run", **changes), status=1)
+    assert said.count("1 instances for 2 devices") == 1
+
+
+@pytest.mark.slow
+def test_an_optimizer_draws_the_same_on_all_ranks(workplace: Path, tmp_path: Path) -> None:
+    """Gravity's momentum begins with random numbers; Kron, Magma and others draw in each step."""
+    pytest.importorskip("pytorch_optimizer", reason="needs pip install 'clozelab[optimizers]'")
+    changes = NO_DROPOUT | {"optimizer": "lamb", "optimizer.name": "Gravity"}
+    changes["position_growth"] = "none"
+    run_alone(command(workplace, tmp_path / "two", **ranks("ddp") | changes))
+    run_here(workplace, tmp_path / "one", **changes)
+    assert_near(tmp_path / "two", tmp_path / "one")
+
+
 @pytest.mark.parametrize(
     "strategy",
     ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)],

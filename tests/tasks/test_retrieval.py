@@ -27,6 +27,7 @@ from clozelab.modules.sentence_folders import SentenceVectors, sentence_files
 from clozelab.tasks import retrieval
 from clozelab.tasks.baselines import bm25, words_of
 from clozelab.tasks.batches import Batch, make_batch
+from clozelab.tasks.contrast import ContrastTarget
 from clozelab.tasks.retrieval import RetrievalTarget, RetrievalUnit, TextGroups, mine
 from clozelab.tasks.sequences import Sequences, encode_examples
 from clozelab.tasks.tables import TextExamples
@@ -171,7 +172,21 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     assert differences.norm() <= 1e-6 * size
 
 
-def _rank_of_two(rank: int, folder: str, counts: list[int], sizes: Any) -> None:
+TARGETS: dict[str, Any] = {
+    "retrieval": RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=[16, 4]),
+    "contrast": ContrastTarget(
+        temperature=0.05,
+        dropout=None,
+        numeric_labels=True,
+        metrics=["pearson"],
+        number_range=None,
+        labels=None,
+        positive_label=None,
+    ),
+}
+
+
+def _rank_of_two(rank: int, folder: str, counts: list[int], kind: str) -> None:
     """One process: its part of the examples; the gradients of the states go to a file."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -184,7 +199,7 @@ def _rank_of_two(rank: int, folder: str, counts: list[int], sizes: Any) -> None:
     states = saved["states"][part].requires_grad_()
     weight = float(counts[rank] > 0)
     batch = {"text_numbers": saved["numbers"][part], "local_weight": weight}
-    target = RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=sizes)
+    target = TARGETS[kind]
     logits = target.logits(torch.nn.Identity(), states, batch, training=True)
     loss = target.loss(logits, batch) * weight
     loss.backward()
@@ -193,18 +208,17 @@ def _rank_of_two(rank: int, folder: str, counts: list[int], sizes: Any) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("counts", [[3, 2], [5, 0]])
-def test_two_ranks_have_the_negatives_of_one(tmp_path: Path, counts: list[int]) -> None:
+def test_two_ranks_have_the_negatives_of_one(tmp_path: Path, counts: list[int], kind: str) -> None:
     numbers = torch.from_numpy(groups_of(TRIPLES).numbers.reshape(5, 3))
     states = torch.randn(5, 3, 16, generator=torch.Generator().manual_seed(0))
     # The same text has the same vector.
     _, first = np.unique(numbers.ravel(), return_index=True)
     states = states.view(15, 16)[first][numbers]
     torch.save({"states": states, "numbers": numbers}, tmp_path / "batch.pt")
-    sizes = [16, 4]
-    arguments = (str(tmp_path), counts, sizes)
-    start_processes(_rank_of_two, arguments, nprocs=2, start_method="fork")
-    target = RetrievalTarget(metrics=METRICS, temperature=0.05, sizes=sizes)
+    start_processes(_rank_of_two, (str(tmp_path), counts, kind), nprocs=2, start_method="fork")
+    target = TARGETS[kind]
     whole = states.clone().requires_grad_()
     batch = {"text_numbers": numbers, "local_weight": 1.0}
     loss = target.loss(target.logits(torch.nn.Identity(), whole, batch, training=True), batch)

@@ -319,6 +319,8 @@ def test_averages_take_buffers_as_they_are() -> None:
         (["callbacks=ema"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "callbacks=ema.*fsdp"),
         ([], {"precision": "bf16-mixed", "strategy": "fsdp"}, "score_layers.*fsdp"),
         (["optimizer=muon"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "Muon.*fsdp"),
+        (["optimizer=lamb"], {"precision": "bf16-mixed", "strategy": "fsdp"}, "Lamb.*fsdp"),
+        (["optimizer=adafactor"], {"precision": "32-true", "strategy": "fsdp"}, "Adafactor.*fsdp"),
     ],
 )
 def test_what_a_precision_or_a_strategy_cannot_do(

@@ -70,6 +70,8 @@ from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
 HEADLINE = "validation/loss"
+# Optimizers whose step reads a matrix as a whole.
+NEED_WHOLE_MATRICES = {"AdaFactor", "Adafactor", "CAME", "LARS", "Lamb", "Muon", "SOAP", "Shampoo"}
 # Of a generator: what objective.token.generator_width and generator_depth say.
 GENERATOR_SIZES = (
     "hidden_size",
@@ -211,10 +213,13 @@ def check_pretraining(
             "trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of"
             " them"
         )
-    if cfg.optimizer.get("matrix_learning_rate") is not None and hardware.strategy == "fsdp":
+    optimizer = cfg.optimizer.get("name")
+    if cfg.optimizer.get("matrix_learning_rate") is not None:
+        optimizer = "Muon"
+    if optimizer in NEED_WHOLE_MATRICES and hardware.strategy == "fsdp":
         raise ValueError(
-            "Muon needs whole matrices, and trainer=fsdp splits them: choose optimizer=adamw, or"
-            " trainer=ddp"
+            f"{optimizer} needs whole matrices, and trainer=fsdp splits them: choose"
+            " optimizer=adamw, or trainer=ddp"
         )
     check_averages_and_scores(cfg, hardware, objectives)
     if cfg.adaptation is not None:

@@ -26,6 +26,7 @@ from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.corpus.random import Draws, derive_seed, instance_indices, one_or_all
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.objectives.objective import Arrays, Objective, TorchBatch, pad_predictions, to_torch
+from clozelab.training.guards import raised_by_all_ranks
 from clozelab.training.runtime import ReiterableLoader, batch_loader, device_type, loader_position
 
 log = logging.getLogger(__name__)
@@ -519,4 +520,5 @@ class CorpusDataModule(LightningDataModule):
 
     def val_dataloader(self) -> Iterable[TorchBatch | list[TorchBatch]]:
         _, rank, world_size = loader_position(self.trainer)
-        return batch_loader(self.validation_stream(rank, world_size))
+        with raised_by_all_ranks(self.trainer):
+            return batch_loader(self.validation_stream(rank, world_size))

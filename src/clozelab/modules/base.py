@@ -33,7 +33,7 @@ from clozelab.models.trained import freeze, log_trained
 from clozelab.optim.groups import frozen_by_groups, refuse_frozen_groups
 from clozelab.training.background import BackgroundLogger
 from clozelab.training.callbacks import averaging
-from clozelab.training.checkpoints import Checkpoint, hash_combine, set_position
+from clozelab.training.checkpoints import Checkpoint, hash_combine, seed_forward, set_position
 from clozelab.training.guards import BEFORE_ANY_UPDATE, diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
@@ -119,6 +119,8 @@ class TrainingModule(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self._last_learning_rate = self.learning_rate
+        # Some optimizers draw in their step: the same on all ranks, or their weights would part.
+        seed_forward(self.seed, self.trainer.global_step, -1, 0)
 
     def clip_gradient_norm(self) -> Tensor:
         """Scales the gradient, sharded or not, down to `gradient_clip_norm`.

@@ -42,6 +42,7 @@ from clozelab.text.did_you_mean import check_choice
 from clozelab.text.formatting import with_class
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.checkpoints import Checkpoint, seed_forward
+from clozelab.training.guards import raised_by_all_ranks
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
@@ -311,11 +312,12 @@ class FineTuning(TrainingModule):
         self.best = None
         if record:
             self.best = Evaluation(**record, weights=saved["best_weights"])
-            if self.keep_best_weights and self.best.weights is None:
-                raise ValueError(
-                    "the run was begun with keep_model=false, and its best weights so far are gone:"
-                    " go on with that, or say reuse=never to train it anew"
-                )
+            with raised_by_all_ranks(self._trainer):
+                if self.keep_best_weights and self.best.weights is None:
+                    raise ValueError(
+                        "the run was begun with keep_model=false, and its best weights so far are"
+                        " gone: go on with that, or say reuse=never to train it anew"
+                    )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)
@@ -376,8 +378,10 @@ class FineTuning(TrainingModule):
                 num_batches,
             )
             return
-        result = self.evaluate(outputs)
-        self.check_computed(result.scores)
+        # Every rank has seen all examples.
+        with raised_by_all_ranks(trainer):
+            result = self.evaluate(outputs)
+            self.check_computed(result.scores)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores
         self.publish(scores)

@@ -4,7 +4,7 @@ Each is told from all other texts of its batch (van den Oord et al. 2018): every
 text is a negative, as in Sentence-BERT's multiple negatives ranking loss (Henderson et al. 2017),
 and so are all texts of a third column; copies are not (`copies`). Where a text belongs to itself,
 dropout makes two vectors of it (SimCSE, Gao et al. 2021). With several devices the negatives are
-those of one's own part of the batch.
+those of all of them.
 
 Letters: B examples of a batch, K texts of each, H hidden size.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
@@ -95,17 +96,17 @@ class ContrastTarget(CosineTarget):
             encoder.set_dropout(self.dropout)
 
     def logits(self, head: nn.Module, states: Tensor, batch: Batch, *, training: bool) -> Tensor:
-        """In training [B, B], or [B, 2 B] with negatives of one's own; else the cosine [B, 1].
+        """In training [B, B'], or [B, 2 B'] with negatives of one's own; else the cosine [B, 1].
 
-        Of texts that are no negatives they are -inf.
+        B' examples are those of all ranks. Of texts that are no negatives they are -inf.
         """
         if not training:
             return super().logits(head, states, batch, training=training)
-        return batch_logits(TextStates(states, batch["text_numbers"]), self.temperature)
+        own = TextStates(states, batch["text_numbers"])
+        return batch_logits(own, self.temperature, texts_of_all_ranks(own, batch))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        own = torch.arange(len(logits), device=logits.device)
-        return F.cross_entropy(logits, own, reduction="sum")
+        return loss_of_positives(logits[None], batch)
 
     def baselines(self, train: TextExamples, validation: Mapping[str, TextExamples]) -> Scores:
         """The share of a pair's words that both texts have, as a score.
@@ -164,6 +165,31 @@ def positive_places(num_examples: int, num_rows: int) -> Tensor:
     if num_rows > num_examples:
         first = dist.get_rank() * (num_rows // dist.get_world_size())
     return torch.arange(first, first + num_examples)
+
+
+def texts_of_all_ranks(own: TextStates, batch: Batch) -> TextStates:
+    """The texts of every rank, one behind the other; gradients go back to where they come from.
+
+    A rank may have fewer examples than another, or by `local_weight` none: its places are no texts.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return own
+    numbers = own.numbers if batch["local_weight"] else torch.full_like(own.numbers, -1)
+    most = torch.tensor(len(numbers), device=numbers.device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    lacking = int(most) - len(numbers)
+    padded = F.pad(own.states, (0, 0, 0, 0, 0, lacking))
+    padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1)
+    return TextStates(torch.cat(all_gather(padded)), torch.cat(all_gather(padded_numbers)))
+
+
+def loss_of_positives(logits: Tensor, batch: Batch) -> Tensor:
+    """Cross-entropy of each example's own positive, summed; `logits` [sizes, B, candidates]."""
+    num_sizes, num_examples, num_candidates = logits.shape
+    # Of all ranks: as many rows as there are positives among the candidates.
+    num_rows = num_candidates // (batch["text_numbers"].shape[1] - 1)
+    positives = positive_places(num_examples, num_rows).to(logits.device)
+    return F.cross_entropy(logits.flatten(0, 1), positives.repeat(num_sizes), reduction="sum")
 
 
 def copies(texts: Tensor, all_texts: Tensor | None = None) -> Tensor:

@@ -25,8 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -38,7 +36,13 @@ from clozelab.tasks.baselines import BM25, RANDOM, Scores, bm25, words_of
 from clozelab.tasks.batches import Batch, in_order, make_batch, split_batch
 from clozelab.tasks.cache import Arrays, Facts, cached_folder, content_key
 from clozelab.tasks.classes import SHOWN_LABELS
-from clozelab.tasks.contrast import TextStates, batch_logits, check_temperature, positive_places
+from clozelab.tasks.contrast import (
+    TextStates,
+    batch_logits,
+    check_temperature,
+    loss_of_positives,
+    texts_of_all_ranks,
+)
 from clozelab.tasks.sequences import (
     Ints,
     Sequences,
@@ -366,7 +370,7 @@ class RetrievalTarget(Target):
         if not training:
             return states
         local = TextStates(states, batch["text_numbers"])
-        everyone = texts_of_all_ranks(local, batch["local_weight"] > 0)
+        everyone = texts_of_all_ranks(local, batch)
         logits = []
         with torch.autocast(states.device.type, enabled=False):
             for size in self.sizes or [states.shape[2]]:
@@ -374,11 +378,7 @@ class RetrievalTarget(Target):
         return torch.stack(logits)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        num_sizes, num_examples, num_candidates = logits.shape
-        # Of all ranks: as many rows as there are positives among the candidates.
-        num_rows = num_candidates // (batch["text_numbers"].shape[1] - 1)
-        positives = positive_places(num_examples, num_rows).to(logits.device)
-        return F.cross_entropy(logits.flatten(0, 1), positives.repeat(num_sizes), reduction="sum")
+        return loss_of_positives(logits, batch)
 
     # Scores, and what is written down
 
@@ -429,22 +429,6 @@ class RetrievalTarget(Target):
 
 def _joined_words(texts: Sequence[str]) -> list[str]:
     return [" ".join(words_of(text)) for text in texts]
-
-
-def texts_of_all_ranks(own: TextStates, is_real: bool) -> TextStates:
-    """The texts of every rank, one behind the other; gradients go back to where they come from.
-
-    A rank may have fewer examples than another, or (not `is_real`) none: its places are no texts.
-    """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return own
-    numbers = own.numbers if is_real else torch.full_like(own.numbers, -1)
-    most = torch.tensor(len(numbers), device=numbers.device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    lacking = int(most) - len(numbers)
-    padded = F.pad(own.states, (0, 0, 0, 0, 0, lacking))
-    padded_numbers = F.pad(numbers, (0, 0, 0, lacking), value=-1)
-    return TextStates(torch.cat(all_gather(padded)), torch.cat(all_gather(padded_numbers)))
 
 
 def _rank(

@@ -16,6 +16,8 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn, SupportsFloat, TypedDict
 
 import torch
@@ -48,6 +50,17 @@ def exit_unless_first_rank(trainer: Trainer) -> None:
     """
     if not trainer.is_global_zero:
         sys.exit(0)
+
+
+@contextmanager
+def raised_by_all_ranks(trainer: Trainer | None) -> Iterator[None]:
+    """A ValueError inside, which every rank raises, is the first one's alone."""
+    try:
+        yield
+    except ValueError:
+        if trainer is not None:
+            exit_unless_first_rank(trainer)
+        raise
 
 
 def diverge(trainer: Trainer, message: str) -> NoReturn:
