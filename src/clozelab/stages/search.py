@@ -95,9 +95,7 @@ def main(args: ParsedArgs) -> int:
     if is_beir_corpus(file, roles, values):
         columns["title"] = "title"
         read_rows = [with_title(row) for row in rows]
-    has_no_text = []
-    for row in read_rows:
-        has_no_text.append(row.problem is None and answering.is_empty(row.record, roles))
+    has_no_text = rows_without_text(read_rows, roles)
     if all(has_no_text):
         raise ValueError(f"in={file.name} has no text to search in")
     # Before the file: a query that cannot be read is refused at once.
@@ -133,6 +131,11 @@ def main(args: ParsedArgs) -> int:
             cosine = float(cosines[index])
             print_hit(rows[index], roles, cosine, query=heading, is_json=is_json)
     return 0
+
+
+def rows_without_text(rows: Sequence[PlacedRow], roles: Mapping[str, str]) -> list[bool]:
+    """Whether each row can be read and has no text."""
+    return [row.problem is None and answering.is_empty(row.record, roles) for row in rows]
 
 
 def print_hit(
