@@ -318,8 +318,10 @@ def test_one_query_has_one_first_passage(make: Any) -> None:
     [
         ({"text_columns": ["query"], "pairs": "joint"}, "pairs=joint: this task reads pairs apart"),
         ({"prompts": {"query": "q"}}, "prompts={'query': 'q'}: give a text for each of"),
-        ({"mined_negatives": -1}, "mined_negatives and skipped_negatives are 0 or more"),
-        ({"micro_batch_size": 0}, "micro_batch_size is 1 or more"),
+        ({"mined_negatives": -1}, "mined_negatives=-1: give a whole number from 0 on"),
+        ({"skipped_negatives": 1.5}, "skipped_negatives=1.5: give a whole number from 0 on"),
+        ({"micro_batch_size": 0}, "micro_batch_size=0: give a whole number above 0"),
+        ({"micro_batch_size": -4}, "micro_batch_size=-4: give a whole number above 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings: Any, reason: str) -> None:

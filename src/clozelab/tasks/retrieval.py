@@ -54,6 +54,7 @@ from clozelab.tasks.tables import TextExamples
 from clozelab.tasks.target import Files, Outcome, Target, json_lines
 from clozelab.tasks.texts import TextSplit, VectorUnit, vector_states
 from clozelab.tasks.unit import BatchContext, TaskModel
+from clozelab.text.did_you_mean import check_count
 from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
@@ -108,10 +109,12 @@ class RetrievalUnit(VectorUnit):
             )
         if set(prompts) != set(PROMPTS):
             raise ValueError(f"prompts={dict(prompts)}: give a text for each of {PROMPTS}")
-        if min(mined_negatives, skipped_negatives) < 0 or micro_batch_size == 0:
-            raise ValueError(
-                "mined_negatives and skipped_negatives are 0 or more, micro_batch_size is 1 or more"
-            )
+        numbers = {"mined_negatives": mined_negatives, "skipped_negatives": skipped_negatives}
+        for key, number in numbers.items():
+            if not isinstance(number, int) or number < 0:
+                raise ValueError(f"task.data.{key}={number}: give a whole number from 0 on")
+        if micro_batch_size is not None:
+            check_count("task.module.micro_batch_size", micro_batch_size)
         self.right_label = right_label
         if right_label is not None:
             self.right_label = cell_text(right_label)
