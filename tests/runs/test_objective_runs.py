@@ -37,6 +37,8 @@ from clozelab.runs.outcome import same_fraction
 from clozelab.runs.reuse import is_done
 
 RTD = {"objective": "rtd", "model.num_attention_heads": 4}
+# architecture -> the model_type of its folders, where they have another name
+MODEL_TYPES = {"deberta": "deberta-v2", "two_directions": "bert"}
 ONE = "{seq_length: 16, steps: 4, global_batch_size: 8, micro_batch_size: 8"
 
 
@@ -205,7 +207,7 @@ def test_members_go_on_with_the_same_bits(
     assert_same_bits(tmp_path / "whole", tmp_path / "run")
     record = state(tmp_path / "run")
     assert ("units" in record["inputs"]) == (architecture == "ernie")
-    model_type = {"deberta": "deberta-v2"}.get(architecture, architecture)
+    model_type = MODEL_TYPES.get(architecture, architecture)
     config = read_json(tmp_path / "run", "encoder/config.json")
     assert config["model_type"].removeprefix("clozelab_") == model_type
 
