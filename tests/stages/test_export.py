@@ -31,6 +31,10 @@ from clozelab.report.model_card import _scores, without_path
 from clozelab.runs.record import read_record
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
+# Where positions begin behind the padding, its id counts.
+PADS_WITH_ONE = WordPieceTokenizer(
+    [*SPECIAL_TOKENS[1::-1], *SPECIAL_TOKENS[2:], *string.ascii_letters], lowercase=False
+)
 LABELS = ("no", "perhaps", "yes")
 MADE = {"task": "mnli"}
 
@@ -42,7 +46,8 @@ def write_folder(
 
     `made` is what its training has left in config.json.
     """
-    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
+    tokenizer = PADS_WITH_ONE if changes.get("pad_token_id") == 1 else TOKENIZER
+    encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size, **changes))
     family = family_for(encoder.config)
     heads = {kind: family.head(kind, encoder, num_labels=3) for kind in kinds}
     for module in (encoder, *heads.values()):
@@ -51,7 +56,7 @@ def write_folder(
     labels = LABELS if {"classification", "tags"} & set(kinds) else ()
     extra = {"clozelab": {"trained_seq_lengths": [length], **made}}
     write_model(
-        folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=extra
+        folder, encoder, heads, tokenizer, labels=labels, max_length=length, extra_config=extra
     )
     return folder
 
