@@ -102,7 +102,9 @@ def killed(
         kill_after(words, run_dir, 24 * STEP_LINES)
         assert list(run_dir.glob("checkpoints/*"))
         wait_for_wandb(run_dir)
-        yield words, run_dir, Path(shutil.copytree(run_dir, place / "copies" / "run"))
+        # W&B may have linked a log that it had not begun to write when it was killed.
+        copied = shutil.copytree(run_dir, place / "copies" / "run", symlinks=True)
+        yield words, run_dir, Path(copied)
 
 
 def wait_for_wandb(run_dir: Path) -> None:

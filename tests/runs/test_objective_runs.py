@@ -195,10 +195,9 @@ def test_members_go_on_with_the_same_bits(
     changes = {"objective": objective, "architecture": architecture, "phases": f"[{ONE}}}]"}
     changes |= {"model.num_hidden_layers": 2}
     if objective == "hybrid":
-        # One instance of sixteen is masked, and each step needs one.
-        changes["phases"] = changes["phases"].replace(
-            "global_batch_size: 8", "global_batch_size: 16"
-        )
+        # One instance of sixteen is read from left to right, and each step needs one.
+        sixteen = ONE.replace("global_batch_size: 8", "global_batch_size: 16")
+        changes["phases"] = f"[{sixteen}}}]"
     if architecture == "deberta":
         changes |= {"architecture.positions.position_buckets": 8}
     if architecture == "ernie":

@@ -80,7 +80,7 @@ class Corpus:
     folder: Path | None = None
     sampled: float | None = None
     sampled_held_out: int = 0
-    _beginnings: dict[int, TokenShards] = field(default_factory=dict, repr=False)
+    _beginnings: dict[int, TokenShards] = field(default_factory=dict, repr=False, init=False)
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
     _lengths: dict[LengthKey, InstanceLength] = field(default_factory=dict, repr=False)
 
