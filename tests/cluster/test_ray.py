@@ -33,7 +33,8 @@ def test_a_lost_head_is_one_clear_line_and_the_same_command_goes_on(
         assert not DUMP.search(text), text
     with ray_engine(tmp_path / "second") as (engine, _):
         again = Place(data, place.runs, engine).run(*words)
-        assert re.search(r"(?m)^2 complete$", again), again
+        # A job may end well before it notices that the head is lost.
+        assert re.search(r"(?m)^(2 complete|1 complete, 1 skipped)$", again), again
     alone = Place(data, tmp_path / "alone", None)
     alone.run(*words)
     assert place.weights() == alone.weights()
