@@ -41,7 +41,7 @@ class Utf8Texts:
     def of_lines(cls, data: bytes) -> Utf8Texts:
         """The lines of `data`, each with a line end behind it."""
         line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == LINE_END)
-        # Without the line ends before it.
+        # A line ends earlier by each line end that is taken out before it.
         ends = line_ends - np.arange(len(line_ends))
         return cls(data.replace(b"\n", b""), np.append(0, ends))
 
