@@ -80,7 +80,7 @@ class AlikeJobs:
                 self._own[key] = value
 
     def _resolve_all(self, node: DictConfig) -> Resolved:
-        """Resolve what jobs share; of the rest, tell paths of their own values from other values."""
+        """Resolve what jobs share; of the rest, tell paths of own values from other values."""
         not_resolved: list[tuple[PlainDict, DictConfig, str]] = []
         resolved = Resolved(self._resolve(node, not_resolved), [], [])
         for plain, parent, key in not_resolved:
