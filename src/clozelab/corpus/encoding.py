@@ -114,7 +114,8 @@ class Tokenizer:
     # between the texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>
     pair_separators: int
     no_pairs = ""  # why pairs cannot be read; then there are no `pair_separators`
-    # of bytes: what `_cleaned` changes, which begins with a plain byte, as `re` is fast for those
+    # Found in each text, as bytes, that `_cleaned` changes, and perhaps in others. Each begins with
+    # a plain byte: `re` finds those fast.
     _unclean: tuple[re.Pattern[bytes], ...] = (SURROGATE,)
     cls_is_last: bool  # in its template, as in A [SEP] [CLS]
     trims_spaces = True  # at the ends of character ranges
@@ -313,10 +314,14 @@ class Tokenizer:
     # Text to ids
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        """The texts without what the library refuses; each keeps its length."""
+        """The texts as the library is to have them; each keeps its number of characters.
+
+        It refuses halves of characters.
+        """
         return without_surrogates(texts)
 
     def _cleaned_utf8(self, texts: Utf8Texts) -> Utf8Texts:
+        """As `_cleaned`; strings are made of the few texts that may change."""
         is_unclean = np.zeros(len(texts), dtype=bool)
         for pattern in self._unclean:
             is_unclean |= texts.hold(pattern)
@@ -331,11 +336,11 @@ class Tokenizer:
     def encode_utf8(self, texts: Utf8Texts) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of many texts, which most tokenizers need no strings of."""
         rules = self._word_rules
+        # Sizes are bytes here. Most characters are one byte, some are up to four.
         if rules is None or len(texts.data) < MIN_CUT_CHARACTERS:
             return self.encode_flat(texts.strings())
-        # A character is one byte, or some.
-        batches = self._cleaned_utf8(texts).batches(2 * BATCH_CHARACTERS)
-        return _joined(self._encode_array(rules, batch.arrow()) for batch in batches)
+        parts = self._cleaned_utf8(texts).batches(2 * BATCH_CHARACTERS)
+        return _joined(self._encode_array(rules, part.arrow()) for part in parts)
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode_flat`, of one batch: by words where that is possible."""

@@ -16,10 +16,14 @@ import numpy as np
 
 from clozelab.corpus.encoding import Tokenizer
 from clozelab.corpus.utf8_texts import Utf8Texts
+from clozelab.corpus.words import BERT_SPACES
 from clozelab.text.plain import PlainDict
 from clozelab.text.words import parting_characters, written_words
 
-OTHER, SPACE, PARTING = range(3)  # kinds of bytes
+# What a byte is, if it is anything that counts here: white space, or the first byte of a character
+# that parts words. Other characters may begin with the same byte.
+SPACE = 1
+PARTING = 2
 BETWEEN_BLANKS = re.compile("[^ \t\n\r]+")
 FIGURES = ("words", "tokens", "unknown_words")
 
@@ -53,7 +57,7 @@ def count_words(
 
 def _num_words(sentences: Utf8Texts) -> int:
     """How many words some texts have."""
-    kinds = np.frombuffer(sentences.data.translate(_kinds_of_bytes()), dtype=np.uint8)
+    kinds = np.frombuffer(sentences.data.translate(_kinds()), dtype=np.uint8)
     parting = np.flatnonzero(kinds == PARTING)
     if len(parting):
         may_lack = sentences.have_byte(parting)
@@ -67,7 +71,7 @@ def _num_words(sentences: Utf8Texts) -> int:
 
 
 def _num_parted_words(text: str) -> int:
-    """How many words a text has that may lack blanks."""
+    """How many words a text has that may lack blanks: its bytes alone do not tell."""
     words = BETWEEN_BLANKS
     if re.search(f"[{parting_characters()}]", text):
         words = written_words()
@@ -75,13 +79,14 @@ def _num_parted_words(text: str) -> int:
 
 
 @cache
-def _kinds_of_bytes() -> bytes:
-    """What each byte is: white space, or the first one of a character that parts words."""
+def _kinds() -> bytes:
+    """What each byte is: SPACE, PARTING or neither, as a table for bytes.translate."""
     kinds = bytearray(256)
-    characters = "".join(map(chr, range(0xD800)))  # without surrogates; they are all below
+    # Characters that part words are all below the surrogates, which begin here.
+    characters = "".join(map(chr, range(0xD800)))
     for character in re.findall(f"[{parting_characters()}]", characters):
         kinds[character.encode()[0]] = PARTING
-    for byte in b" \t\n\r":
+    for byte in BERT_SPACES:
         kinds[byte] = SPACE
     return bytes(kinds)
 
@@ -96,7 +101,7 @@ def _num_unknown(tokenizer: Tokenizer, sentences: Sequence[str]) -> int:
     unknown = set(_unknown_among(tokenizer, list(distinct)))
     number = 0
     for text, words in words_of.items():
-        # Those that are unknown by themselves, or all of a text that is one unknown token.
+        # Words that are unknown by themselves, or all: then the text is one unknown token.
         num_unknown = sum(word in unknown for word in words)
         number += copies[text] * (num_unknown if num_unknown else len(words))
     return number

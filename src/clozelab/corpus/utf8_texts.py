@@ -39,7 +39,7 @@ class Utf8Texts:
 
     @classmethod
     def of_lines(cls, data: bytes) -> Utf8Texts:
-        """The lines of `data`, each with a line end behind it."""
+        """The lines of `data`, whose last byte is a line end, without their line ends."""
         line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == LINE_END)
         # A line ends earlier by each line end that is taken out before it.
         ends = line_ends - np.arange(len(line_ends))
@@ -55,21 +55,21 @@ class Utf8Texts:
         return [self.data[start:end] for start, end in pairwise(self.ends.tolist())]
 
     def hold(self, pattern: re.Pattern[bytes]) -> np.ndarray:
-        """Whether each text holds what matches a pattern, bool [N].
+        """Whether each text holds a match, bool [N].
 
-        The pattern is of whole characters, so that no match goes over a text's end.
+        A match has to lie inside one character: a longer one could go over a text's end.
         """
         places = [match.start() for match in pattern.finditer(self.data)]
         return self.have_byte(np.array(places, dtype=np.int64))
 
     def have_byte(self, places: np.ndarray) -> np.ndarray:
-        """Whether each text has one of these bytes of the data, bool [N]."""
+        """Whether a place lies in each text, bool [N]; `places` are indices into `data`."""
         has_byte = np.zeros(len(self), dtype=bool)
         has_byte[np.searchsorted(self.ends, places, side="right") - 1] = True
         return has_byte
 
     def replaced(self, is_replaced: np.ndarray, texts: Sequence[str]) -> Utf8Texts:
-        """With other texts in the place of some; `is_replaced` is bool [N]."""
+        """With other texts in the place of some: one for each True of `is_replaced`, bool [N]."""
         pieces = self.bytes_of_each()
         for place, text in zip(np.flatnonzero(is_replaced).tolist(), texts, strict=True):
             pieces[place] = text.encode(*ENCODING)
@@ -84,7 +84,10 @@ class Utf8Texts:
         return Utf8Texts(data.tobytes(), np.append(0, np.cumsum(lengths[is_chosen])))
 
     def batches(self, num_bytes: int) -> Iterator[Utf8Texts]:
-        """The texts in runs, each of which begins within other `num_bytes` of the data."""
+        """The texts in order, in batches of about `num_bytes`.
+
+        `data` is cut into stretches of that size, and the texts that begin in one are a batch.
+        """
         number = self.ends[:-1] // num_bytes
         first = np.flatnonzero(np.diff(number, prepend=-1))
         for start, end in pairwise([*first.tolist(), len(self)]):

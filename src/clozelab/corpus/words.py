@@ -110,8 +110,9 @@ class WordRules:
     def cut(self, texts: pyarrow.LargeStringArray) -> tuple[pyarrow.LargeStringArray, np.ndarray]:
         """All words of the texts one after the other, and of each text how many, int64 [N].
 
-        A word has the white space behind it, and white space at a text's start is a word by itself.
-        `without_space_behind` takes it from the different words, three times as fast as from all.
+        White space stays: with BERT's rules behind a word, or at a text's start as a word by
+        itself, with byte-level BPE before a word. Who asks for the different words takes what is
+        behind them away (`without_space_behind`), three times as fast as from all words.
         """
         import pyarrow
 
@@ -160,7 +161,7 @@ def with_space_before(texts: pyarrow.LargeStringArray) -> pyarrow.LargeStringArr
 
 
 def without_space_behind(words: pyarrow.LargeStringArray) -> pyarrow.LargeStringArray:
-    """The words that `WordRules.cut` gives, without white space."""
+    """The words that `WordRules.cut` gives, without white space at their ends."""
     import pyarrow.compute as arrow
 
     return arrow.utf8_rtrim(words, characters=BERT_SPACES.decode())

@@ -23,7 +23,7 @@ from clozelab.config import (
 from clozelab.text.plain import PlainDict
 
 OWN_VALUE = "${each_job_has_its_own}"
-"""In the place of a value: there is no such key, so that nothing can be made of it."""
+"""In the place of a value: there is no such key, so whatever refers to it cannot be resolved."""
 FOLDER = re.compile(r"(?<!\\)\$\{([a-z_][\w.]*)\}(?=/)")
 """A reference with a slash behind it: whatever it means becomes part of a longer text."""
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
@@ -38,7 +38,8 @@ class Resolved(NamedTuple):
     Attributes:
         values: plain ones, to be copied for each job.
         dependent: what holds a job's own value there, and the node and the key to find it by.
-        paths: what holds a path there, its key, and the path: `runs/{arm}/seed-{seed}`.
+        paths: what holds a path there, its key, and the path as `str.format` fills it from
+            `values`: `runs/{arm}/seed-{seed}`.
     """
 
     values: PlainDict
@@ -69,7 +70,8 @@ class AlikeJobs:
         self._of_scale = self._common
         if self._has_own_encoder:
             with self._job.resolving() as node:
-                found_once(node, lambda _: None)  # what `given_encoder` finds then
+                # Noted down as found, so that `given_encoder` says: none, the scale's own.
+                found_once(node, lambda _: None)
                 self._of_scale = self._resolve_all(node)
 
     def _set(self, settings: Mapping[str, object]) -> None:
@@ -118,7 +120,8 @@ class AlikeJobs:
     def values(self, settings: Mapping[str, object]) -> PlainDict:
         """Return the resolved configuration of the job with these values.
 
-        An OmegaConfBaseException or a ValueError: it has none, or needs Hydra's node.
+        An OmegaConfBaseException or a ValueError where it cannot be resolved, or refers to
+        `${hydra:...}`. Values that jobs share are written over at each call, so a copy is returned.
         """
         self._set(settings)
         with self._job.resolving() as root:

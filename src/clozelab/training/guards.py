@@ -54,7 +54,10 @@ def exit_unless_first_rank(trainer: Trainer) -> None:
 
 @contextmanager
 def raised_by_all_ranks(trainer: Trainer | None) -> Iterator[None]:
-    """A ValueError inside, which every rank raises, is the first one's alone."""
+    """Let the first rank alone raise a ValueError that all ranks meet; the others exit with 0.
+
+    Only for what all ranks decide alike: where another one met it alone, the first would wait.
+    """
     try:
         yield
     except ValueError:
