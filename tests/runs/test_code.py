@@ -20,7 +20,7 @@ from tests.screens import shows
 from clozelab.launch.jobs import job_status
 from clozelab.planning import reproduction
 from clozelab.runs import code as code_module
-from clozelab.runs.code import code_hash, code_of, code_of_results
+from clozelab.runs.code import code_hash, code_of, hash_and_imports, sources_of_results
 from clozelab.runs.reuse import find_equal_run, is_done
 from clozelab.runs.store import share_equal_run
 from clozelab.stages import reproduce
@@ -57,23 +57,21 @@ print(*sorted(name for name in sys.modules if name.startswith("clozelab.")))
 
 
 @pytest.fixture
-def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
+def edit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
     """edit(module, change) -> whether the code of a pre-training, and a fine-tuning, is another."""
 
     def run(
         module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n"
     ) -> tuple[bool, bool]:
         before = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
-        file = tmp_path / "edited.py"
         text = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
         new = change(text)
         assert new != text
-        file.write_bytes(new.encode())
-        known = dict(code_of_results())
+        known = dict(sources_of_results())
         if module in known:
-            known[module] = code_module._hash_and_imports(file)
+            known[module] = new.encode()
         with monkeypatch.context() as patch:
-            patch.setattr(code_module, "code_of_results", lambda: known)
+            patch.setattr(code_module, "sources_of_results", lambda: known)
             after = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
         return before[0] != after[0], before[1] != after[1]
 
@@ -115,7 +113,7 @@ def test_every_module_that_the_trainings_classes_load_counts() -> None:
     """By what Python itself has loaded, in a process of its own."""
     command = [sys.executable, "-c", LOADED]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    loaded = {name.removeprefix("clozelab.") for name in said.split()} & code_of_results().keys()
+    loaded = {name.removeprefix("clozelab.") for name in said.split()} & sources_of_results().keys()
     assert {"models.encoder", "corpus.instances", "objectives.objective"} < loaded
     packages = {"corpus", "models", "modules", "objectives", "optim", "training", "datamodules"}
     unseen = loaded - packages - code_of("pretrain", PRETRAINING).keys()
@@ -128,7 +126,7 @@ def test_an_installed_copy_is_the_same_code(
     here = code_hash("pretrain", PRETRAINING)
     copy = shutil.copytree(PACKAGE, tmp_path / "site-packages" / "clozelab")
     monkeypatch.setattr(code_module, "__file__", str(copy / "runs" / "code.py"))
-    monkeypatch.setattr(code_module, "code_of_results", code_of_results.__wrapped__)
+    monkeypatch.setattr(code_module, "sources_of_results", sources_of_results.__wrapped__)
     assert code_hash("pretrain", PRETRAINING) == here
     mlm = copy / "objectives" / "mlm.py"
     mlm.write_text(mlm.read_text() + "\nNEW = 1\n")
@@ -147,9 +145,9 @@ def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it, and objectives/mlm.py says something else from now on."""
 
     def change() -> None:
-        known = code_of_results()
-        changed = known | {"objectives.mlm": ("masks half of it", known["objectives.mlm"][1])}
-        monkeypatch.setattr(code_module, "code_of_results", lambda: changed)
+        known = sources_of_results()
+        changed = known | {"objectives.mlm": known["objectives.mlm"] + b"\nNEW = 1\n"}
+        monkeypatch.setattr(code_module, "sources_of_results", lambda: changed)
 
     return change
 
@@ -198,7 +196,8 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     assert record.code != first
     (earlier,) = record.earlier_sessions
     assert earlier["code"] == first
-    assert earlier["modules"]["objectives.mlm"] == code_of_results()["objectives.mlm"][0][:8]
+    mlm_hash, _ = hash_and_imports(sources_of_results()["objectives.mlm"])
+    assert earlier["modules"]["objectives.mlm"] == mlm_hash[:8]
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
     assert find_equal_run(configuration(tmp_path, "second"), INPUTS) is None

@@ -31,7 +31,7 @@ from clozelab.files.origin import GIVEN, is_given, scale_of_encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import code, inputs
 from clozelab.runs.archive import run_files
-from clozelab.runs.code import code_of_results
+from clozelab.runs.code import sources_of_results
 from clozelab.runs.store import RunConflictError
 from clozelab.tasks import cache
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -167,9 +167,9 @@ def test_what_other_code_has_put_into_the_cache_is_not_taken(
         monkeypatch.setattr(cache, "_used", set())  # of this process, which is one run otherwise
         return set(read(finetune("epochs=0.2", name=name), "run.json")["facts"]["cache"])
 
-    before, known = used("a"), code_of_results()
-    changed = known | {module: ("other", known[module][1])}
-    monkeypatch.setattr(code, "code_of_results", lambda: changed)
+    before, known = used("a"), sources_of_results()
+    changed = known | {module: known[module] + b"\nNEW = 1\n"}
+    monkeypatch.setattr(code, "sources_of_results", lambda: changed)
     after = used("b")
     assert after
     assert after == before if is_taken else not after & before

@@ -9,7 +9,7 @@ from hydra.core.plugins import Plugins
 
 from clozelab import hydra_compat
 from clozelab.launch import plugins
-from clozelab.runs.code import code_of_results
+from clozelab.runs.code import hash_and_imports, sources_of_results
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import SIGNALS, die_with_parent
 
@@ -24,4 +24,5 @@ plugins.register()
 Plugins.instance()  # looks for all that are installed
 # a job runs the code that is loaded now, whatever is checked out when it records its commit
 host_facts()
-code_of_results()
+for source in sources_of_results().values():
+    hash_and_imports(source)

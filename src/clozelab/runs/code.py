@@ -67,7 +67,7 @@ def code_version(names: Iterable[str]) -> dict[str, str]:
 
     Of a package that the user has allowed every file counts, as any may be imported.
     """
-    code = code_of_results()
+    sources = sources_of_results()
     # names of modules, or of what they hold, whose code is still to be looked up
     pending = list(names)
     hashes = dict[str, str]()
@@ -79,10 +79,10 @@ def code_version(names: Iterable[str]) -> dict[str, str]:
             own_packages.add(package)
             hashes |= own_code(package)
             pending += own_imports(package)
-        module = _module_of(name, code)
+        module = _module_of(name, sources)
         if not module or module in hashes:
             continue
-        module_hash, imports = code[module]
+        module_hash, imports = hash_and_imports(sources[module])
         hashes[module] = module_hash
         pending += imports
     return hashes
@@ -124,33 +124,37 @@ def _own_files(package: str) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def _module_of(address: str, code: PlainMapping) -> str:
-    """Return the module that an address lies in, "" where it is none of `code`."""
+def _module_of(address: str, sources: PlainMapping) -> str:
+    """Return the module that an address lies in, "" where it is none of `sources`."""
     name = address.removeprefix("clozelab.")
-    while name and name not in code:
+    while name and name not in sources:
         name = name.rpartition(".")[0]
     return name
 
 
 @cache
-def code_of_results() -> dict[str, tuple[str, list[str]]]:
-    """Return module -> (hash of its code, addresses that it imports), of all modules of ROOMS.
+def sources_of_results() -> dict[str, bytes]:
+    """Return module -> its file, of all modules of ROOMS.
 
     The files are read once: later edits are not this process's.
     """
     package = Path(__file__).resolve().parents[1]
-    modules = {}
+    sources = {}
     for room in ROOMS:
         for path in (package / room).rglob("*.py"):
             if path.name not in WATCHERS:
                 name = ".".join(path.relative_to(package).with_suffix("").parts)
-                modules[name] = _hash_and_imports(path)
-    return modules
+                sources[name] = path.read_bytes()
+    return sources
 
 
-def _hash_and_imports(path: Path) -> tuple[str, list[str]]:
-    # parsed, so that comments, line ends and quotes make no difference
-    tree = ast.parse(path.read_bytes())
+@cache
+def hash_and_imports(source: bytes) -> tuple[str, list[str]]:
+    """Return the hash of a module's code, and the addresses that it imports.
+
+    It is parsed, so comments, line ends and quotes make no difference. A process parses it once.
+    """
+    tree = ast.parse(source)
     code_words = list[str]()
     _append_words(tree, code_words)
     return hashlib.sha256("\n".join(code_words).encode()).hexdigest(), _imports_in(tree)
