@@ -6,10 +6,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
-from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
+from clozelab.models.kernels.linear_cross_entropy import CACHED_LOGITS, CHUNK_LOGITS
 from clozelab.training.runtime import onednn_fp32
+
+# Of a block of logits on a CPU; it has 2,048 entries of the vocabulary.
+BLOCK_ROWS = 256
 
 
 def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
@@ -19,27 +23,62 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.
 
     Labels that are equally probable share the credit of being the best.
     """
-    chunks = []
-    rows = max(1, CHUNK_LOGITS // len(head.bias))
+    vocab_size = len(head.bias)
+    if hidden.device.type == "cpu":
+        rows, entries = BLOCK_ROWS, CACHED_LOGITS // BLOCK_ROWS
+    else:
+        rows, entries = max(1, CHUNK_LOGITS // vocab_size), vocab_size
     # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the
     # same.
     device_type = hidden.device.type
     product_library = onednn_fp32 if torch.is_autocast_enabled(device_type) else nullcontext
+    chunks = []
     with torch.autocast(device_type, enabled=False), product_library():
-        states_and_labels = zip(hidden.float().split(rows), labels.split(rows), strict=True)
-        for chunk_states, chunk_labels in states_and_labels:
-            logits = head(chunk_states)  # [rows, V]
-            if temperature != 1.0:
-                logits = logits / temperature
-            label_logits = logits.gather(1, chunk_labels[:, None])
-            credit = (label_logits == logits.amax(1, keepdim=True)).float()
-            # A model that says the same of all tokens knows none.
-            best_rows = credit[:, 0].nonzero()[:, 0]
-            if best_rows.numel():
-                best = logits[best_rows]
-                credit[best_rows] /= (best == best.amax(1, keepdim=True)).sum(1, keepdim=True)
-            loss = nn.functional.cross_entropy(logits, chunk_labels, reduction="none")
-            chunks.append(torch.cat([-loss[:, None], credit], dim=1))
+        for chunk_hidden, chunk_labels in zip(hidden.split(rows), labels.split(rows), strict=True):
+            softmax = _Softmax(chunk_labels[:, None])
+            vector = head.vector(chunk_hidden.float())
+            for start in range(0, vocab_size, entries):
+                block = slice(start, start + entries)
+                logits = F.linear(vector, head.word_embedding_weight[block], head.bias[block])
+                if temperature != 1.0:
+                    logits /= temperature
+                softmax.add(logits, start)
+            chunks.append(softmax.label_scores())
     if not chunks:
         return torch.zeros(0, 2)
     return torch.cat(chunks)
+
+
+class _Softmax:
+    """The softmax over a vocabulary whose logits come in blocks, of labels [P, 1].
+
+    So logits are read while they are in the cache, and are not kept.
+    """
+
+    def __init__(self, labels: Tensor) -> None:
+        self.labels = labels
+        self.label_logits = torch.zeros_like(labels, dtype=torch.float32)
+        self.best = torch.full_like(self.label_logits, -torch.inf)
+        self.num_best = torch.zeros_like(labels)
+        self.log_sums: list[Tensor] = []  # of each block, log(sum(exp(logits)))
+
+    def add(self, logits: Tensor, start: int) -> None:
+        """Logits [P, B] of the entries from `start` on, which are overwritten."""
+        place = self.labels - start
+        rows = ((place >= 0) & (place < logits.shape[1])).nonzero()[:, 0]
+        self.label_logits[rows] = logits[rows].gather(1, place[rows])
+
+        best = logits.amax(1, keepdim=True)
+        self.num_best[best > self.best] = 0
+        self.best = torch.maximum(self.best, best)
+        rows = (best == self.best).nonzero()[:, 0]
+        self.num_best[rows] += (logits[rows] == best[rows]).count_nonzero(1)[:, None]
+
+        self.log_sums.append(best + logits.sub_(best).exp_().sum(1, keepdim=True).log())
+
+    def label_scores(self) -> Tensor:
+        """fp32 [P, 2]: each label's log-probability, and its share of the credit for the best."""
+        log_probs = self.label_logits - torch.cat(self.log_sums, dim=1).logsumexp(1, keepdim=True)
+        # A model that says the same of all tokens knows none.
+        credit = (self.label_logits == self.best) / self.num_best
+        return torch.cat([log_probs, credit], dim=1)
