@@ -344,7 +344,7 @@ class SpanTarget(Target):
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 
 
-def _json_file(by_question: PlainDict) -> list[str]:
+def _json_file(by_question: Mapping[str, object]) -> list[str]:
     """An object with a question a line: indented, n-best lists would take ten times as long."""
     lines = []
     for key, value in by_question.items():
