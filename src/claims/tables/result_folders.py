@@ -14,6 +14,7 @@ from statistics import StatisticsError, fmean
 from typing import Any, NamedTuple
 
 from claims.tables.layout import OF_MODEL, OF_TASK, ScoreLayout, ScoreRows
+from claims.text.safe_yaml import composed
 
 # what Trainer measures beside scores
 NO_SCORES = ("runtime", "per_second", "samples", "time")
@@ -117,7 +118,7 @@ def _named(
     pattern = OF_MODEL if score.task else OF_TASK
     if layout.run:
         pattern = layout.run
-    match = pattern.search(name)
+    match = pattern.search(composed(name))
     groups = match.groupdict("") if match else {}
     if not {"arm", "seed"} <= groups.keys():
         raise ValueError(
