@@ -92,7 +92,7 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
         return ScoreRows(long_rows, notes=notes, assumed_tasks=assumed_tasks)
     for name, column in (("task", layout.task), ("score", layout.score)):
         names[name] = _column(path, column, columns)
-    for name in ("metric", "unit"):
+    for name in ("metric", "unit", "higher_is_better"):
         if name in columns:
             names[name] = name
     named = [_named(row, names) for row in finished]
@@ -175,6 +175,7 @@ def _scores_of_report(
     collapsed: the report decides nothing there.
     """
     columns = ["arm", "pretrain_seed", "seed", "task", "metric", "unit", "score"]
+    columns += rows[0][1].keys() & {"higher_is_better"}
     scores = []
     collapsed: dict[tuple[str, str], None] = {}
     tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}
