@@ -50,9 +50,10 @@ from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE, may_have_head
+from clozelab.models.registry import family_for
 from clozelab.modules.model import given_vectors, open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
-from clozelab.objectives.objective import Models, Objective, build_models
+from clozelab.objectives.objective import EncoderWithHeads, Models, Objective, build_models
 from clozelab.optim.groups import match_groups
 from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
@@ -327,6 +328,7 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     match_groups(_trained_names(models), cfg.optimizer.get("groups"))
     if cfg.encoder is not None and not cfg.fresh_weights:
         check_generator(Path(cfg.encoder), models, objectives)
+        check_decoder(Path(cfg.encoder), models["encoder"])
     lengths = [phase.seq_length for phase in cfg.phases]
     # A teacher reads the held-out instances, too.
     longest = max(*lengths, cfg.validation.seq_length)
@@ -392,6 +394,20 @@ def check_generator(encoder: Path, models: Models, objectives: Sequence[Objectiv
         raise ValueError(
             f"{encoder} and {folder} have embeddings of their own, and this objective shares one"
             f" table: say objective.token.embedding_sharing=gdes, or {fresh}"
+        )
+
+
+def check_decoder(encoder: Path, model: EncoderWithHeads) -> None:
+    """Refuse a given head of words that lacks the positions which an mlm_emd objective reads."""
+    if "lm" not in model.heads or model.heads["lm"].is_stock:
+        return
+    family = family_for(folders.read_config(encoder))
+    stored = folders.read_tensors(encoder)
+    has_head = folders.has_head(family, "lm", model.heads["lm"], stored)
+    if has_head and not family.has_position_queries(stored):
+        raise ValueError(
+            f"{encoder} predicts tokens without absolute positions, and mlm_emd needs them: train it"
+            " on by objective=mlm, or from fresh weights by fresh_weights=true"
         )
 
 
