@@ -9,8 +9,8 @@ import json
 import logging
 import math
 import os
-import re
 import random
+import re
 import shutil
 import signal
 import subprocess
