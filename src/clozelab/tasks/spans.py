@@ -295,7 +295,7 @@ class SpanTarget(Target):
             "null_odds": "null_odds",
         }
         for name, key in keys.items():
-            values = {record["id"]: record[key] for record in records if key in record}
+            values = {str(record["id"]): record[key] for record in records if key in record}
             if values:
                 files[f"{name}{suffix}.json"] = _json_file(values)
         return files
