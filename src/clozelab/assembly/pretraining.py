@@ -508,8 +508,7 @@ def train(job: PretrainingJob, run: Run) -> None:
     cfg = job.cfg
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     adapt_to_machine(job, run, module)
-    if "words" in job.corpus.manifest:  # not in one that was prepared long ago
-        module.words_by_step = job.data.words_by_step().tolist()
+    module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     if isinstance(cfg.phases[-1].objective, str):
         facts["last_objective"] = job.objective_nodes[-1]

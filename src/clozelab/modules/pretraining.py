@@ -470,7 +470,7 @@ class PretrainingModule(TrainingModule):
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
     def _words(self) -> dict[str, int]:
-        """Words of text that have been read so far, where they are known."""
+        """Words of text that have been read so far, where they are counted."""
         step = self.trainer.global_step
         if not step or not self.words_by_step:
             return {}
