@@ -214,6 +214,10 @@ class Cell:
         return self.examples.get(seeds, np.array([self.scores[seeds]]))
 
     @property
+    def pretraining_seeds(self) -> set[int]:
+        return {seed for seed, _ in self.scores}
+
+    @property
     def num_collapsed(self) -> int:
         return len(self.scores) - len(self.healthy)
 

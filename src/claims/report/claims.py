@@ -316,7 +316,7 @@ def _seeds_left_out(contrast: Contrast, table: ScoreTable) -> list[str]:
     """Which pre-training seeds of a row have no run of the other row beside them."""
     seeds = []
     for term in contrast.terms:
-        seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+        seeds.append(table.cells[term.row, term.column.key].pretraining_seeds)
     common = set.intersection(*seeds)
     notes = []
     for term, own in zip(contrast.terms, seeds, strict=True):

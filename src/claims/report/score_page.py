@@ -179,7 +179,7 @@ def _rows_without_a_pair(table: ScoreTable) -> list[str]:
     """Name each row that shares no seed with the first one."""
     seeds_of_row: dict[str, set[int]] = {}
     for (row, _), cell in table.cells.items():
-        seeds_of_row.setdefault(row, set()).update(seed for seed, _ in cell.scores)
+        seeds_of_row.setdefault(row, set()).update(cell.pretraining_seeds)
     first, *others = seeds_of_row
     sentences = []
     for row in others:
@@ -219,7 +219,7 @@ def _seeds_of_one_difference(table: ScoreTable, analysed: AnalysedTable) -> list
             continue
         seeds = []
         for term in judgement.weakest.terms:
-            seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+            seeds.append(table.cells[term.row, term.column.key].pretraining_seeds)
         num_known = len(set.union(*seeds))
         common = set.intersection(*seeds)
         if 0 < len(common) < num_known:
