@@ -297,11 +297,8 @@ def differences(table: ScoreTable, *, every_pair: bool = False) -> list[Differen
 
     With `every_pair` every row against each of those before it.
     """
-    pairs = list(combinations(table.rows, 2))
-    if not every_pair:
-        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
     contrasts = []
-    for column, (first, row) in product(table.with_results, pairs):
+    for column, (first, row) in product(table.with_results, pairs_of_rows(table, every_pair)):
         contrasts.append(contrast_rows(table, row, first, column))
     corrected = fallback_procedure({"": contrasts}).corrected
     views = []
@@ -310,6 +307,14 @@ def differences(table: ScoreTable, *, every_pair: bool = False) -> list[Differen
             p_value = corrected.get(contrast.key)
             views.append(_difference_view(contrast, contrast.difference, p_value, table))
     return views
+
+
+def pairs_of_rows(table: ScoreTable, every_pair: bool) -> list[tuple[str, str]]:
+    """The rows that are compared without claims: each with the first one, or all with all."""
+    pairs = list(combinations(table.rows, 2))
+    if every_pair:
+        return pairs
+    return [pair for pair in pairs if pair[0] == table.rows[0]]
 
 
 def _seeds_left_out(contrast: Contrast, table: ScoreTable) -> list[str]:
