@@ -635,7 +635,7 @@ class PretrainingModule(TrainingModule):
 
     def restore_readings(self, checkpoint: Checkpoint) -> None:
         """Lets each model read as in the phase that a checkpoint was written in."""
-        for name, reading in checkpoint.get("readings", {}).items():
+        for name, reading in checkpoint["readings"].items():
             self.model.named_models[name].set_reading(*reading)
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:
