@@ -451,7 +451,7 @@ def _surface_row(columns: Sequence[DataColumn]) -> RowView | None:
     return RowView("surface baseline", cells)
 
 
-def _score(score: float | None, decimals: int = 1) -> str:
+def _score(score: float | None, decimals: int) -> str:
     return DASH if score is None else f"{score:.{decimals}f}"
 
 

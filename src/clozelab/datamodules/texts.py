@@ -52,7 +52,7 @@ class Unreadable:
 class UnreadableText(ValueError):
     """Text number `number` (from 1) cannot be read, and the caller wants no answers then."""
 
-    def __init__(self, number: int, reason: str, noun: str = "text") -> None:
+    def __init__(self, number: int, reason: str, noun: str) -> None:
         super().__init__(f"{noun} {number} {reason}")
         self.number = number
         self.reason = reason

@@ -499,8 +499,8 @@ class PretrainingModule(TrainingModule):
         folder: Path,
         tokenizer_files: Mapping[str, bytes],
         provenance: ReadOnlyJson,
-        dtype: str = "float32",
-        num_phases: int | None = None,
+        dtype: str,
+        num_phases: int | None,
     ) -> None:
         """Writes the encoder with its heads in the Hugging Face layout, its weights as `dtype`.
 

@@ -254,7 +254,7 @@ class Target(ABC):
         return {}
 
 
-def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]:
+def metrics_of(target: Target, extra_splits: Iterable[str]) -> list[Metric]:
     """The scores of a task; the names are of further validation splits.
 
     ValueError for a name with which a score would be called as another one is.
