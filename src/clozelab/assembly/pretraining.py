@@ -42,7 +42,8 @@ from clozelab.corpus.generated import known_loss
 from clozelab.corpus.mixing import PhaseReading
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, split_facts, unigram_loss
-from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
+from clozelab.corpus.tokenizer_files import TOKENIZER_FILE
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
