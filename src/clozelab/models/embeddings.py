@@ -77,8 +77,8 @@ class Positions(nn.Module):
         """What query and key pass through in layers of this mask; `position_ids` int64 [T]."""
         return None
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias | None:  # noqa: ARG002
-        """What is added to the scores in layers of this mask."""
+    def score_bias(self, position_ids: Tensor) -> ScoreBias | None:  # noqa: ARG002
+        """What is added to the scores of every layer."""
         return None
 
     def score_flops(self, seq_length: int) -> float:  # noqa: ARG002
@@ -132,7 +132,7 @@ class BucketedPositions(LearnedPositions):
         ahead = torch.arange(-longest, longest + 1)
         self.register_buffer("buckets", distance_buckets(ahead), persistent=False)
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
+    def score_bias(self, position_ids: Tensor) -> ScoreBias:
         return ScoreBias(self._bias, position_ids, reads_states=False)
 
     def _bias(self, q: None, k: None, positions: Tensor) -> Tensor:  # noqa: ARG002
