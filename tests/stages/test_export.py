@@ -206,6 +206,24 @@ def test_a_merged_classifier_from_elsewhere_has_no_names(tmp_path, tiny_config, 
     assert (warning in caplog.text) == (not config)
 
 
+def test_a_merged_classifier_without_a_pooler_is_not_made_up(tmp_path, tiny_config, capsys):
+    """Neither the masked base nor the adapter has one; transformers drew it at random."""
+    base = write_folder(tmp_path / "base", tiny_config, "lm")
+    out = tmp_path / "out"
+    assert main(["export", str(base), f"to={tmp_path / 'bare'}"]) == 0
+    encoder = load_encoder(base)
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
+    heads = {
+        "classification": family_for(encoder.config).head("classification", encoder, num_labels=3)
+    }
+    save_adapter(tmp_path / "adapter", encoder, heads, str(tmp_path / "bare"), config={})
+    words = ["export", str(tmp_path / "adapter"), f"to={out}"]
+    assert main(words) == 1
+    shows(capsys.readouterr().err, f"neither it nor {tmp_path / 'bare'} has one")
+    assert not out.exists()
+    assert main([*words, "head=false"]) == 0
+
+
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
     folder = write_folder(tmp_path / "m", tiny_config, "lm")
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0

@@ -117,5 +117,6 @@ def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
             to,
         )
     with tempfile.TemporaryDirectory() as temporary:
-        merged = write_merged(adapter, base, Path(temporary))
+        has_head = values.get("head") != "false"
+        merged = write_merged(adapter, base, Path(temporary), has_head=has_head)
         return write_model_of(merged, to, None, values)
