@@ -18,6 +18,7 @@ import torch
 import yaml
 from tests.screens import shows
 
+import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.files.origin import GIVEN
@@ -322,6 +323,27 @@ def test_what_depends_on_a_text_is_no_onnx(tmp_path, tiny_config, capsys, name, 
 
 
 # Damage
+
+
+def test_a_bigbird_that_answers_reads_the_types_that_its_class_makes(tmp_path, tiny_config, capsys):
+    """Where its tokenizer gives none, the second text has type 1 in transformers alone."""
+    transformers = pytest.importorskip("transformers")
+    changes = {"model_type": "big_bird", **family_of("big_bird").parts}
+    folder = write_folder(tmp_path / "m", tiny_config, "spans", **changes)
+    (folder / "checksums.json").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    words = ["export", str(folder), f"to={tmp_path / 'out'}"]
+    assert main(words) == 1  # fine-tuned here, as `task` says
+    shows(capsys.readouterr().err, "gives the second one type 1: fine-tune it with token_types=two")
+    config(clozelab={})(folder)
+    assert main(words) == 0
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)("a b", "c d e", return_tensors="pt")
+    theirs = transformers.BigBirdForQuestionAnswering.from_pretrained(folder).eval()
+    expected = theirs(**inputs, output_hidden_states=True).hidden_states[-1][0]
+    (states,) = clozelab.load(folder, precision="32-true").hidden_states([("a b", "c d e")])
+    np.testing.assert_allclose(states[-1], expected.detach(), atol=1e-5)
 
 
 def edit(name: str, change):

@@ -67,6 +67,13 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
         )
     if has_head:
         require_trained_heads(model)
+        makes_types = family_for(model.encoder.config).makes_token_types(model.architecture)
+        if makes_types and not model.tokenizer.has_token_types:
+            raise ValueError(
+                f"{model.folder} was trained with token type 0 for both texts, and"
+                f" {model.architecture} of transformers gives the second one type 1: fine-tune it"
+                " with token_types=two, or say head=false"
+            )
         return model
     return without_heads(model)
 

@@ -142,6 +142,8 @@ class Family:
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
     # Heads whose classes find a question or a choice by config.json's `sep_token_id`.
     separated_kinds: ClassVar[frozenset[str]] = frozenset()
+    # Ends of classes that give a second text type 1 where a tokenizer gives no types.
+    typing_classes: ClassVar[tuple[str, ...]] = ()
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
     num_heads = 1
 
@@ -260,6 +262,10 @@ class Family:
                 f"{where}: sep_token_id is {given} in config.json and {sep_id} for the tokenizer,"
                 f" and a {self.class_name} finds a question by it: write {sep_id} in config.json"
             )
+
+    def makes_token_types(self, architecture: str) -> bool:
+        """Whether this class of transformers reads two types where a tokenizer gives none."""
+        return architecture.removeprefix(self.class_name) in self.typing_classes
 
     # Names of tensors
 
