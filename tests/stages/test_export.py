@@ -235,6 +235,30 @@ def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_conf
     assert yaml.safe_load(facts)["pipeline_tag"] == "feature-extraction"
 
 
+@pytest.mark.parametrize(
+    ("kinds", "changes", "words", "library"),
+    [
+        ([], {"model_type": "neobert", **family_of("neobert").parts}, [], "clozelab"),
+        (["classification"], {"is_causal": True}, [], "clozelab"),
+        (["classification"], {"is_causal": True}, ["head=false"], "transformers"),
+        ([], {"num_directions": 2, "is_causal": True}, [], "clozelab"),
+    ],
+)
+def test_a_card_and_a_refusal_say_what_transformers_has_no_class_for(
+    tmp_path, tiny_config, capsys, kinds, changes, words, library
+):
+    folder = write_folder(tmp_path / "m", tiny_config, *kinds, **changes)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}", *words]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["library_name"] == library
+    assert ("`transformers` has no class for it" in card) == (library == "clozelab")
+    if not kinds:
+        out = tmp_path / "vectors"
+        assert main(["export", str(folder), f"to={out}", "format=sentence_transformers"]) == 1
+        shows(capsys.readouterr().err, "so sentence-transformers cannot load it")
+        assert not out.exists()
+
+
 def test_a_weight_that_float16_has_not_is_refused(tmp_path, tiny_config):
     encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size))
     torch.nn.init.constant_(next(encoder.parameters()), 70_000.0)

@@ -75,6 +75,12 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
                 " with token_types=two, or say head=false"
             )
         return model
+    config = model.encoder.config
+    if form == "sentence_transformers" and not family_for(config).is_in_transformers(config, ()):
+        raise ValueError(
+            f"{model.folder}: transformers has no class for its encoder, so sentence-transformers"
+            " cannot load it: take format=transformers, which our verbs read"
+        )
     return without_heads(model)
 
 

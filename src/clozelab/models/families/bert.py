@@ -144,6 +144,7 @@ class Family:
     separated_kinds: ClassVar[frozenset[str]] = frozenset()
     # Ends of classes that give a second text type 1 where a tokenizer gives no types.
     typing_classes: ClassVar[tuple[str, ...]] = ()
+    has_class: ClassVar[bool] = True  # in transformers
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
     num_heads = 1
 
@@ -387,6 +388,11 @@ class Family:
             values["model_type"] = CUSTOM_MODEL_TYPE_PREFIX + self.model_type
             values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
+
+    def is_in_transformers(self, config: EncoderConfig, kinds: Collection[str]) -> bool:
+        """Whether transformers loads the folder of an encoder with heads of these kinds."""
+        model_type = str(self.to_hf_config(config, kinds)["model_type"])
+        return self.has_class and not model_type.startswith(CUSTOM_MODEL_TYPE_PREFIX)
 
     def from_hf_config(self, values: ConfigJson) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
