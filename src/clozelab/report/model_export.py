@@ -88,7 +88,8 @@ def copy_adapter(run: Path, to: Path) -> Path:
     adapter = run / "adapter"
     if not is_adapter(adapter):
         raise ValueError(
-            f"{run} has no adapter/: format=peft is for a complete run with adaptation=lora"
+            f"{run} has no adapter/: format=peft is for a complete run with adaptation=lora, whose"
+            " log.txt says so where peft cannot have its update"
         )
     shutil.copytree(adapter, to)
     return to.resolve()
