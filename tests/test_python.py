@@ -325,6 +325,7 @@ def test_what_predict_refuses(
         ((), "needs one of text=TEXT and input=FILE"),
         (("text=a", "do=dance"), "do=dance: choose one of fill, classify"),
         (("text=a [MASK]", "stride=3"), "stride=3 is nothing for do=fill"),
+        (("text=a", "do=embed", "layer=--1"), "layer=--1 is nothing for do=embed, or no whole"),
         (("text=a", "do=classify"), "was never trained"),
         (("text=a", "do=answer"), "do=answer needs question= beside text="),
         (("--test",), "is no complete fine-tuning"),

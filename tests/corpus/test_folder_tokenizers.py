@@ -485,6 +485,18 @@ def test_it_goes_to_another_process(folder_of: Callable[[str], Path]) -> None:
             assert ids.tolist() == expected.tolist()
 
 
+def test_a_template_of_zeros_is_read_so_where_a_model_reads_types(tmp_path: Path) -> None:
+    """Of our own files, too, whose template says how many types there are."""
+    one = WordPieceTokenizer.train(TRAINING, 300, True).with_token_types("one")
+    for name, content in one.files().items():
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / "tokenizer_config.json"
+    names = {"model_input_names": ["input_ids", "token_type_ids"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | names))
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)("a", "b")
+    assert any(theirs["token_type_ids"]) == read_tokenizer(tmp_path).has_token_types
+
+
 def test_an_encoder_of_ours_that_transformers_saved_again_is_known(tmp_path: Path) -> None:
     """Its config.json still has the fingerprint of the prepared tokenizer."""
     made = WordPieceTokenizer.train(TRAINING, 300, True)

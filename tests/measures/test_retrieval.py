@@ -93,6 +93,19 @@ def test_figures_are_trec_evals(
     assert facts["queries_without_judgements"] == 2
 
 
+def test_ids_with_blanks_make_no_run_of_trec_eval(
+    tmp_path: Path, save_encoder: Any, evaluate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would read their second words as further columns."""
+    write_folder(tmp_path / "beir")
+    for file in (tmp_path / "beir").rglob("*.*"):
+        file.write_text(re.sub(r"\b([dq])(\d+)\b", r"\1 \2", file.read_text()))
+    save_encoder(tmp_path / "encoder")
+    run = evaluate("measure=retrieval", "measure.data.folder=beir")
+    assert "run.trec is left out" in caplog.text and not (run / "run.trec").exists()
+    assert json.loads((run / "scores.json").read_text())["num_examples"] == 6
+
+
 def test_what_is_cut_is_counted_and_said(
     tmp_path: Path, save_encoder: Any, evaluate: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

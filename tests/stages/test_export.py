@@ -18,6 +18,7 @@ import torch
 import yaml
 from tests.screens import shows
 
+import clozelab
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.files.origin import GIVEN
@@ -206,6 +207,24 @@ def test_a_merged_classifier_from_elsewhere_has_no_names(tmp_path, tiny_config, 
     assert (warning in caplog.text) == (not config)
 
 
+def test_a_merged_classifier_without_a_pooler_is_not_made_up(tmp_path, tiny_config, capsys):
+    """Neither the masked base nor the adapter has one; transformers drew it at random."""
+    base = write_folder(tmp_path / "base", tiny_config, "lm")
+    out = tmp_path / "out"
+    assert main(["export", str(base), f"to={tmp_path / 'bare'}"]) == 0
+    encoder = load_encoder(base)
+    adapt(encoder, LoRA(targets=["query"]), None, has_fresh_pooler=False)
+    heads = {
+        "classification": family_for(encoder.config).head("classification", encoder, num_labels=3)
+    }
+    save_adapter(tmp_path / "adapter", encoder, heads, str(tmp_path / "bare"), config={})
+    words = ["export", str(tmp_path / "adapter"), f"to={out}"]
+    assert main(words) == 1
+    shows(capsys.readouterr().err, f"neither it nor {tmp_path / 'bare'} has one")
+    assert not out.exists()
+    assert main([*words, "head=false"]) == 0
+
+
 def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_config):
     folder = write_folder(tmp_path / "m", tiny_config, "lm")
     assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
@@ -214,6 +233,30 @@ def test_the_encoder_of_a_masked_model_has_no_pooler_made_up(tmp_path, tiny_conf
     )
     facts = (tmp_path / "out" / "README.md").read_text().split("---\n")[1]
     assert yaml.safe_load(facts)["pipeline_tag"] == "feature-extraction"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "changes", "words", "library"),
+    [
+        ([], {"model_type": "neobert", **family_of("neobert").parts}, [], "clozelab"),
+        (["classification"], {"is_causal": True}, [], "clozelab"),
+        (["classification"], {"is_causal": True}, ["head=false"], "transformers"),
+        ([], {"num_directions": 2, "is_causal": True}, [], "clozelab"),
+    ],
+)
+def test_a_card_and_a_refusal_say_what_transformers_has_no_class_for(
+    tmp_path, tiny_config, capsys, kinds, changes, words, library
+):
+    folder = write_folder(tmp_path / "m", tiny_config, *kinds, **changes)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}", *words]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["library_name"] == library
+    assert ("`transformers` has no class for it" in card) == (library == "clozelab")
+    if not kinds:
+        out = tmp_path / "vectors"
+        assert main(["export", str(folder), f"to={out}", "format=sentence_transformers"]) == 1
+        shows(capsys.readouterr().err, "so sentence-transformers cannot load it")
+        assert not out.exists()
 
 
 def test_a_weight_that_float16_has_not_is_refused(tmp_path, tiny_config):
@@ -304,6 +347,27 @@ def test_what_depends_on_a_text_is_no_onnx(tmp_path, tiny_config, capsys, name, 
 
 
 # Damage
+
+
+def test_a_bigbird_that_answers_reads_the_types_that_its_class_makes(tmp_path, tiny_config, capsys):
+    """Where its tokenizer gives none, the second text has type 1 in transformers alone."""
+    transformers = pytest.importorskip("transformers")
+    changes = {"model_type": "big_bird", **family_of("big_bird").parts}
+    folder = write_folder(tmp_path / "m", tiny_config, "spans", **changes)
+    (folder / "checksums.json").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    words = ["export", str(folder), f"to={tmp_path / 'out'}"]
+    assert main(words) == 1  # fine-tuned here, as `task` says
+    shows(capsys.readouterr().err, "gives the second one type 1: fine-tune it with token_types=two")
+    config(clozelab={})(folder)
+    assert main(words) == 0
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)("a b", "c d e", return_tensors="pt")
+    theirs = transformers.BigBirdForQuestionAnswering.from_pretrained(folder).eval()
+    expected = theirs(**inputs, output_hidden_states=True).hidden_states[-1][0]
+    (states,) = clozelab.load(folder, precision="32-true").hidden_states([("a b", "c d e")])
+    np.testing.assert_allclose(states[-1], expected.detach(), atol=1e-5)
 
 
 def edit(name: str, change):

@@ -386,6 +386,10 @@ def test_any_text_file_is_searched(trained: Any, tmp_path: Path, capsys: Any) ->
     shows(capsys.readouterr().err, "1 of 6 texts", "has no token but [UNK]")
     assert main(["search", *words, f"in={file}", "errors=raise"]) == 1
     shows(capsys.readouterr().err, "README.md:4 has no token but [UNK], so the model sees nothing")
+    (tmp_path / "queries.txt").write_text("a b\n\U0001f600\n", encoding="utf-8")
+    queries = [words[0], f"queries={tmp_path / 'queries.txt'}", *words[2:]]
+    assert main(["search", *queries, f"in={file}"]) == 1
+    shows(capsys.readouterr().err, "query '\U0001f600' has no token but [UNK]")
     # Where no line can be read, that is what is said, each time.
     (tmp_path / "none.txt").write_text("\U0001f600\n\U0001f601\n", encoding="utf-8")
     for _ in range(2):

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clozelab.datamodules.columns import document_text, trained_columns
+from clozelab.datamodules.texts import UnreadableText
 from clozelab.files.digests import file_sha256
 from clozelab.modules import answering
 from clozelab.modules.answer_files import stacked
@@ -76,6 +77,15 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
             raise ValueError(f"queries: {row.place} {problem}")
         queries.append(query)
     return queries
+
+
+def query_vector(predictor: Predictor, query: str, options: dict[str, Any]) -> NDArray[np.float32]:
+    """[H]; ValueError names a query that the model cannot read."""
+    try:
+        vector: NDArray[np.float32] = predictor.embed(query, **options)
+    except UnreadableText as error:
+        raise ValueError(f"query {query!r} {error.reason}") from None
+    return vector
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:

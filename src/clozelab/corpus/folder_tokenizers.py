@@ -131,8 +131,10 @@ def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
     tokenizer: Tokenizer
     if released is None:
         tokenizer = Tokenizer(path, rules, config)
-    elif _wrote_file(released, path, rules):
-        num_types = "two" if reads_token_types(config) else "one"
+    elif num_types := _written_types(released, path, rules):
+        # A template of one type gives zeros, whatever else a model is said to read.
+        if not reads_token_types(config):
+            num_types = "one"
         tokenizer = released.with_token_types(num_types)
     else:
         tokenizer = Tokenizer(path, rules, config, released.fingerprint)
@@ -300,20 +302,23 @@ def _with_default_roles(config: PlainMapping, tokens: Sequence[str]) -> PlainDic
     return complete
 
 
-def _wrote_file(released: VocabularyTokenizer, path: Path, rules: Rules) -> bool:
-    """Whether this very tokenizer wrote the file: then text never turns into a special token."""
+def _written_types(released: VocabularyTokenizer, path: Path, rules: Rules) -> str:
+    """With how many token types, one or two, this very tokenizer wrote the file; "": it did not.
+
+    In a file of its own, text never turns into a special token.
+    """
     # transformers' tokenizers differ in these at the least, and the comparison of the whole takes a
     # while.
     model = rules["model"]
     longest_word = model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS)
     if longest_word != MAX_WORD_CHARACTERS or model.get("end_of_word_suffix") is not None:
-        return False
+        return ""
     for number in ("two", "one"):
         written = json.loads(released.with_token_types(number).rules())
         # An older version of the library may have spelt it otherwise.
         if written == rules or written == json.loads(open_library(path, rules).to_str()):
-            return True
-    return False
+            return number
+    return ""
 
 
 def _ids_in(path: Path) -> Mapping[str, int]:

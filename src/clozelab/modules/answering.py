@@ -134,7 +134,7 @@ def parse_options(act: str, values: PlainMapping) -> JsonObject:
         if key not in values:
             continue
         value = str(values[key])
-        is_valid = key in WORD_OPTIONS or value.lstrip("-").isdecimal()
+        is_valid = key in WORD_OPTIONS or value.removeprefix("-").isdecimal()
         if key not in OPTIONS.get(act, ()) or not is_valid:
             raise ValueError(f"{key}={value} is nothing for do={act}, or no whole number")
         if key in WORD_OPTIONS:

@@ -66,7 +66,20 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
         )
     if has_head:
         require_trained_heads(model)
+        makes_types = family_for(model.encoder.config).makes_token_types(model.architecture)
+        if makes_types and not model.tokenizer.has_token_types:
+            raise ValueError(
+                f"{model.folder} was trained with token type 0 for both texts, and"
+                f" {model.architecture} of transformers gives the second one type 1: fine-tune it"
+                " with token_types=two, or say head=false"
+            )
         return model
+    config = model.encoder.config
+    if form == "sentence_transformers" and not family_for(config).is_in_transformers(config, ()):
+        raise ValueError(
+            f"{model.folder}: transformers has no class for its encoder, so sentence-transformers"
+            " cannot load it: take format=transformers, which our verbs read"
+        )
     return without_heads(model)
 
 
@@ -115,12 +128,12 @@ def write(
     )
 
 
-def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
+def write_merged(adapter_folder: Path, base: Path, to: Path, *, has_head: bool = True) -> Path:
     """Write a model and an adapter of peft's for it as one model; returns the folder `to`.
 
     A head that the adapter has trained whole takes the place of the model's heads and of all that
     they say, and any other part that of the model's own.
-    ValueError where the two do not belong together.
+    ValueError where the two do not belong together, or (`has_head`) neither has the head's pooler.
     """
     adapter = read_adapter(adapter_folder)
     config: Any = read_config_dict(base)
@@ -141,6 +154,13 @@ def write_merged(adapter_folder: Path, base: Path, to: Path) -> Path:
         files = sidecar_files(base)
     if merge_into(tensors, adapter, family, f"{adapter_folder}: {base}"):
         config.get("clozelab", {}).pop("untrained", None)
+    lacks_pooler = not any("pooler." in name for name in tensors)
+    kinds = family.kinds(str(config["architectures"][0]))
+    if has_head and heads and lacks_pooler and family.reads_pooler(kinds):
+        raise ValueError(
+            f"{adapter_folder}: its head reads a pooler, and neither it nor {base} has one: give"
+            " the base that it was trained on, or say head=false"
+        )
     for name in heads:
         tensors[name] = adapter.whole[name]
     (to / CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")

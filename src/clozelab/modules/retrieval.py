@@ -7,6 +7,7 @@ Letters: Q queries, S texts of a part, H hidden size.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from clozelab.datamodules.retrieval import RetrievalFolder
 
 WRITTEN_HITS = 100  # of each query, in run.trec
+log = logging.getLogger(__name__)
 
 
 class Retrieval(Measurement):
@@ -107,9 +109,19 @@ class Retrieval(Measurement):
         return Evaluation(0, means, records, len(first) == 1 < len(records))
 
     def result_files(self, best: Evaluation) -> Files:
-        """Also the first documents of each query, as trec_eval reads them."""
+        """Also the first documents of each query, as trec_eval reads them.
+
+        It reads six columns between blanks and has no quotation marks.
+        """
         lines = []
         for query, hits in self._top.best.items():
             for rank, (score, document) in enumerate(hits[:WRITTEN_HITS], 1):
                 lines.append(f"{query} Q0 {document} {rank} {score:.8f} clozelab")
-        return super().result_files(best) | {"run.trec": lines}
+        files = super().result_files(best)
+        for line in lines:
+            if len(line.split()) != 6:
+                log.warning(
+                    "run.trec is left out, since trec_eval reads no id with blanks: %s", line
+                )
+                return files
+        return files | {"run.trec": lines}

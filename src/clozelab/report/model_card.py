@@ -34,14 +34,17 @@ def model_card(
 
     `origin`: where on the hub it came from.
     """
+    from clozelab.models.registry import family_for
     from clozelab.report.page import templates
 
-    library = "transformers"
+    config = model.encoder.config
+    is_foreign = not family_for(config).is_in_transformers(config, list(model.heads))
+    library = "clozelab" if is_foreign else "transformers"
     if form == "sentence_transformers":
         library = "sentence-transformers"
-    context: PlainDict = {"name": name, "model": model, "record": record}
+    context: PlainDict = {"name": name, "model": model, "record": record, "is_foreign": is_foreign}
     context |= {"library": library, "pipeline": _pipeline(model, form)}
-    context["encoder"] = model.encoder.config
+    context["encoder"] = config
     context["num_parameters"] = sum(weight.numel() for weight in model.encoder.parameters())
     context["provenance"] = model.provenance
     has_pooler = any(True for _ in model.encoder.pooler.parameters())
@@ -49,10 +52,6 @@ def model_card(
     context["is_cut"] = model.task not in ("spans", "tags", "word_regression")
     context["dtype"] = dtype
     context["origin"] = origin
-    # Of these transformers has no class.
-    has_foreign_head = "bilstm" in model.heads or "feature_mix" in model.heads
-    is_foreign_type = str(model.config.get("model_type")).startswith("clozelab_")
-    context["is_foreign"] = has_foreign_head or is_foreign_type
     context["not_recorded"] = NOT_RECORDED
     if record is not None:
         context |= _describe_run(record)

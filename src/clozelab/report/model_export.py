@@ -88,7 +88,8 @@ def copy_adapter(run: Path, to: Path) -> Path:
     adapter = run / "adapter"
     if not is_adapter(adapter):
         raise ValueError(
-            f"{run} has no adapter/: format=peft is for a complete run with adaptation=lora"
+            f"{run} has no adapter/: format=peft is for a complete run with adaptation=lora, whose"
+            " log.txt says so where peft cannot have its update"
         )
     shutil.copytree(adapter, to)
     return to.resolve()
@@ -117,5 +118,6 @@ def merge_adapter(adapter: Path, to: Path, values: Mapping[str, str]) -> Path:
             to,
         )
     with tempfile.TemporaryDirectory() as temporary:
-        merged = write_merged(adapter, base, Path(temporary))
+        has_head = values.get("head") != "false"
+        merged = write_merged(adapter, base, Path(temporary), has_head=has_head)
         return write_model_of(merged, to, None, values)

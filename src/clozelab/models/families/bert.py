@@ -142,6 +142,9 @@ class Family:
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
     # Heads whose classes find a question or a choice by config.json's `sep_token_id`.
     separated_kinds: ClassVar[frozenset[str]] = frozenset()
+    # Ends of classes that give a second text type 1 where a tokenizer gives no types.
+    typing_classes: ClassVar[tuple[str, ...]] = ()
+    has_class: ClassVar[bool] = True  # in transformers
     cls_is_last: ClassVar[bool] = False  # in texts, as in A [SEP] [CLS]
     num_heads = 1
 
@@ -260,6 +263,10 @@ class Family:
                 f"{where}: sep_token_id is {given} in config.json and {sep_id} for the tokenizer,"
                 f" and a {self.class_name} finds a question by it: write {sep_id} in config.json"
             )
+
+    def makes_token_types(self, architecture: str) -> bool:
+        """Whether this class of transformers reads two types where a tokenizer gives none."""
+        return architecture.removeprefix(self.class_name) in self.typing_classes
 
     # Names of tensors
 
@@ -381,6 +388,11 @@ class Family:
             values["model_type"] = CUSTOM_MODEL_TYPE_PREFIX + self.model_type
             values[EXTRA_CONFIG_KEY] = extra
         return values | {"architectures": [architecture]}
+
+    def is_in_transformers(self, config: EncoderConfig, kinds: Collection[str]) -> bool:
+        """Whether transformers loads the folder of an encoder with heads of these kinds."""
+        model_type = str(self.to_hf_config(config, kinds)["model_type"])
+        return self.has_class and not model_type.startswith(CUSTOM_MODEL_TYPE_PREFIX)
 
     def from_hf_config(self, values: ConfigJson) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""

@@ -61,6 +61,7 @@ class BigBird(Family):
         "sep_token_id": 66,
     }
     separated_kinds = frozenset({"spans"})
+    typing_classes = ("ForQuestionAnswering",)
     fixed = {"is_decoder": False, "use_bias": True, "rescale_embeddings": False}
     reads_two_directions = False
 

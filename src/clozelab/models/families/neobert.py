@@ -31,6 +31,7 @@ QKV = ".attention.qkv.weight"
 class Neobert(Family):
     model_type = "neobert"
     class_name = "NeoBERT"
+    has_class = False
     prefix = "model."
     layer_prefix = "transformer_encoder.{}."
     layer_names = {
