@@ -68,6 +68,9 @@ def test_a_column_says_what_is_better(tmp_path: Path) -> None:
     path.write_text("arm,seed,task,higher_is_better,score\na,1,t,less,1\n")
     with refuses("line 2: higher_is_better is 'less'; it is True or False"):
         read_scores(path)
+    path.write_text("arm,seed,task,higher_is_better,score\na,1,t,True,1\na,2,t,False,1\n")
+    with refuses("line 3: higher_is_better of t is False, and the opposite before"):
+        read_scores(path)
 
 
 CLAIM = "{{text: a is ahead, compare: [a, b, {column}], direction: higher, points: {points}}}"

@@ -147,7 +147,8 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
         ("validation/perplexity", "", "False", "11.64285714"),
     ]
     keys = ("metric", "unit", "higher_is_better", "score")
-    assert [tuple(one[key] for key in keys) for one in own] == figures
+    for line, expected in zip(own, figures, strict=True):
+        assert tuple(line[key] for key in keys) == expected
     assert [one["is_headline"] for one in own] == ["True", "False", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]
 

@@ -120,10 +120,7 @@ def read_scores(
         rows.append((where, row))
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
-    directions = {}
-    for _, row in rows:
-        if row.higher_is_better is not None:
-            directions[row.task, row.metric] = row.higher_is_better
+    directions = _directions_of_rows(path, rows)
     columns = _known_columns(directions, metrics, _units_of_rows(path, rows))
     units = {column.name: column.unit for column in (*columns, *declared)}
 
@@ -265,6 +262,23 @@ def _units_of_rows(path: Path, rows: Iterable[tuple[str, ScoreRow]]) -> dict[tup
                 " each unit a task or a metric of its own"
             )
     return units
+
+
+def _directions_of_rows(
+    path: Path, rows: Iterable[tuple[str, ScoreRow]]
+) -> dict[tuple[str, str], bool]:
+    """(task, metric) -> whether higher is better, where lines say so. ValueError: they disagree."""
+    directions: dict[tuple[str, str], bool] = {}
+    for where, row in rows:
+        if row.higher_is_better is None:
+            continue
+        key = (row.task, row.metric)
+        if directions.setdefault(key, row.higher_is_better) != row.higher_is_better:
+            raise ValueError(
+                f"{path}, {where}: higher_is_better of {row.task} is {row.higher_is_better}, and"
+                " the opposite before: a score has one direction"
+            )
+    return directions
 
 
 def _known_columns(

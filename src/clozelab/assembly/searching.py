@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -79,13 +80,13 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
     return queries
 
 
-def query_vector(predictor: Predictor, query: str, options: dict[str, Any]) -> NDArray[np.float32]:
-    """[H]; ValueError names a query that the model cannot read."""
+@contextmanager
+def naming_query(query: str) -> Iterator[None]:
+    """Raises ValueError with the query where the model cannot read it."""
     try:
-        vector: NDArray[np.float32] = predictor.embed(query, **options)
+        yield
     except UnreadableText as error:
         raise ValueError(f"query {query!r} {error.reason}") from None
-    return vector
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:

@@ -124,22 +124,26 @@ def _from_tokenizer_json(folder: Path, config: PlainMapping) -> Tokenizer:
                 json.dumps(rules[section]),
             )
     _compare_vocabularies(folder, rules["model"])
+    tokenizer = _read_by_rules(path, rules, config)
+    _compare_settings(path, tokenizer, rules, config)
+    return tokenizer
+
+
+def _read_by_rules(path: Path, rules: Rules, config: PlainMapping) -> Tokenizer:
+    """One of ours where it wrote the file, else the library's."""
     released = None
     for tokenizer_class in VOCABULARY_CLASSES:
         if released is None:
             released = tokenizer_class.from_rules(rules)
-    tokenizer: Tokenizer
     if released is None:
-        tokenizer = Tokenizer(path, rules, config)
-    elif num_types := _written_types(released, path, rules):
-        # A template of one type gives zeros, whatever else a model is said to read.
-        if not reads_token_types(config):
-            num_types = "one"
-        tokenizer = released.with_token_types(num_types)
-    else:
-        tokenizer = Tokenizer(path, rules, config, released.fingerprint)
-    _compare_settings(path, tokenizer, rules, config)
-    return tokenizer
+        return Tokenizer(path, rules, config)
+    num_types = _written_types(released, path, rules)
+    if not num_types:
+        return Tokenizer(path, rules, config, released.fingerprint)
+    # A template of one type gives zeros, whatever else a model is said to read.
+    if not reads_token_types(config):
+        num_types = "one"
+    return released.with_token_types(num_types)
 
 
 def _compare_settings(path: Path, tokenizer: Tokenizer, rules: Rules, config: PlainMapping) -> None:

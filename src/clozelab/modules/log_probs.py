@@ -25,9 +25,11 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.
     """
     vocab_size = len(head.bias)
     if hidden.device.type == "cpu":
-        rows, entries = BLOCK_ROWS, CACHED_LOGITS // BLOCK_ROWS
+        rows = BLOCK_ROWS
+        entries = CACHED_LOGITS // BLOCK_ROWS
     else:
-        rows, entries = max(1, CHUNK_LOGITS // vocab_size), vocab_size
+        rows = max(1, CHUNK_LOGITS // vocab_size)
+        entries = vocab_size
     # Where the forward is in bf16, so are the products' factors; sums and logits are fp32 all the
     # same.
     device_type = hidden.device.type

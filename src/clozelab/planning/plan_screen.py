@@ -163,8 +163,8 @@ def _print_words(plan: Plan, words: float) -> Sequence[float]:
         read = by_step[-1]
         phases = []
         for phase in cfg.phases:
-            of_step, by_step = by_step[0], by_step[phase.steps :] - by_step[phase.steps - 1]
-            phases.append((phase.steps / cfg.steps_factor, of_step))
+            phases.append((phase.steps / cfg.steps_factor, by_step[0]))
+            by_step = by_step[phase.steps :] - by_step[phase.steps - 1]
         steps_factor = factor_within(words, phases)
         factors.append(steps_factor / cfg.steps_factor)
         factor = f"steps_factor={steps_factor:.4g}"

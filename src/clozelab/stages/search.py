@@ -18,8 +18,8 @@ from clozelab.assembly.searching import (
     hit_object,
     is_beir_corpus,
     most_similar,
+    naming_query,
     queries_of,
-    query_vector,
     refuse_no_search,
     refuse_unread,
     vectors_of,
@@ -102,7 +102,10 @@ def main(args: ParsedArgs) -> int:
     # Before the file: a query that cannot be read is refused at once.
     of_query = {"prompt": "query", **options}
     options = {"prompt": "document", **options}
-    query_vectors = [query_vector(predictor, query, of_query) for query in queries]
+    query_vectors = []
+    for query in queries:
+        with naming_query(query):
+            query_vectors.append(predictor.embed(query, **of_query))
     key = content_key(content_of(predictor, Path(args.names[0]), file, columns, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
