@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from tests.screens import refuses
@@ -223,6 +224,21 @@ def test_a_table_in_another_encoding_is_named(tmp_path: Path, encoding: str, nam
         read_scores(path)
     path.write_bytes("arm,seed,task,score\nCafé,1,t,80\n".encode("utf-8-sig"))
     assert read_scores(path).cells == {("Café", "t"): {(1, 0): 80.0}}
+
+
+def test_a_name_is_the_same_in_both_forms_of_unicode(tmp_path: Path) -> None:
+    """macOS writes é with two code points into names of files, a keyboard with one."""
+    scores = tmp_path / "scores.csv"
+    long_form = "arm,seed,task,score\ncafé,1,thé,80.0\nb,1,thé,70.0\n"
+    scores.write_text(long_form + normalize("NFD", "café,2,thé,81.0\n"))
+    assert read_scores(scores).cells["café", "thé"] == {(1, 0): 80.0, (2, 0): 81.0}
+    claims = tmp_path / "claims.yaml"
+    claim = "{text: t, compare: [café, b, thé], direction: higher}"
+    claims.write_text(normalize("NFD", f"claims: [{claim}]"))
+    assert judge_files(scores, claims, None).judged.claims[0].figures.ours == "+10.0"
+    folder = tmp_path / "trained"
+    write(folder / normalize("NFD", "café-seed-1") / "all_results.json", {"eval_f1": 0.5})
+    assert cells_of(folder) == {("café", "f1"): {(1, 0): 50.0}}
 
 
 def test_claims_in_another_encoding_are_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.screens import refuses
 
 from claims.report.score_page import judge_files
 from claims.tables.score_file import read_scores
@@ -50,6 +51,23 @@ def test_a_negated_loss_is_better_where_it_is_larger(tmp_path: Path) -> None:
     path = write_scores(tmp_path / "scores.csv", "neg_log_loss", {"a": -0.4, "b": -0.5})
     scores = read_scores(path)
     assert scores.columns[0].higher_is_better and scores.fractions == []
+
+
+def test_a_column_says_what_is_better(tmp_path: Path) -> None:
+    """It goes before the name of the score, and a report's table of scores says it again."""
+    lines = ["arm,seed,task,unit,higher_is_better,score"]
+    for task, rises in (("distance", False), ("loss_avoided", True), ("recovered_loss", True)):
+        lines += [f"{arm},1,{task},points,{rises},{score}" for arm, score in (("a", 2), ("b", 3))]
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(lines))
+    judge_files(path, None, tmp_path / "report")
+    for table in (path, tmp_path / "report/results.csv"):
+        columns = {column.name: column for column in read_scores(table).columns}
+        directions = [column.higher_is_better for column in columns.values()]
+        assert directions == [False, True, True] and columns["distance"].unit == "points"
+    path.write_text("arm,seed,task,higher_is_better,score\na,1,t,less,1\n")
+    with refuses("line 2: higher_is_better is 'less'; it is True or False"):
+        read_scores(path)
 
 
 CLAIM = "{{text: a is ahead, compare: [a, b, {column}], direction: higher, points: {points}}}"
@@ -110,7 +128,7 @@ def test_a_column_of_units_says_what_its_scores_are_in(tmp_path: Path) -> None:
     assert "−0.350 bits [" in page.judged.claims[0].sentence
     assumed = ["percent, where higher is better: err", "higher is better: lm"]
     assert page.problems["Assumed"] == assumed
-    assert "a,1,0,lm,bits,1.1" in (tmp_path / "report/results.csv").read_text()
+    assert "a,1,0,lm,bits,True,1.1" in (tmp_path / "report/results.csv").read_text()
     scores.write_text(LONG.replace("UNIT", "nats"))
     with pytest.raises(
         ValueError, match="line 5: the unit of lm is 'nats', and 'bits' before: give"
@@ -141,7 +159,7 @@ def test_small_percents_of_a_report_are_no_fractions(tmp_path: Path) -> None:
     judge_files(tmp_path / "first/results.csv", claims, tmp_path / "second")
     first, second = (tmp_path / name / "results.csv" for name in ("first", "second"))
     assert first.read_text() == second.read_text()
-    assert first.read_text().splitlines()[1] == "'-nsp,1,1,CoLA,percent,0.1"
+    assert first.read_text().splitlines()[1] == "'-nsp,1,1,CoLA,percent,True,0.1"
 
 
 def test_a_claim_about_all_columns_is_in_the_unit_of_the_weakest(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ def test_a_phase_takes_no_text_from_a_source_that_it_does_not_read(
     sizes = [reading.sizes for reading in data.readings()]
     assert sizes == [{"wiki": 3000, "books": 0}, {"wiki": 3000, "books": 3000}]
     with caplog.at_level(logging.INFO):
-        log_passes(data)
+        log_passes(data.readings())
     shows(caplog.text, "passes over 6 k tokens of text", "books is read")
 
 
@@ -464,7 +464,7 @@ def test_a_short_phase_of_pairs_adds_its_own_passes_alone(
     short, long = data.readings()
     assert (short.sizes["wiki"], long.sizes["wiki"]) == (2004, 6000)
     with caplog.at_level(logging.INFO):
-        log_passes(data)
+        log_passes(data.readings())
     times = short.tokens / 2004 + long.tokens / 6000
     shows(caplog.text, f"{times:.1f} passes over 6 k tokens of text")
 
@@ -576,7 +576,7 @@ def test_words_are_counted_as_they_are_read(
     assert by_step[-1] == pytest.approx(words, rel=1e-3)
     assert np.diff(by_step[:5]) == pytest.approx(by_step[0]), "steps of a phase read the same"
     with caplog.at_level(logging.INFO):
-        log_passes(data)
+        log_passes(data.readings())
     text = corpus.train.num_tokens
     assert passes(tokens / text, text)[0] in caplog.text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clozelab.assembly.words import BABYLM_MARKS, steps_at_words
-from clozelab.planning.budget import parse_words
+from clozelab.planning.budget import factor_within, parse_words
 
 MILLION = 1_000_000
 
@@ -47,3 +47,18 @@ def test_marks_that_are_not_reached_are_refused(marks: object) -> None:
 )
 def test_words_of_a_budget(text: str, words: float | None) -> None:
     assert parse_words(text) == words
+
+
+@pytest.mark.parametrize("words", [98_700, 99_000, 123_400, 1_000_000, 4_378_000, 5e9])
+def test_rounded_steps_stay_within_a_budget(words: float) -> None:
+    """At 98,700 words both phases would round up: 82 steps, a step more than the budget."""
+    phases = [(3000, 1216.0), (600, 1216.0)]
+    factor = factor_within(words, phases)
+    read = sum(round(steps * factor) * of_step for steps, of_step in phases)
+    assert words * 0.998 - 2 * 1216 < read <= words
+    assert factor == float(f"{factor:.4g}"), "what is printed is what was tried"
+
+
+def test_a_budget_below_a_step_of_each_phase_is_the_least() -> None:
+    factor = factor_within(1.0, [(3000, 1216.0), (600, 1216.0)])
+    assert [max(1, round(steps * factor)) for steps in (3000, 600)] == [1, 1]

@@ -108,7 +108,7 @@ def test_a_published_pack_is_what_it_says(
     assert len(packed) == len(again) > 0
     known = [dict(zip(packed[0], map(line.get, packed[0]), strict=True)) for line in again]
     assert packed == known
-    assert set(again[0]) - set(packed[0]) <= {"positive_label"}
+    assert set(again[0]) - set(packed[0]) <= {"positive_label", "higher_is_better"}
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:

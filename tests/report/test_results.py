@@ -140,12 +140,14 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     assert set(check_every_cell(table, lines)) == {"text LM perplexity", "text MRPC"}
     assert {one["synthetic"] for one in lines} == {"text"}
     own = [one for one in lines if one["folder"] == "pretrain/base/seed-1"]
-    figures = [("validation/loss", "nats", "4.4"), ("validation/accuracy", "percent", "40")]
-    figures += [
-        ("validation/nsp_accuracy/wiki", "percent", "90"),
-        ("validation/perplexity", "", "11.64285714"),
+    figures = [
+        ("validation/loss", "nats", "False", "4.4"),
+        ("validation/accuracy", "percent", "True", "40"),
+        ("validation/nsp_accuracy/wiki", "percent", "True", "90"),
+        ("validation/perplexity", "", "False", "11.64285714"),
     ]
-    assert [(one["metric"], one["unit"], one["score"]) for one in own] == figures
+    keys = ("metric", "unit", "higher_is_better", "score")
+    assert [tuple(one[key] for key in keys) for one in own] == figures
     assert [one["is_headline"] for one in own] == ["True", "False", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]
 
@@ -181,6 +183,7 @@ def test_every_column_is_described_and_every_line_has_a_run(tmp_path: Path, writ
         ("finetune", "exact_match"),
     ]
     assert [one["stand_in_for"] for one in lines] == ["", "mnli", "", ""]
+    assert [one["higher_is_better"] for one in lines] == ["False", "True", "True", "True"]
     assert all((tmp_path / one["folder"] / "run.json").is_file() and one["commit"] for one in lines)
     docs = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
     section = docs.partition("## results.csv")[2].partition("\n## ")[0]

@@ -91,7 +91,7 @@ def test_no_verdict_is_shown_and_none_is_noted_unless_it_is_wanted(root: Path) -
     assert "p =" not in text and "holds" not in text and "inconclusive" not in text
     assert not (root / ANALYSIS_LOG).exists(), "a look was spent"
     text = screen(root, verdicts=True)
-    shows(text, "noted as an analysis in looks.jsonl", "p = ")
+    shows(text, "noted as an analysis in looks.jsonl", ", corrected p = ")
     (noted,) = read_log(root)
     verdicts = set(noted.verdicts.values())
     assert verdicts & {"holds", "inconclusive", "contradicted"}

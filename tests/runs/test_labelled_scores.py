@@ -99,6 +99,9 @@ def test_a_page_shows_where_it_fails(train: Callable[..., Path], tmp_path: Path)
     assert list(table.matrix.values()) == matrix.tolist()
     for file in ("report.html", "report.md"):
         assert "Where it fails" in (report.folder / file).read_text()
+    # Outside the heading of its table, which a narrow page hides.
+    page = (report.folder / "report.html").read_text()
+    assert '<p class="faint">How often each label got which answer, over all runs.</p>' in page
     for name, cells in table.classes.items():
         assert f"| {name} | {' | '.join(cells)} |\n" in (report.folder / "report.md").read_text()
 

@@ -293,6 +293,20 @@ def teacher(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "encoder"
 
 
+def test_a_plain_head_is_refused_for_mlm_emd_before_anything_is_prepared(
+    workplace: Path, rtd_run: Path, teacher: Path, tmp_path: Path
+) -> None:
+    """It lacks the positions; without a head of words, the decoder starts from fresh weights."""
+    words = {"objective": "mlm_emd", "phases": SHORT}
+    cache = tmp_path / "cache"
+    with refuses("predicts tokens without absolute positions, and mlm_emd needs them: train it on"):
+        run_here(workplace, tmp_path / "run", encoder=teacher, cache_dir=cache, **words)
+    assert not cache.exists() and not (tmp_path / "run").exists()
+    run_here(workplace, tmp_path / "fresh", encoder=teacher, fresh_weights="true", **words)
+    run_here(workplace, tmp_path / "first", encoder=rtd_run / "encoder", **words)
+    run_here(workplace, tmp_path / "on", encoder=tmp_path / "first/encoder", **words)
+
+
 def distilled(teacher: Path, **changes: object) -> dict[str, object]:
     settings = {
         "objective": "distillation",

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -329,6 +330,22 @@ def test_text_that_a_given_encoder_has_read_in_the_same_order_is_warned_of(
         run_here(workplace, tmp_path / name, encoder=whole_run / "encoder", **changes)
         warned[name] = "reads the same instances again, in the same order" in caplog.text
     assert warned == {"same": True, "seed": False, "length": False}
+
+
+def test_a_masked_model_that_reads_too_little_is_told_how_much_it_takes(
+    workplace: Path, whole_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As its plan says: before the training, and not after it alone."""
+    told = {}
+    for objective in ("mlm", "ltr"):
+        caplog.clear()
+        run_here(workplace, tmp_path / objective, objective=objective, phases=SHORT)
+        sentence = re.search(r"too short .* where a masked model takes about \d+.* k", caplog.text)
+        told[objective] = sentence is not None
+    assert told == {"mlm": True, "ltr": False}
+    caplog.clear()
+    run_here(workplace, tmp_path / "on", encoder=whole_run / "encoder", phases=SHORT)
+    assert "too short" not in caplog.text
 
 
 def test_a_stopped_run_does_not_advise_a_command_that_removes_it(

@@ -307,3 +307,14 @@ def test_an_evaluation_that_cannot_be_made_again(
     edit(run / "run.json", **change)
     status, said = verify(run, capsys)
     assert status == 1 and message in said
+
+
+def test_why_an_evaluation_cannot_be_made_again_is_said_without_its_log(
+    measured: Path, tmp_path: Path, capsys: Any
+) -> None:
+    run = Path(shutil.copytree(measured, tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    overrides = [*record["overrides"], "measure.metric=validation/nonsense"]
+    edit(run / "run.json", overrides=overrides)
+    status, said = verify(run, capsys)
+    assert status == 1 and "cannot be made again: validation/nonsense: no Metric declares" in said

@@ -73,6 +73,23 @@ def test_what_is_offered(script: Path, line: str, offered: list[str]) -> None:
 
 
 @needs_bash
+@pytest.mark.parametrize("is_parted", [True, False])
+def test_choices_of_a_folder_of_ones_own_are_offered(
+    script: Path, tmp_path: Path, is_parted: bool
+) -> None:
+    for name in ("objective/focal.yaml", "objective/input/lines.yaml", "objective/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for option in ("--config-dir ", "--config-dir="):
+        for word, choice in (("objective=f", "focal"), ("objective/input=l", "lines")):
+            line = f"clozelab pretrain {option}{tmp_path} {word}"
+            expected = [choice if is_parted else f"{word[:-1]}{choice}"]
+            assert completed(script, line, is_parted=is_parted) == expected
+    assert completed(script, f"clozelab pretrain --config-dir {tmp_path} objective=no") == []
+    assert completed(script, "clozelab pretrain objective=f") == []
+
+
+@needs_bash
 def test_every_verb_and_every_choice_of_a_group(script: Path) -> None:
     assert completed(script, "clozelab ") == [*HYDRA_VERBS, *PLAIN_VERBS]
     objectives = completed(script, "clozelab pretrain objective=")

@@ -111,7 +111,7 @@ def test_the_pre_flight_of_a_prepared_world(
         "silent for the pre-flight only"
     )
     text = capsys.readouterr().out
-    shows(text, "Pre-flight of table5_pretraining_tasks (demo)")
+    shows(text, "Pre-flight of table5_pretraining_tasks (demo)", "the pre-flight took ")
     assert ERROR not in text
     assert "masks are those of the recipe" not in text, "what is well is counted"
     # The training file of one task now knows one label only.

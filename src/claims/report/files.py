@@ -37,7 +37,7 @@ CLAIM_FIELDS = (
     "p_value",
     "corrected_p",
 )
-SCORE_FIELDS = ("arm", "seed", "finetuning_seed", "task", "unit", "score")
+SCORE_FIELDS = ("arm", "seed", "finetuning_seed", "task", "unit", "higher_is_better", "score")
 
 
 def write_page(page: JudgedPage, template: Template, path: Path) -> None:
@@ -69,9 +69,10 @@ def write_scores(path: Path, table: ScoreTable) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(SCORE_FIELDS)
         for column, row in product(table.columns, table.rows):
+            scale = (column.unit, not column.falls)
             cell = table.cells[row, column.key]
             for (seed, finetune_seed), score in sorted(cell.scores.items()):
-                values = (row, seed, finetune_seed, column.key, column.unit, score)
+                values = (row, seed, finetune_seed, column.key, *scale, score)
                 writer.writerow([spreadsheet_text(value) for value in values])
 
 

@@ -143,7 +143,7 @@ def _figures(claim: ClaimView) -> str:
     if figures.ours != DASH:
         interval = figures.interval.replace(" ", NO_BREAK_SPACE)
         texts.append(f"{claim.judged_on}: {figures.ours} {interval}".rstrip())
-    texts += [figures.corrected, claim.claimed, figures.resampled]
+    texts += [figures.p, claim.claimed, figures.resampled]
     # Nothing was tested: that a measure measured nothing is the reason that matters most.
     if not figures.corrected:
         notes = claim.note.split("; ")

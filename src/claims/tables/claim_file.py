@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from claims.analysis.schema import ALL_COLUMNS, BaseClaim, Column, Row, SequentialDesign, TableSpec
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout
 from claims.text.did_you_mean import hint
-from claims.text.safe_yaml import UniqueKeys, own_text
+from claims.text.safe_yaml import UniqueKeys, composed, own_text
 
 if TYPE_CHECKING:
     from claims.analysis.scores import ScoreTable  # which brings scipy
@@ -86,7 +86,7 @@ def read_claims(path: Path) -> ClaimFile:
     Of its columns those are read that give a unit and a direction; other keys of a paper.yaml are
     left alone. ValueError: the file, the key, what is wrong, or a key that neither has.
     """
-    file = load_yaml(path)
+    file = load_yaml(path, composed)
     if isinstance(file, list):
         file = {"claims": file}
     if not isinstance(file, dict):
@@ -142,10 +142,13 @@ def without_needs(entries: object) -> object:
     return entries
 
 
-def load_yaml(path: Path) -> object:
-    """What a YAML file says; an empty mapping where it is empty. ValueError: it is no YAML."""
+def load_yaml(path: Path, form: Callable[[str], str] = str) -> object:
+    """What a YAML file says, its text in a Unicode form; an empty mapping where it is empty.
+
+    ValueError: it is no YAML.
+    """
     try:
-        return yaml.load(own_text(path, path.parent), UniqueKeys) or {}
+        return yaml.load(form(own_text(path, path.parent)), UniqueKeys) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
 

@@ -47,14 +47,12 @@ DEFAULT_LAYOUT = ScoreLayout()
 class ScoreRows:
     """Scores in long form: a row a score.
 
-    A row has the cells arm, seed, task and score, and may have finetuning_seed, metric, unit and
-    example.
+    A row has the cells arm, seed, task and score, and may have finetuning_seed, metric, unit,
+    higher_is_better and example.
     """
 
     # (where it stands, its cells)
     rows: list[tuple[str, dict[str, str]]]
-    # (task, metric) of scores that the files call better where they are smaller
-    falling: frozenset[tuple[str, str]] = frozenset()
     # what a reader of the page has to know
     notes: list[str] = field(default_factory=list)
     # a column says what each score is in, so none is taken for a fraction

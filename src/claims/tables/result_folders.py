@@ -14,6 +14,7 @@ from statistics import StatisticsError, fmean
 from typing import Any, NamedTuple
 
 from claims.tables.layout import OF_MODEL, OF_TASK, ScoreLayout, ScoreRows
+from claims.text.safe_yaml import composed
 
 # what Trainer measures beside scores
 NO_SCORES = ("runtime", "per_second", "samples", "time")
@@ -25,8 +26,8 @@ class WrittenScore(NamedTuple):
     task: str
     metric: str
     value: float
-    # the file itself calls the smaller one better
-    is_falling: bool = False
+    # True or False, where the file itself says so
+    higher_is_better: str = ""
 
 
 class NoResultFile(ValueError):
@@ -41,7 +42,6 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
     """
     rows = []
     notes = []
-    falling = set()
     for path in sorted(folder.rglob("*.json")):
         relative = path.relative_to(folder)
         try:
@@ -51,13 +51,12 @@ def read_result_folder(folder: Path, layout: ScoreLayout) -> ScoreRows:
             continue
         for name_and_value in scores:
             cells, score = _named(name, name_and_value, layout, path)
-            if score.is_falling:
-                falling.add((score.task, score.metric))
             cells |= {"task": score.task, "metric": score.metric, "score": repr(score.value)}
+            cells["higher_is_better"] = score.higher_is_better
             rows.append((relative.as_posix(), cells))
     if not rows:
         raise NoResultFile(f"{folder}: no result file of lm-evaluation-harness, MTEB or Trainer")
-    return ScoreRows(rows, frozenset(falling), notes)
+    return ScoreRows(rows, notes)
 
 
 def _read_file(path: Path, run: str) -> tuple[str, list[WrittenScore]]:
@@ -107,7 +106,9 @@ def _of_harness(results: Mapping[str, Any]) -> Iterator[WrittenScore]:
             if not comma or metric.endswith("_stderr") or isinstance(value, str):
                 continue
             name = metric if kind == "none" else f"{metric} {kind}"
-            yield WrittenScore(task, name, value, is_falling=rises.get(metric) is False)
+            direction = rises.get(metric)
+            told = "" if direction is None else str(direction)
+            yield WrittenScore(task, name, value, told)
 
 
 def _named(
@@ -117,7 +118,7 @@ def _named(
     pattern = OF_MODEL if score.task else OF_TASK
     if layout.run:
         pattern = layout.run
-    match = pattern.search(name)
+    match = pattern.search(composed(name))
     groups = match.groupdict("") if match else {}
     if not {"arm", "seed"} <= groups.keys():
         raise ValueError(

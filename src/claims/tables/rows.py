@@ -16,7 +16,7 @@ from pathlib import Path
 
 from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
 from claims.text.phrases import count_noun
-from claims.text.safe_yaml import utf8_text
+from claims.text.safe_yaml import composed, utf8_text
 
 # what a column is usually called, where a layout names none
 USUAL_NAMES = {
@@ -92,7 +92,7 @@ def read_rows(path: Path, layout: ScoreLayout) -> ScoreRows:
         return ScoreRows(long_rows, notes=notes, assumed_tasks=assumed_tasks)
     for name, column in (("task", layout.task), ("score", layout.score)):
         names[name] = _column(path, column, columns)
-    for name in ("metric", "unit"):
+    for name in ("metric", "unit", "higher_is_better"):
         if name in columns:
             names[name] = name
     named = [_named(row, names) for row in finished]
@@ -132,7 +132,7 @@ def _column_of(path: Path, name: str, layout: ScoreLayout, columns: Sequence[str
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[NumberedRow]]:
-    text = utf8_text(path)
+    text = composed(utf8_text(path))
     heading = text.partition("\n")[0]
     # Excel writes semicolons where a comma is the decimal sign.
     present = [sign for sign in DELIMITERS if sign in heading and "," not in heading]
@@ -159,9 +159,11 @@ def _read_parquet(path: Path) -> tuple[list[str], list[NumberedRow]]:
     table = parquet.read_table(path)
     rows = []
     for number, values in enumerate(table.to_pylist(), 1):
-        texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        texts = {}
+        for name, value in values.items():
+            texts[composed(name)] = "" if value is None else composed(str(value))
         rows.append((number, texts))
-    return table.column_names, rows
+    return list(map(composed, table.column_names)), rows
 
 
 def _scores_of_report(
@@ -173,6 +175,7 @@ def _scores_of_report(
     collapsed: the report decides nothing there.
     """
     columns = ["arm", "pretrain_seed", "seed", "task", "metric", "unit", "score"]
+    columns += rows[0][1].keys() & {"higher_is_better"}
     scores = []
     collapsed: dict[tuple[str, str], None] = {}
     tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}

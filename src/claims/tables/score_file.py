@@ -33,7 +33,7 @@ from claims.analysis.schema import (
 from claims.analysis.scores import Cell, DataColumn, Origin, ScoreTable
 from claims.analysis.statistics import Seeds
 from claims.tables.claim_file import validation_message
-from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout, ScoreRows
+from claims.tables.layout import DEFAULT_LAYOUT, ScoreLayout
 from claims.tables.result_folders import read_result_folder
 from claims.tables.rows import TRUTH, read_rows
 from claims.text.phrases import FORMULA
@@ -70,6 +70,8 @@ class ScoreRow(Entry):
     """the name of a metric"""
     unit: str = ""
     """the unit of the score; without it, percent"""
+    higher_is_better: bool | None = None
+    """True or False; without it, the name of the score says it"""
     example: str = ""
     """the name of an example"""
     score: FiniteFloat
@@ -118,7 +120,11 @@ def read_scores(
         rows.append((where, row))
         metrics.setdefault(row.task, set()).add(row.metric)
     by_example = _scores_by_example(path, rows, metrics)
-    columns = _known_columns(content, metrics, _units_of_rows(path, rows))
+    directions = {}
+    for _, row in rows:
+        if row.higher_is_better is not None:
+            directions[row.task, row.metric] = row.higher_is_better
+    columns = _known_columns(directions, metrics, _units_of_rows(path, rows))
     units = {column.name: column.unit for column in (*columns, *declared)}
 
     # A score of a whole run is an array of one; only those of single examples are kept as arrays.
@@ -262,21 +268,23 @@ def _units_of_rows(path: Path, rows: Iterable[tuple[str, ScoreRow]]) -> dict[tup
 
 
 def _known_columns(
-    content: ScoreRows, metrics: Mapping[str, set[str]], units: Mapping[tuple[str, str], str]
+    directions: Mapping[tuple[str, str], bool],
+    metrics: Mapping[str, set[str]],
+    units: Mapping[tuple[str, str], str],
 ) -> list[Column]:
     """Those that fall, or whose rows have another unit than percent."""
     columns = []
     for (task, metric), unit in units.items():
         full_name = CAMEL_CASE.sub("_", f"{task} {metric}".strip()).lower()
         name_of_loss = FALLING.search(full_name)
-        is_loss = name_of_loss is not None or (task, metric) in content.falling
-        if not is_loss and unit in ("", PERCENT):
+        rises = name_of_loss is None or NEGATED.search(full_name) is not None
+        rises = directions.get((task, metric), rises)
+        if rises and name_of_loss is None and unit in ("", PERCENT):
             continue
         # Its name is its unit: it is not drawn on the axis of another measure.
         own_unit = re.split("[ /]", full_name)[-1]
         if name_of_loss is not None:
             own_unit = name_of_loss[1]
-        rises = not is_loss or NEGATED.search(full_name) is not None
         name = _column_name(task, metric, metrics)
         columns.append(
             Column(name=name, task=name, unit=unit if unit else own_unit, higher_is_better=rises)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def utf8_text(file: Path) -> str:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 ({error}); save it again as UTF-8") from None
+
+
+def composed(text: str) -> str:
+    """Return a text in the Unicode form NFC: é is one character, however it was written."""
+    return unicodedata.normalize("NFC", text)
 
 
 def own_text(file: Path, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""How often a pre-training reads its text."""
+"""How often a pre-training reads its text, and whether that is too often or too little."""
 
 from __future__ import annotations
 
@@ -62,6 +62,14 @@ def source_passes(by_source: Mapping[str, float]) -> tuple[str, bool]:
     """A sentence about how often each source is read, and whether one is read too often."""
     parts = [f"{name} is read {_times(times)} times" for name, times in by_source.items()]
     return _with_advice(", ".join(parts), max(by_source.values()))
+
+
+def too_short(tokens: float, needed: float) -> str:
+    """A sentence about a pre-training of fewer tokens than its plateau takes."""
+    return (
+        f"too short to learn more than word frequencies: {format_count(tokens)} tokens, where a"
+        f" masked model takes about {format_count(needed)} (rule of thumb; larger models take more)"
+    )
 
 
 def _times(number: float) -> str:

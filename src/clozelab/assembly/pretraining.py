@@ -31,12 +31,15 @@ from clozelab.assembly.passes import (
     passes_by_source,
     passes_over_text,
     source_passes,
+    too_short,
 )
+from clozelab.assembly.plateau import tokens_to_plateau
 from clozelab.assembly.pretraining_module import build_module
 from clozelab.assembly.words import steps_at_words
 from clozelab.config import Composed, total_steps
 from clozelab.corpus.files import text_marks
 from clozelab.corpus.generated import known_loss
+from clozelab.corpus.mixing import PhaseReading
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, split_facts, unigram_loss
 from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
@@ -50,9 +53,10 @@ from clozelab.models.adaptation import save_adapter
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.locate import CONFIG_FILE, may_have_head
+from clozelab.models.registry import family_for
 from clozelab.modules.model import given_vectors, open_tokenizer
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, published_metrics
-from clozelab.objectives.objective import Models, Objective, build_models
+from clozelab.objectives.objective import EncoderWithHeads, Models, Objective, build_models
 from clozelab.optim.groups import match_groups
 from clozelab.runs.identity import identity_of
 from clozelab.runs.inputs import encoder_fingerprint, require_encoder
@@ -120,7 +124,10 @@ def prepare(cfg: PretrainConfig) -> PretrainingJob:
     data = make_data(cfg, corpus, objectives)
     # Finds the instances: a phase that the corpus cannot fill is refused.
     data.setup("fit")
-    log_passes(data)
+    readings = data.readings()
+    log_passes(readings)
+    tokens = sum(phase.tokens for phase in readings)
+    warn_of_plateau(cfg, objectives[-1], corpus.tokenizer.vocab_size, tokens)
     if cfg.keep_encoders_at_words is not None:
         steps_to_keep += steps_at_words(cfg.keep_encoders_at_words, data.words_by_step())
     if cfg.encoder is not None and not cfg.fresh_weights:
@@ -327,6 +334,7 @@ def check_inputs(cfg: PretrainConfig, objectives: Sequence[Objective]) -> None:
     match_groups(_trained_names(models), cfg.optimizer.get("groups"))
     if cfg.encoder is not None and not cfg.fresh_weights:
         check_generator(Path(cfg.encoder), models, objectives)
+        check_decoder(Path(cfg.encoder), models["encoder"])
     lengths = [phase.seq_length for phase in cfg.phases]
     # A teacher reads the held-out instances, too.
     longest = max(*lengths, cfg.validation.seq_length)
@@ -395,6 +403,20 @@ def check_generator(encoder: Path, models: Models, objectives: Sequence[Objectiv
         )
 
 
+def check_decoder(encoder: Path, model: EncoderWithHeads) -> None:
+    """Refuse a given head of words that lacks the positions which an mlm_emd objective reads."""
+    if "lm" not in model.heads or model.heads["lm"].is_stock:
+        return
+    family = family_for(folders.read_config(encoder))
+    stored = folders.read_tensors(encoder)
+    has_head = folders.has_head(family, "lm", model.heads["lm"], stored)
+    if has_head and not family.has_position_queries(stored):
+        raise ValueError(
+            f"{encoder} predicts tokens without absolute positions, and mlm_emd needs them: train"
+            " it on by objective=mlm, or from fresh weights by fresh_weights=true"
+        )
+
+
 def _have_equal_embeddings(encoder: Path, generator: Path) -> bool:
     """Whether the files of two encoders have the same numbers in their embeddings."""
     states = []
@@ -421,17 +443,25 @@ def require_same_vocabulary(name: str, folder: Path, corpus: PreparedCorpus) -> 
         )
 
 
-def log_passes(data: CorpusDataModule) -> None:
+def log_passes(readings: Sequence[PhaseReading]) -> None:
     """Log how often the plan reads the corpus, and each source; too many passes are a warning."""
-    readings = data.readings()
     sentences = [passes(*passes_over_text(readings))]
-    if any(data.source_weights):
+    if any(phase.weights for phase in readings):
         sentences.append(source_passes(passes_by_source(readings)))
     for sentence, is_much in sentences:
         level = logging.INFO
         if is_much:
             level = logging.WARNING
         log.log(level, "%s", sentence)
+
+
+def warn_of_plateau(
+    cfg: PretrainConfig, objective: Objective, vocab_size: int, tokens: float
+) -> None:
+    """Warn where a masked model reads too few tokens to know more than word frequencies."""
+    needed = tokens_to_plateau(cfg, objective, vocab_size, cfg.phases[0].seq_length)
+    if tokens < needed:
+        log.warning("%s", too_short(tokens, needed))
 
 
 def log_learning_rate(cfg: PretrainConfig) -> None:

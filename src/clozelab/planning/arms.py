@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clozelab.assembly.encoders import given_lengths
 from clozelab.assembly.passes import MOST_PASSES, passes_by_source, passes_over_text
+from clozelab.assembly.plateau import tokens_to_plateau
 from clozelab.assembly.words import marks_within
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.mixing import Mixture, PhaseReading
@@ -24,8 +25,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.locate import may_have_head
-from clozelab.objectives.objective import Objective, build_models, plateau_tokens
+from clozelab.objectives.objective import Objective, build_models
 from clozelab.planning.shapes import (
     FLOAT_BYTES,
     FORWARD_SHARE,
@@ -41,9 +41,6 @@ from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainMapping
 
 MOMENTS = 2  # of each trained weight, in a checkpoint
-# MiniLM's fresh head on 0.5 MB of reviews: 6.39 nats after 36 k tokens and 5.81 after 72 k, where
-# frequencies give 6.29
-FRESH_HEAD_TOKENS = 75_000.0
 MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 # how full they are decides the tokens of a step: full sentences fill 92 % of them here
 SAMPLED_INSTANCES = 512
@@ -345,25 +342,9 @@ class Arm(Shape):
 
     @property
     def tokens_to_plateau(self) -> float:
-        """After how many tokens it knows more than frequencies, by rule of thumb.
-
-        With Muon it takes half of them. An encoder that begins with given weights knows more, but
-        a head that it lacks does not.
-        """
-        if self.settings.encoder is not None and not self.settings.fresh_weights:
-            token = self.objective.token
-            if token.is_causal or not token.predicts_tokens:
-                return 0.0
-            has_head = may_have_head(Path(self.settings.encoder))
-            return 0.0 if has_head else FRESH_HEAD_TOKENS
-        tokens = plateau_tokens(
-            vocab_size=self.config.vocab_size,
-            first_seq_length=self.phases[0]["seq_length"],
-            is_causal=self.objective.is_causal,
-        )
-        if self.settings.optimizer.get("matrix_learning_rate"):
-            return tokens / 2
-        return tokens
+        """After how many tokens it knows more than frequencies, by rule of thumb."""
+        first = self.phases[0]["seq_length"]
+        return tokens_to_plateau(self.settings, self.objective, self.config.vocab_size, first)
 
     @property
     def checkpoint_bytes(self) -> int:

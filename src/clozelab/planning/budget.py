@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 PREFIXES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 WORDS = re.compile(r"(\d*\.?\d+) ?([kMG]?) ?words")
@@ -35,6 +36,25 @@ def parse_words(text: str) -> float | None:
         return None
     number, prefix = match.groups()
     return float(number) * PREFIXES[prefix]
+
+
+def factor_within(words: float, phases: Sequence[tuple[float, float]]) -> float:
+    """A multiple of the phases' steps, to four digits, that reads at most so many words.
+
+    It aims a thousandth lower, and further where the steps, which are rounded, read more. One step
+    of each phase is the least.
+
+    Args:
+        phases: steps of each, at a multiple of 1, and words that a step reads.
+    """
+    factor = 0.999 * words / sum(steps * of_step for steps, of_step in phases)
+    while True:
+        factor = float(f"{factor:.4g}")
+        rounded = [max(1, round(steps * factor)) for steps, _ in phases]
+        read = sum(steps * of_step for steps, (_, of_step) in zip(rounded, phases, strict=True))
+        if read <= words or max(rounded) == 1:
+            return factor
+        factor *= 0.999
 
 
 def parse_difference(text: str) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from claims.text.phrases import format_count
 from clozelab.addresses import with_permission
+from clozelab.planning.budget import factor_within
 from clozelab.planning.plan import MATCHINGS, STAGES, Plan
 from clozelab.planning.steps import chooses_seeds
 from clozelab.planning.tables import disk_lines, power_table, share_table, stage_tables, warnings
@@ -158,10 +159,15 @@ def _print_words(plan: Plan, words: float) -> Sequence[float]:
             return ()
         cfg = arm.settings
         data = make_data(cfg, PreparedCorpus.open(arm.corpus.folder), arm.objectives)
-        read = data.words_by_step()[-1]
-        # A little less, since steps are rounded.
-        factors.append(0.999 * words / read)
-        factor = f"steps_factor={cfg.steps_factor * factors[-1]:.4g}"
+        by_step = data.words_by_step()
+        read = by_step[-1]
+        phases = []
+        for phase in cfg.phases:
+            of_step, by_step = by_step[0], by_step[phase.steps :] - by_step[phase.steps - 1]
+            phases.append((phase.steps / cfg.steps_factor, of_step))
+        steps_factor = factor_within(words, phases)
+        factors.append(steps_factor / cfg.steps_factor)
+        factor = f"steps_factor={steps_factor:.4g}"
         say(f"{arm.name}: {format_count(read)} words; {format_count(words)} with {factor}")
         if len(plan.costing.arms) == 1:
             _print_command(plan.args.overrides, factor)

@@ -10,7 +10,7 @@ from rich import filesize
 from claims.analysis.grouping import group_by
 from claims.text.phrases import DASH, count_noun, duration, format_count, join_list, truncate_list
 from claims.text.terminal import Heading
-from clozelab.assembly.passes import MOST_PASSES, passes, passes_over_text, source_passes
+from clozelab.assembly.passes import MOST_PASSES, passes, passes_over_text, source_passes, too_short
 from clozelab.runs.record import STAGE_NAMES
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
@@ -327,11 +327,7 @@ def _training_warnings(
             planned *= factors[number]
         tokens = min([share.tokens[number] for share in shares.values()], default=planned)
         if arm.tokens_to_plateau > tokens:
-            lines.append(
-                f"{arm.name}: too short to learn more than word frequencies: {format_count(tokens)}"
-                f" tokens, where a masked model takes about {format_count(arm.tokens_to_plateau)}"
-                " (rule of thumb; larger models take more)"
-            )
+            lines.append(f"{arm.name}: {too_short(tokens, arm.tokens_to_plateau)}")
         # Within a token of the most: the division of the time has stopped there.
         if shares and tokens >= arm.useful_factor * arm.tokens - 1:
             lines.append(

@@ -60,6 +60,7 @@ SCORE_FIELDS = [
     "metric",
     "positive_label",
     "unit",
+    "higher_is_better",
     "score",
     "is_headline",
     "column",
@@ -234,10 +235,11 @@ def _pretraining_lines(run: Record, table: ResultTable) -> Iterator[PlainDict]:
             scores[key] = float(value)
 
     for line in _score_lines(scores, "validation/loss", headings):
-        unit = NO_UNIT
+        line |= {"arm": run.name, "pretrain_seed": run.seed, "unit": NO_UNIT}
         if line.get("metric", "").startswith(PREFIX):
-            unit = run.score_of(line["metric"]).unit
-        yield line | {"arm": run.name, "pretrain_seed": run.seed, "unit": unit}
+            score = run.score_of(line["metric"])
+            line |= {"unit": score.unit, "higher_is_better": score.higher_is_better}
+        yield line
 
 
 def _task_lines(
@@ -266,6 +268,7 @@ def _task_lines(
         score = run.scores.get(line.get("metric", ""))
         if score:
             line |= {"unit": score.unit, "positive_label": score.positive_label}
+            line["higher_is_better"] = score.higher_is_better
             _, baseline = score.best_baseline or ("", None)
             line["baseline"] = baseline
             if line["is_headline"]:

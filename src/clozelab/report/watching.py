@@ -187,6 +187,6 @@ def claim_lines(name: str, root: Path, num_complete: int, shows_verdicts: bool) 
     for judgement in tested:
         line = f"{verdict_label(judgement)}: {judgement.claim.text} ({judgement.judged_on})"
         if shows_verdicts:
-            line += f", {probability(judgement.corrected_p)}"
+            line += f", corrected {probability(judgement.corrected_p)}"
         lines.append(line)
     return lines

@@ -90,7 +90,7 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
     process = run_command_again(record, new_folder, further)
     new_record = read_record(new_folder)
     if process.returncode or new_record is None or not new_record.is_complete:
-        raise ValueError(f"it cannot be made again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}")
+        raise ValueError(f"it cannot be made again: {_why_it_failed(process.stderr)}")
     stretch = "trained again"
     if record.stage == "evaluate":
         stretch = "measured again"
@@ -99,6 +99,12 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
         accuracy = "to the bit"
     differences = list(run_differences(in_current_notation(record, new_record, label), new_record))
     return Comparison(f"{stretch} and compared {accuracy}", differences)
+
+
+def _why_it_failed(stderr: str) -> str:
+    """The error of a command without the log before it; else the end of what it said."""
+    _, _, why = f"\n{stderr.strip()}".rpartition("\nerror: ")
+    return why.strip()[-SHOWN_CHARACTERS:]
 
 
 def unnamed_positive_label(run: Record) -> str | None:
@@ -155,7 +161,7 @@ def rerun_from_checkpoint(record: Record, folder: Path) -> Comparison:
     process = run_command_again(record, new_folder, overrides)
     if process.returncode not in (0, TERMINATED) or not (new_checkpoints / LAST).is_file():
         raise ValueError(
-            f"{record.folder} cannot be trained again: {process.stderr.strip()[-SHOWN_CHARACTERS:]}"
+            f"{record.folder} cannot be trained again: {_why_it_failed(process.stderr)}"
         )
 
     # The digest of all batches is exact on every machine, figures and weights are not.

@@ -45,7 +45,7 @@ TABLE
   esac
 }
 _clozelab() {
-  local line="${COMP_LINE:0:$COMP_POINT}" word given
+  local line="${COMP_LINE:0:$COMP_POINT}" word given own=""
   # The whole word: bash parts it at "=".
   word="${line##*[[:space:]]}"
   given="${line#*[[:space:]]}"
@@ -54,7 +54,14 @@ _clozelab() {
     *[[:space:]]*) given="${given%%[[:space:]]*}" ;;
     *) given="" ;;
   esac
-  COMPREPLY=($(compgen -W "$(_clozelab_candidates "$given")" -- "$word"))
+  # Choices of the user's own, in the folder behind --config-dir.
+  case "$line" in
+    *--config-dir[[:space:]=]*[[:space:]]*)
+      own="${line#*--config-dir[[:space:]=]}"
+      own="${own%%[[:space:]]*}/${given%=}"
+      own="$(cd "$own" 2>/dev/null && ls | sed -n "s|[.]yaml$||p" | sed "s|^|$given|")" ;;
+  esac
+  COMPREPLY=($(compgen -W "$(_clozelab_candidates "$given") $own" -- "$word"))
   # A value follows the "=" of a key at once.
   case "${COMPREPLY[*]}" in
     *" "*) ;;

@@ -81,7 +81,7 @@ def _examine_subject(args: ParsedArgs) -> int:
         findings = list(examine(subject))
     say(f"Pre-flight of {subject.name}", "bold")
     print_findings(findings, shows_all="all" in args.flags)
-    say(f"{time.perf_counter() - started:.0f} s", "dim")
+    say(f"the pre-flight took {time.perf_counter() - started:.0f} s", "dim")
     return int(any(finding.level == ERROR for finding in findings))
 
 

@@ -24,7 +24,7 @@ kept for an hour.
   budget=10h       for the whole experiment: seeds of both kinds and tokens that
                    give its primary claims (without any, all claims) most power,
                    the power of every number of seeds, and the command to run
-  budget=100Mwords of `plan pretrain`: the steps_factor that reads so many words,
+  budget=100Mwords of `plan pretrain`: the steps_factor that reads so many words at most,
                    repeated ones counted
   difference=2     the true difference in points that is to be found (default:
                    2)

@@ -19,7 +19,8 @@ For every experiment and scale: jobs by stage and state, what runs now, what
 failed and why, about how long the rest takes, and the jobs that Slurm has.
 
 The jobs are those of the last launch there; runs that are none of them are
-"others". Processes on other machines are not seen.
+"others". A sweep of `prepare` makes no runs, and has no jobs here. Processes on
+other machines are not seen.
 
   --watch        shows what runs until it ends, or Ctrl-C: jobs, steps, losses,
                  time left, and how many claims can be tested

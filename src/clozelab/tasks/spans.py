@@ -295,7 +295,7 @@ class SpanTarget(Target):
             "null_odds": "null_odds",
         }
         for name, key in keys.items():
-            values = {record["id"]: record[key] for record in records if key in record}
+            values = {str(record["id"]): record[key] for record in records if key in record}
             if values:
                 files[f"{name}{suffix}.json"] = _json_file(values)
         return files
@@ -344,7 +344,7 @@ class SpanTarget(Target):
         return {"answers": asdict(self.settings) | {"threshold": scores.get("threshold")}}
 
 
-def _json_file(by_question: PlainDict) -> list[str]:
+def _json_file(by_question: Mapping[str, object]) -> list[str]:
     """An object with a question a line: indented, n-best lists would take ten times as long."""
     lines = []
     for key, value in by_question.items():
