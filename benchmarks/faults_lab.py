@@ -32,7 +32,7 @@ from tests.runs.test_pretrain_run import overrides, rows, state, tensors, write_
 from clozelab import cli
 from clozelab.config import Composed
 from clozelab.results.rerun import is_same_state
-from clozelab.runs.code import hash_and_imports, sources_of_results
+from clozelab.runs.code import sources_of_results
 from clozelab.training.checkpoints import LAST, load_file
 from clozelab.training.host import host_facts
 from clozelab.training.stopping import (
@@ -71,9 +71,7 @@ class Lab:
         self.folder, self.is_long = folder, is_long
         write_text(folder)
         here = partial(overrides, folder, folder / "runs" / "whole")
-        host_facts()  # once, as the code's hashes: forks inherit what is known
-        for source in sources_of_results().values():
-            hash_and_imports(source)
+        sources_of_results(), host_facts()  # once: forks inherit what is known
         self.single, self.double = (
             composed("pretrain", here(**SETTINGS, **more)) for more in ({}, RANKS)
         )

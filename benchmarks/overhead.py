@@ -79,6 +79,8 @@ def pretraining_module(size: str) -> Any:
 
 def real_trainer(folder: Path, answer: Any) -> Any:
     """With all callbacks of the stage, and `answer`."""
+    from clozelab.training.callbacks import GracefulStop
+    from clozelab.training.stopping import Watch
     from clozelab.training.tracking import MetricsCsv
     from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
@@ -86,7 +88,11 @@ def real_trainer(folder: Path, answer: Any) -> Any:
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="auto", threads=None
     )
     callbacks = stage_callbacks(
-        folder / "last.ckpt", TOTAL_STEPS, fingerprint="0" * 64, progress_bar=True
+        folder / "last.ckpt",
+        TOTAL_STEPS,
+        fingerprint="0" * 64,
+        progress_bar=True,
+        stop=GracefulStop(Watch()),
     )
     return build_trainer(
         hardware,

@@ -204,7 +204,7 @@ def _hydra_help(verb: str, argv: Sequence[str]) -> str:
         lines += _name_and_text(group, " ".join(marked))
     lines += ["", "Keys that people set (NAME=VALUE):"]
     for key in DEFAULT_KEYS[verb].split():
-        lines += _name_and_text(key, meaning(key, verb, default_choices, CONF_DIR))
+        lines += _name_and_text(key, meaning(key, verb, default_choices))
     lines += ["", f"Every key: clozelab {verb} --cfg job (with every choice: --help-all)"]
     return "\n".join(lines)
 
@@ -265,7 +265,7 @@ def _name_and_text(name: str, text: str) -> list[str]:
     )
 
 
-def meaning(key: str, verb: str, default_choices: Mapping[str, str], conf: Path) -> str:
+def meaning(key: str, verb: str, default_choices: Mapping[str, str]) -> str:
     """Return the comment above a key in conf/, and the key's usual value.
 
     The key is in its group's usual file, the verb's or paths.yaml.
@@ -277,7 +277,7 @@ def meaning(key: str, verb: str, default_choices: Mapping[str, str], conf: Path)
     elif group:
         files = [f"{group}/{default_choices.get(group)}.yaml"]
     for file in files:
-        text = (conf / file).read_text(encoding="utf-8")
+        text = (CONF_DIR / file).read_text(encoding="utf-8")
         # Lines that begin with "#", then "NAME: VALUE".
         match = re.search(rf"((?:^#.*\n)+)^{name}: (.*)", text, re.MULTILINE)
         if match is None:

@@ -223,12 +223,6 @@ def test_a_corpus_has_the_token_types_of_the_vocabulary_that_was_given(
             (data / number / name).write_bytes(content)
         folder = run(tmp_path, vocab_file=f"{number}/tokenizer.json")
         assert PreparedCorpus.open(folder).tokenizer.files() == given.files()
-    # A folder of an older version may be anybody's.
-    folder = run(tmp_path, vocab_file="two/tokenizer.json")
-    for name, content in learnt.with_token_types("one").files().items():
-        (folder / "tokenizer" / name).write_bytes(content)
-    again = run(tmp_path, vocab_file="two/tokenizer.json")
-    assert again == folder and PreparedCorpus.open(again).tokenizer.has_token_types
 
 
 def test_two_processes_prepare_once(tmp_path: Path, data: Path) -> None:

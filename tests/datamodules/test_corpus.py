@@ -579,9 +579,3 @@ def test_words_are_counted_as_they_are_read(
         log_passes(data.readings())
     text = corpus.train.num_tokens
     assert passes(tokens / text, text)[0] in caplog.text
-
-
-def test_a_corpus_that_counts_no_words_says_so(make: Make, corpus: Any) -> None:
-    whole = PreparedCorpus(Path("c"), {}, corpus.tokenizer, corpus.train, corpus.validation)
-    with pytest.raises(ValueError, match="c does not count its words; delete the prepared corpus"):
-        whole.words_per_token()

@@ -423,7 +423,7 @@ def test_a_forked_job_has_threads_of_its_own_and_the_servers_commit() -> None:
         "from clozelab.training.host import host_facts\n"
         "from clozelab.runs.code import hash_and_imports, sources_of_results\n"
         "assert host_facts.cache_info().currsize == sources_of_results.cache_info().currsize == 1\n"
-        "assert hash_and_imports.cache_info().currsize == len({*sources_of_results().values()})\n"
+        "assert hash_and_imports.cache_info().currsize > 200\n"
         "import clozelab.stages.pretrain, clozelab.stages.finetune\n"
         "import torch\n"
         "def computes(seconds):\n"

@@ -297,23 +297,6 @@ def test_every_file_that_a_task_names_comes_along_and_counts() -> None:
         fill("plan", words)
 
 
-def test_an_earlier_versions_checksum_of_a_task_refuses_nothing() -> None:
-    words = ["mine", *GIVEN, "inputs.task=intent/intent.yaml"]
-    (filled, _) = fill("plan", words)
-    paper = Path(filled, "paper.yaml")
-    node = yaml.safe_load(paper.read_text())
-    del node["given"]["intent/files"]
-    node["given"]["intent"] = "of other things"
-    paper.write_text(yaml.safe_dump(node, sort_keys=False))
-    run = Path("runs/mine/adapt/pretrain/further/seed-1/run.json")
-    run.parent.mkdir(parents=True)
-    run.write_text("{}")
-    assert fill("reproduce", words)[0] == filled
-    Path("intent/rows.csv").write_text("text,label\nanother,b\n")
-    with pytest.raises(ValueError, match="has runs of another intent"):
-        fill("reproduce", words)
-
-
 def test_a_file_that_is_named_by_data_dir_counts() -> None:
     Path("data").mkdir()
     Path("data/far.csv").write_text("text,label\na,b\n")

@@ -75,20 +75,6 @@ def test_another_phase_begins_with_norms_of_its_own() -> None:
     assert watch_phases([0] * 122).left_out == [61, 122]
 
 
-def test_a_checkpoint_from_before_there_were_phases_is_read_without_its_norms() -> None:
-    """They may be of two phases, and the first ones of any phase are not judged."""
-    state = fed("skip", usual(60)).state()
-    old = {key: value for key, value in state.items() if key != "phase"}
-    left_out = []
-    for checkpoint in (state, old):
-        watch = SpikeWatch("skip")
-        watch.load(checkpoint)
-        for step, norm in enumerate([20.0, *usual(MIN_NORMS), 1000.0], 61):
-            watch.should_skip(FIRST, step, torch.tensor(float(norm)), reads_norm=True)
-        left_out.append(watch.left_out)
-    assert left_out == [[61, 61 + MIN_NORMS + 1], [61 + MIN_NORMS + 1]]
-
-
 def test_norms_that_stay_high_are_the_new_usual() -> None:
     watch = fed("skip", [*usual(60, 0.1), *(50.0 * usual(200, 0.1, seed=1))])
     assert 1 <= len(watch.left_out) < 10, "the run does not stand still"

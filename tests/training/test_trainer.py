@@ -25,8 +25,9 @@ from clozelab.assembly.pretraining import check_inputs, check_pretraining
 from clozelab.launch.sweep import phase_objectives
 from clozelab.objectives.objective import TokenObjective
 from clozelab.training import callbacks, runtime
-from clozelab.training.callbacks import SameConfig, TrainingProgress
+from clozelab.training.callbacks import GracefulStop, SameConfig, TrainingProgress
 from clozelab.training.checkpoints import load_file
+from clozelab.training.stopping import Watch
 from clozelab.training.trainer import (
     Hardware,
     _silence_lightning,
@@ -207,7 +208,10 @@ OTHERS = "b" * 64
 
 def fit(checkpoint: Path, fingerprint: str, steps: int) -> int:
     """Train up to `steps`, from the checkpoint if it is there; the step that was reached."""
-    callbacks = stage_callbacks(checkpoint, 2, fingerprint=fingerprint, progress_bar=False)
+    stop = GracefulStop(Watch())
+    callbacks = stage_callbacks(
+        checkpoint, 2, fingerprint=fingerprint, progress_bar=False, stop=stop
+    )
     trainer = build_trainer(
         choose_hardware(**CPU),
         max_steps=steps,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,7 +72,7 @@ class RunEvidence:
     encoder_arm: str | None
     encoder_fraction: float
     # what it saw or took, all devices together: "tokens", "steps", "training_seconds"
-    amounts: Mapping[str, float] = field(default_factory=dict)
+    amounts: Mapping[str, float]
 
 
 Runs = Sequence[RunEvidence]

@@ -172,13 +172,13 @@ class ScoredRun:
     # whether held-out text was read from the left alone; None where it does not say
     is_causal: bool | None
     # the class that the score is of; None where it is of all of them
-    positive_label: str | None = None
+    positive_label: str | None
     # the tokenizer whose tokens are predicted, by its fingerprint; None where it does not say
-    tokenizer: str | None = None
+    tokenizer: str | None
     # of a pre-training: fingerprint of its prepared text, and digest of that text whatever cuts it
     # into tokens; None where it does not say
-    corpus: str | None = None
-    text: str | None = None
+    corpus: str | None
+    text: str | None
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,10 @@ class Cell:
     def example_scores(self, seeds: Seeds) -> NDArray[np.float64]:
         """[examples] of a run; its one score where single examples are not known."""
         return self.examples.get(seeds, np.array([self.scores[seeds]]))
+
+    @property
+    def pretraining_seeds(self) -> set[int]:
+        return {seed for seed, _ in self.scores}
 
     @property
     def num_collapsed(self) -> int:

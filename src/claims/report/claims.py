@@ -297,11 +297,8 @@ def differences(table: ScoreTable, *, every_pair: bool = False) -> list[Differen
 
     With `every_pair` every row against each of those before it.
     """
-    pairs = list(combinations(table.rows, 2))
-    if not every_pair:
-        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
     contrasts = []
-    for column, (first, row) in product(table.with_results, pairs):
+    for column, (first, row) in product(table.with_results, pairs_of_rows(table, every_pair)):
         contrasts.append(contrast_rows(table, row, first, column))
     corrected = fallback_procedure({"": contrasts}).corrected
     views = []
@@ -312,11 +309,19 @@ def differences(table: ScoreTable, *, every_pair: bool = False) -> list[Differen
     return views
 
 
+def pairs_of_rows(table: ScoreTable, every_pair: bool) -> list[tuple[str, str]]:
+    """The rows that are compared without claims: each with the first one, or all with all."""
+    pairs = list(combinations(table.rows, 2))
+    if every_pair:
+        return pairs
+    return [pair for pair in pairs if pair[0] == table.rows[0]]
+
+
 def _seeds_left_out(contrast: Contrast, table: ScoreTable) -> list[str]:
     """Which pre-training seeds of a row have no run of the other row beside them."""
     seeds = []
     for term in contrast.terms:
-        seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+        seeds.append(table.cells[term.row, term.column.key].pretraining_seeds)
     common = set.intersection(*seeds)
     notes = []
     for term, own in zip(contrast.terms, seeds, strict=True):

@@ -17,14 +17,14 @@ PLUS_MINUS = "\u00b1"
 MOST_DECIMALS = 5  # of an interval, however near its end is to zero or a margin
 
 
-def percent(estimate: Estimate | None, decimals: int = 1) -> str:
+def percent(estimate: Estimate | None, decimals: int) -> str:
     """Write an estimate as `67.4 ± 1.7`, or its mean alone where there is no interval."""
     if estimate is None:
         return "missing"
     return f"{estimate.mean:.{decimals}f} {half_width(estimate, decimals)}".rstrip()
 
 
-def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
+def half_width(estimate: Estimate | None, decimals: int) -> str:
     """Write half of an interval as `± 1.7`, and two seeds as `(65.7, 69.1)`.
 
     It is empty where there is but one seed, and `(equal)` where all seeds happen to agree.

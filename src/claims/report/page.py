@@ -451,7 +451,7 @@ def _surface_row(columns: Sequence[DataColumn]) -> RowView | None:
     return RowView("surface baseline", cells)
 
 
-def _score(score: float | None, decimals: int = 1) -> str:
+def _score(score: float | None, decimals: int) -> str:
     return DASH if score is None else f"{score:.{decimals}f}"
 
 
@@ -504,8 +504,7 @@ def _reading(table: ScoreTable, judgements: Sequence[Judgement], selection: str)
 def _has_several_scores_a_seed(table: ScoreTable) -> bool:
     """Whether some seed has several fine-tunings, or scores of single examples."""
     for cell in table.cells.values():
-        num_seeds = len({seed for seed, _ in cell.scores})
-        if cell.examples or len(cell.scores) > num_seeds:
+        if cell.examples or len(cell.scores) > len(cell.pretraining_seeds):
             return True
     return False
 

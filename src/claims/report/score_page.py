@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.console import Console
 from claims.analysis.schema import ALL_COLUMNS
 from claims.analysis.scores import DataColumn, ScoreTable
 from claims.analysis.verdicts import AnalysedTable, judge, run_interim_analysis
+from claims.report.claims import pairs_of_rows
 from claims.report.files import write_claims, write_page, write_pictures, write_scores
 from claims.report.forest_picture import draw_forest
 from claims.report.page import About, JudgedPage, claim_section, table_section, templates
@@ -179,7 +180,7 @@ def _rows_without_a_pair(table: ScoreTable) -> list[str]:
     """Name each row that shares no seed with the first one."""
     seeds_of_row: dict[str, set[int]] = {}
     for (row, _), cell in table.cells.items():
-        seeds_of_row.setdefault(row, set()).update(seed for seed, _ in cell.scores)
+        seeds_of_row.setdefault(row, set()).update(cell.pretraining_seeds)
     first, *others = seeds_of_row
     sentences = []
     for row in others:
@@ -219,7 +220,7 @@ def _seeds_of_one_difference(table: ScoreTable, analysed: AnalysedTable) -> list
             continue
         seeds = []
         for term in judgement.weakest.terms:
-            seeds.append({seed for seed, _ in table.cells[term.row, term.column.key].scores})
+            seeds.append(table.cells[term.row, term.column.key].pretraining_seeds)
         num_known = len(set.union(*seeds))
         common = set.intersection(*seeds)
         if 0 < len(common) < num_known:
@@ -239,9 +240,7 @@ def _compared_cells(
                 cells[one.row, other.row, one.column.key] = (one.row, other.row, one.column)
     if cells:
         return cells.values()
-    pairs = list(combinations(table.rows, 2))
-    if not every_pair:
-        pairs = [pair for pair in pairs if pair[0] == table.rows[0]]
+    pairs = pairs_of_rows(table, every_pair)
     return [(row, first, column) for (first, row), column in product(pairs, table.with_results)]
 
 

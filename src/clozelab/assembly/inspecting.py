@@ -107,7 +107,7 @@ def inspect_corpus(
     return Inspection(
         title=f"Corpus {corpus.manifest['name']}",
         facts=facts,
-        words=corpus.manifest.get("words", {}),
+        words=corpus.manifest["words"],
         histograms=histograms,
         documents=shown_documents,
         phase=phase,
@@ -136,7 +136,7 @@ def _facts(corpus: PreparedCorpus) -> Iterator[str]:
     for reason, number in (manifest["skipped"] | manifest.get("removed", {})).items():
         if number:
             yield f"left out: {number:,} x {reason}"
-    for line in manifest.get("repeated_lines", ()):
+    for line in manifest["repeated_lines"]:
         yield (
             f"repeated line: {line['copies']:,} x {visible(str(line['line']))}"
             f" ({line['token_share']:.1%} of all tokens)"

@@ -26,7 +26,7 @@ def labelled_data(
     inputs: TaskInputs,
     plan: TrainingPlan = READ_ONCE,
     *,
-    hub: bool | None = None,
+    hub: bool | None,
 ) -> D:
     """Build the data of a task. Its files are there; nothing has been read yet.
 

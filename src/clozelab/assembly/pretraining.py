@@ -42,7 +42,8 @@ from clozelab.corpus.generated import known_loss
 from clozelab.corpus.mixing import PhaseReading
 from clozelab.corpus.packing import Masking
 from clozelab.corpus.shards import PreparedCorpus, further_steps, split_facts, unigram_loss
-from clozelab.corpus.tokenizers import TOKENIZER_FILE, Tokenizer
+from clozelab.corpus.tokenizer_files import TOKENIZER_FILE
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.origin import is_given
@@ -65,7 +66,7 @@ from clozelab.runs.reuse import kept_steps
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.schema import PretrainConfig
 from clozelab.text.plain import PlainDict, PlainMapping
-from clozelab.training.callbacks import KeepEncoders, check_position_growth
+from clozelab.training.callbacks import MONITORED, KeepEncoders, check_position_growth
 from clozelab.training.checkpoints import newest_intact
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
@@ -73,7 +74,6 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware
 
 log = logging.getLogger(__name__)
-HEADLINE = "validation/loss"
 # Optimizers whose step reads a matrix as a whole.
 NEED_WHOLE_MATRICES = {"AdaFactor", "Adafactor", "CAME", "LARS", "Lamb", "Muon", "SOAP", "Shampoo"}
 # Of a generator: what objective.token.generator_width and generator_depth say.
@@ -180,7 +180,7 @@ def claim_run(job: PretrainingJob, composed: Composed) -> Run:
         config=composed,
         inputs=inputs,
         scores={metric.key: Score.of(metric) for metric in published_metrics(job.objectives)},
-        metric=HEADLINE,
+        metric=MONITORED,
     )
 
 
@@ -508,8 +508,7 @@ def train(job: PretrainingJob, run: Run) -> None:
     cfg = job.cfg
     module = build_module(job.cfg, job.hardware, job.corpus, job.objectives, job.data.total_steps)
     adapt_to_machine(job, run, module)
-    if "words" in job.corpus.manifest:  # not in one that was prepared long ago
-        module.words_by_step = job.data.words_by_step().tolist()
+    module.words_by_step = job.data.words_by_step().tolist()
     facts = corpus_facts(cfg, job.corpus, job.objectives[-1], job.data) | module.facts()
     if isinstance(cfg.phases[-1].objective, str):
         facts["last_objective"] = job.objective_nodes[-1]
@@ -587,7 +586,7 @@ def warn_of_missed(job: PretrainingJob, run: Run) -> None:
 def published_scores(objectives: Sequence[Objective], facts: PlainMapping) -> dict[str, Score]:
     """The held-out figures that a training has published, also those of single sources."""
     metrics = published_metrics(objectives)
-    keys = [HEADLINE, *(key for key in facts if key.startswith(PREFIX))]
+    keys = [MONITORED, *(key for key in facts if key.startswith(PREFIX))]
     return {key: Score.of(metric_of(key, metrics)) for key in keys}
 
 

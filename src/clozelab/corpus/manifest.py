@@ -28,7 +28,7 @@ class CorpusSettings(TypedDict, total=False):
     """What a folder's name is a hash of."""
 
     sources: list[SourceFacts]
-    steps: list[PlainDict]  # not in one of versions up to 3
+    steps: list[PlainDict]
     split_version: int  # of several sources, where their split is not that of version 1
 
 
@@ -55,7 +55,7 @@ class SplitFacts(TypedDict):
 
 
 class CorpusManifest(TypedDict, total=False):
-    """`manifest.json`, as far as it is read. A corpus of an older version lacks the last keys."""
+    """`manifest.json`, as far as it is read. Without removed texts it lacks `removed`."""
 
     format_version: int
     name: str

@@ -100,7 +100,6 @@ def prepare_corpus(
         if folder.exists():
             try:
                 corpus = PreparedCorpus.open(folder)
-                _require_token_types(corpus, plan.given_tokenizer)
                 # of a run that was killed when all was done
                 shutil.rmtree(work_folder, ignore_errors=True)
                 return corpus
@@ -123,12 +122,6 @@ def prepare_corpus(
         temporary.rename(folder)
         shutil.rmtree(work_folder)
         return PreparedCorpus.open(folder)
-
-
-def _require_token_types(corpus: PreparedCorpus, given: Tokenizer | None) -> None:
-    """ValueError for a folder of an older version, which any number of token types shared."""
-    if given is not None and given.has_token_types != corpus.tokenizer.has_token_types:
-        raise ValueError(f"{corpus.folder} has a tokenizer of other token types")
 
 
 def plan_corpus(

@@ -356,13 +356,8 @@ class PreparedCorpus:
         return self.manifest["fingerprint"]
 
     def words_per_token(self) -> np.ndarray:
-        """Words that a token of each source has on average, float64 [sources].
-
-        ValueError for a corpus that was prepared before words were counted.
-        """
-        word_facts = self.manifest.get("words")
-        if word_facts is None:
-            raise ValueError(f"{self.folder} does not count its words; {AGAIN}")
+        """Words that a token of each source has on average, float64 [sources]."""
+        word_facts = self.manifest["words"]
         ratios = []
         for name in self.train.source_names:
             ratios.append(word_facts[name]["words"] / max(1, word_facts[name]["tokens"]))
@@ -408,9 +403,9 @@ def split_facts(settings: CorpusSettings) -> PlainDict:
 def further_steps(settings: CorpusSettings) -> list[PlainDict]:
     """The steps of a manifest's settings; none where they do what was done before there were steps.
 
-    That is cleaning, as of versions up to 3.
+    That is cleaning.
     """
-    steps = settings.get("steps", [])
+    steps = settings["steps"]
     if steps == CLEANING:
         return []
     return steps

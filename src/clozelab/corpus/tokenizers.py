@@ -33,12 +33,12 @@ from clozelab.corpus.tokenizer_classes import GENERIC_FAST
 from clozelab.corpus.tokenizer_files import (
     CONFIG_FILE,
     ROLES,
+    TOKENIZER_FILE,
     json_bytes,
     read_text,
     splits_as_roberta,
     type_of,
 )
-from clozelab.corpus.tokenizer_files import TOKENIZER_FILE as TOKENIZER_FILE
 from clozelab.corpus.tokenizer_json import Rules
 from clozelab.corpus.word_counts import (
     count_characters,

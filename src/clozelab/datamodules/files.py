@@ -22,7 +22,6 @@ from clozelab.corpus.generated import BASELINES_FILE, generator_of
 from clozelab.corpus.paths import resolve_path
 from clozelab.readers.delimited import csv_line
 from clozelab.readers.hub import open_builder, require_commit
-from clozelab.readers.lines import text_lines as text_lines
 from clozelab.readers.remote import named_errors
 from clozelab.tasks.baselines import Scores
 from clozelab.tasks.cache import Facts, cached_folder, content_key

@@ -52,7 +52,7 @@ class Unreadable:
 class UnreadableText(ValueError):
     """Text number `number` (from 1) cannot be read, and the caller wants no answers then."""
 
-    def __init__(self, number: int, reason: str, noun: str = "text") -> None:
+    def __init__(self, number: int, reason: str, noun: str) -> None:
         super().__init__(f"{noun} {number} {reason}")
         self.number = number
         self.reason = reason
@@ -97,8 +97,7 @@ def read_texts(
     items = []
     for number, value in enumerate(values, 1):
         items.append(read_item(value, number, act))
-    if act not in (*SINGLE, "answer"):
-        _refuse_mixture(items)
+    _refuse_mixture(items, act)
     return Texts(items)
 
 
@@ -260,8 +259,7 @@ def _from_records(
             refuse_unknown_keys(record, act, where)
         roles = _roles(list(record), act, columns, where)
         items.append(_refuse_unreadable(read_cells(record, roles, act), number))
-    if act not in (*SINGLE, "answer"):
-        _refuse_mixture(items)
+    _refuse_mixture(items, act)
     return Texts(items)
 
 
@@ -391,7 +389,9 @@ def _refuse_columns(columns: object) -> None:
         raise ValueError(f"columns={columns!r} names columns of a table, and no table was given")
 
 
-def _refuse_mixture(items: Sequence[object]) -> None:
+def _refuse_mixture(items: Sequence[object], act: str) -> None:
+    if act in (*SINGLE, "answer"):
+        return
     if len({isinstance(item, tuple) for item in items}) > 1:
         raise ValueError(
             "some texts are pairs and some are not (a tuple has two): give one kind at a time",

@@ -3,21 +3,17 @@
 The server alone imports this module.
 """
 
-import signal
-
 from hydra.core.plugins import Plugins
 
 from clozelab import hydra_compat
 from clozelab.launch import plugins
 from clozelab.runs.code import hash_and_imports, sources_of_results
 from clozelab.training.host import host_facts
-from clozelab.training.stopping import SIGNALS, die_with_parent
+from clozelab.training.stopping import leave_signals_to_parent
 
 # What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so
 # do we at once.
-for number in SIGNALS:
-    signal.signal(number, signal.SIG_IGN)
-die_with_parent(signal.SIGKILL)
+leave_signals_to_parent()
 
 hydra_compat.register()
 plugins.register()

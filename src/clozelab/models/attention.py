@@ -471,7 +471,7 @@ def _dense(
     v: Tensor,
     rows: DenseRows,
     prob: float,
-    score_bias: ScoreBias | None = None,
+    score_bias: ScoreBias | None,
 ) -> Tensor:
     """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]."""
     num_heads, head_dim = q.shape[1:]

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from clozelab.models.attention import (
     AttentionInputs,
     DenseRows,
-    Mask,
     ScoreBias,
     scaled_product,
     score_gradient,
@@ -141,7 +140,7 @@ class DisentangledPositions(Positions):
         """int64 [T] -> [T, E]; None: nothing is added."""
         return None if self.absolute is None else self.absolute(position_ids)
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
+    def score_bias(self, position_ids: Tensor) -> ScoreBias:
         scale = (1 + len(self.terms)) ** -0.5
         # The projections are a layer's: `bind` gives them.
         return ScoreBias(partial(distance_scores, {}), position_ids, scale=scale, bind=self.bind)

@@ -21,6 +21,10 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import Dropout, Embedding
 from clozelab.models.layout import Layout
 
+# of distances between tokens, as MPNet's class has them whatever config.json says
+NUM_BUCKETS = 32
+MAX_DISTANCE = 128
+
 
 def sinusoids(num_positions: int, size: int) -> Tensor:
     """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017).
@@ -73,8 +77,8 @@ class Positions(nn.Module):
         """What query and key pass through in layers of this mask; `position_ids` int64 [T]."""
         return None
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias | None:  # noqa: ARG002
-        """What is added to the scores in layers of this mask."""
+    def score_bias(self, position_ids: Tensor) -> ScoreBias | None:  # noqa: ARG002
+        """What is added to the scores of every layer."""
         return None
 
     def score_flops(self, seq_length: int) -> float:  # noqa: ARG002
@@ -113,29 +117,22 @@ class BucketedPositions(LearnedPositions):
     """Learned positions, and a learned number a head and a bucket of distances in the scores.
 
     All layers share the numbers (Song et al. 2020; the buckets are those of Raffel et al. 2020).
-    Half of the `num_buckets` are for keys before the query. Of these, half hold one distance each;
-    the others grow with the distance, and the last one has no end. It begins below `max_distance`.
+    Half of the buckets are for keys before the query. Of these, half hold one distance each; the
+    others grow with the distance, and the last one has no end. It begins below MAX_DISTANCE.
     """
 
     has_layers_shape: ClassVar[bool] = True
     buckets: Tensor
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        after_padding: bool = False,
-        num_buckets: int = 32,
-        max_distance: int = 128,
-    ) -> None:
+    def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
         super().__init__(config, after_padding)
-        self.relative_attention_bias = Embedding(num_buckets, config.num_attention_heads)
+        self.relative_attention_bias = Embedding(NUM_BUCKETS, config.num_attention_heads)
         # From minus the longest distance to the longest one.
         longest = config.max_position_embeddings - 1
         ahead = torch.arange(-longest, longest + 1)
-        buckets = distance_buckets(ahead, num_buckets, max_distance)
-        self.register_buffer("buckets", buckets, persistent=False)
+        self.register_buffer("buckets", distance_buckets(ahead), persistent=False)
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
+    def score_bias(self, position_ids: Tensor) -> ScoreBias:
         return ScoreBias(self._bias, position_ids, reads_states=False)
 
     def _bias(self, q: None, k: None, positions: Tensor) -> Tensor:  # noqa: ARG002
@@ -151,13 +148,13 @@ class BucketedPositions(LearnedPositions):
         return F.embedding(ahead, by_distance).permute(0, 3, 1, 2)
 
 
-def distance_buckets(ahead: Tensor, num_buckets: int, max_distance: int) -> Tensor:
+def distance_buckets(ahead: Tensor) -> Tensor:
     """The bucket of each distance from query to key, int64 of any shape."""
-    # Of 32: 0 to 7 are these distances, 8 to 15 grow by their logarithm, 16 and more are ahead.
-    one_side = num_buckets // 2
+    # 0 to 7 are these distances, 8 to 15 grow by their logarithm, 16 and more are ahead.
+    one_side = NUM_BUCKETS // 2
     num_exact = one_side // 2
     distance = ahead.abs()
-    growth = torch.log(distance.float() / num_exact) / math.log(max_distance / num_exact)
+    growth = torch.log(distance.float() / num_exact) / math.log(MAX_DISTANCE / num_exact)
     # A distance of 0 has no logarithm, and is exact.
     wide = num_exact + (growth.clamp(min=0.0) * (one_side - num_exact)).long()
     bucket = torch.where(distance < num_exact, distance, wide.clamp(max=one_side - 1))

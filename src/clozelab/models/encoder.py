@@ -641,7 +641,7 @@ class Encoder(nn.Module):
                     rows(mask),
                     mask,
                     positions.rotation(position_ids, mask),
-                    positions.score_bias(position_ids, mask),
+                    positions.score_bias(position_ids),
                 )
         return inputs
 

@@ -19,7 +19,7 @@ from clozelab.text.plain import PlainMapping
 log = logging.getLogger(__name__)
 CONFIG_FILE = "config.json"
 ADAPTER = "adapter_config.json"
-VECTORS_FILE = "modules.json"  # of sentence-transformers
+MODULES_FILE = "modules.json"  # of sentence-transformers
 GOOGLE_CONFIG_FILE = "bert_config.json"
 # PyTorch's two formats, in one file or several, and TensorFlow's.
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.data-*-of-*")
@@ -46,7 +46,7 @@ def find_model(name: str, *, from_hub: bool = False) -> Path:
             "; it holds an adapter alone: clozelab export FOLDER base=ENCODER to=MERGED merges it,"
             " and adaptation=lora adaptation.adapter=FOLDER trains it further"
         )
-    elif (path / VECTORS_FILE).is_file():
+    elif (path / MODULES_FILE).is_file():
         advice = "; modules.json there names no encoder in the folder itself, which alone is read"
     elif not path.is_dir():
         advice = "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
@@ -90,13 +90,13 @@ def _fetch_from_hub(name: str) -> Path:
     # The library keeps the hub's list of files, and refuses a copy that lacks some of it. Without
     # network or with HF_HUB_OFFLINE there may be no list, and a part that another program fetched.
     has_list = (folder.parents[1] / "trees" / f"{revision}.json").is_file()
-    if not has_list and not (folder / VECTORS_FILE).is_file():
+    if not has_list and not (folder / MODULES_FILE).is_file():
         log.warning(
             "%s is read from the local copy alone, since the hub was not reached. It has no %s: if"
             " the hub has one, it makes other vectors of texts; fetch the model once with a network"
             " and without HF_HUB_OFFLINE",
             name,
-            VECTORS_FILE,
+            MODULES_FILE,
         )
     return folder
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import AttentionInputs, Mask, ScoreBias
+from clozelab.models.attention import AttentionInputs, ScoreBias
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Positions
 from clozelab.models.encoder import Block, Intermediate, ResidualOutput, SelfAttention
@@ -103,7 +103,7 @@ class SegmentedDistances(Positions):
         """With distances, of which S belong to a key, two segments, and a bias with the key."""
         return 2.0 * (seq_length + 3) * self.query.embedding_dim
 
-    def score_bias(self, position_ids: Tensor, mask: Mask) -> ScoreBias:  # noqa: ARG002
+    def score_bias(self, position_ids: Tensor) -> ScoreBias:
         """Here `position_ids` are what `places` has made of them."""
         # The table's dropout is drawn once for all layers. Each makes scores of its own from it.
         bind: Any = partial(_bind, self.dropout(self.table))

@@ -148,7 +148,7 @@ def parse_options(act: str, values: PlainMapping) -> JsonObject:
 
 
 def roles_of_file(
-    file: Table, act: str, values: Mapping[str, str], trained: Sequence[str] = ()
+    file: Table, act: str, values: Mapping[str, str], trained: Sequence[str]
 ) -> dict[str, str]:
     """Role -> the column of a file that has it, or the key of the command line that gives it.
 

@@ -196,7 +196,7 @@ class TrainingModule(LightningModule):
             return
         self.send(metrics, tokens_since_log)
 
-    def send(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:
+    def send(self, metrics: Mapping[str, float], tokens_since_log: int) -> None:
         """Gives numbers of the current step to every logger, with the tokens and seconds so far."""
         tokens = self.throughput.total_tokens + tokens_since_log
         work = self.throughput.state()

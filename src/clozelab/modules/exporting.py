@@ -21,7 +21,7 @@ from clozelab.models.folders import (
     refuse_foreign,
 )
 from clozelab.models.leftovers import tensors_outside_encoder
-from clozelab.models.locate import CONFIG_FILE
+from clozelab.models.locate import CONFIG_FILE, MODULES_FILE
 from clozelab.models.peft_folders import Adapter, read_about, read_adapter
 from clozelab.models.registry import family_for
 from clozelab.modules.model import (
@@ -35,7 +35,6 @@ from clozelab.modules.model_tasks import meaning_of
 from clozelab.modules.onnx import to_onnx
 from clozelab.modules.sentence_folders import (
     ACTIVATION_KEYS,
-    MODULES_FILE,
     activation_keys,
     sentence_files,
     sidecar_files,

@@ -47,11 +47,10 @@ from clozelab.datamodules.texts import (
 from clozelab.models.attention_maps import capture_attention
 from clozelab.models.encoder import EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
-from clozelab.models.locate import find_model
+from clozelab.models.locate import MODULES_FILE, find_model
 from clozelab.modules import answers
 from clozelab.modules.model import Model, read_model, renamed_labels, sentence_vectors
 from clozelab.modules.runner import ModelRunner
-from clozelab.modules.sentence_folders import MODULES_FILE
 from clozelab.modules.token_heads import (
     Words,
     best_answer,

@@ -470,7 +470,7 @@ class PretrainingModule(TrainingModule):
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(tokens)))
 
     def _words(self) -> dict[str, int]:
-        """Words of text that have been read so far, where they are known."""
+        """Words of text that have been read so far, where they are counted."""
         step = self.trainer.global_step
         if not step or not self.words_by_step:
             return {}
@@ -499,8 +499,8 @@ class PretrainingModule(TrainingModule):
         folder: Path,
         tokenizer_files: Mapping[str, bytes],
         provenance: ReadOnlyJson,
-        dtype: str = "float32",
-        num_phases: int | None = None,
+        dtype: str,
+        num_phases: int | None,
     ) -> None:
         """Writes the encoder with its heads in the Hugging Face layout, its weights as `dtype`.
 
@@ -635,7 +635,7 @@ class PretrainingModule(TrainingModule):
 
     def restore_readings(self, checkpoint: Checkpoint) -> None:
         """Lets each model read as in the phase that a checkpoint was written in."""
-        for name, reading in checkpoint.get("readings", {}).items():
+        for name, reading in checkpoint["readings"].items():
             self.model.named_models[name].set_reading(*reading)
 
     def on_load_checkpoint(self, checkpoint: Checkpoint) -> None:

@@ -24,11 +24,11 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.config_keys import contradicts, warn_of_unknown
 from clozelab.models.encoder import SENTENCE_POOLINGS
 from clozelab.models.folders import read_config, read_config_dict, read_provenance
+from clozelab.models.locate import MODULES_FILE
 from clozelab.models.registry import family_for
 from clozelab.text.plain import PlainDict, PlainMapping
 
 log = logging.getLogger(__name__)
-MODULES_FILE = "modules.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
 LIBRARY_FILE = "config_sentence_transformers.json"
 PACKAGE = "sentence_transformers.models"  # all versions know these addresses

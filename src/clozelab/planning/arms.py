@@ -127,7 +127,7 @@ class Corpus:
         return instances, one_or_all(epoch), index
 
     def mean_length(
-        self, objective: Objective, seq_length: int, weights: Weights = NO_WEIGHTS
+        self, objective: Objective, seq_length: int, weights: Weights
     ) -> InstanceLength:
         """Tokens in an instance, by a sample; arms that share an objective share it."""
         key = (objective, seq_length, tuple(weights.items()))

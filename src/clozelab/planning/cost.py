@@ -248,7 +248,7 @@ def assemble(
     finetunings: Sequence[JobGroup[FinetuneConfig]],
     files: TaskFiles,
     runs: Runs | None,
-    evaluations: Sequence[JobGroup[EvaluateConfig]] = (),
+    evaluations: Sequence[JobGroup[EvaluateConfig]],
 ) -> Costing:
     """What is known without timing anything.
 

@@ -121,7 +121,7 @@ def _check_called_by_folder(verb: str, name: str | None, words: Sequence[str]) -
         return
     filled = Path(name)
     form = _form_of(_given_before(filled).get(FORM))
-    if form is not None:  # older ones do not say their form
+    if form is not None:  # it may be gone
         _check_filled(verb, form, filled, values_of(words))
 
 
@@ -461,11 +461,6 @@ def _refuse_others(filled: Path, given: Given) -> None:
         return
     before = _given_before(filled)
     for key, checksum in given.checksums.items():
-        of_files = f"{key}{OF_FILES}"
-        # An earlier version left out some files of a task, so its checksums are of other things.
-        # Where the files are others, too, each of its runs says so.
-        if of_files in given.checksums and of_files not in before:
-            continue
         if before.get(key, checksum) != checksum:
             name = key.removesuffix(OF_FIELDS)
             raise ValueError(

@@ -48,7 +48,7 @@ class MeasureJob(Shape):
     measure: str
     encoder: EncoderConfig
     reading: Reading | None  # None: the plan does not know how much it reads
-    fitted_values: float = 0.0  # of a probe: numbers in the states of all its classifiers
+    fitted_values: float  # of a probe: numbers in the states of all its classifiers
 
     @property
     def is_timed(self) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement
-from clozelab.planning.steps import SWEEPS, chooses_seeds
+from clozelab.launch.experiments import SWEEPS
+from clozelab.planning.steps import chooses_seeds
 from clozelab.results.experiment import Experiment
 from clozelab.text.plain import hydra_text
 

@@ -19,8 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
 from clozelab.config import Composed
-from clozelab.launch.experiments import MEASURED, SEEDS, ExperimentSource
-from clozelab.launch.experiments import SWEEPS as SWEEPS
+from clozelab.launch.experiments import MEASURED, SEEDS, SWEEPS, ExperimentSource
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.own_text import OWN_TEXT

@@ -152,7 +152,7 @@ class TaskJob(Shape):
     lengths: ExampleLengths  # guesses where there is no sample of training examples
     longest: int  # tokens of the longest input: the task's, cut to what the encoder was trained on
     # of a frozen encoder: speeds are in words of the BiLSTM, `forward` the encoder's
-    features: Features | None = None
+    features: Features | None
     # encoders over runs: features are kept, and read by every other run on that encoder
     pass_share: float = 0.0
     rows: Sequence[str] = ()  # of the experiment's table, whose encoders it trains

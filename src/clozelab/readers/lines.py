@@ -141,7 +141,7 @@ def decoded_lines(path: FilePath) -> Iterator[tuple[int, str]]:
 
 
 def plain_lines(
-    path: FilePath, advance: Advance, removed: Counter[str] | None = None
+    path: FilePath, advance: Advance, removed: Counter[str] | None
 ) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, line) without a byte order mark and NULs.
 

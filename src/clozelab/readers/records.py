@@ -47,7 +47,7 @@ class PlacedRow:
 
     place: str
     record: PlainDict
-    problem: str | None = None
+    problem: str | None
     number: int = 1  # of the line, or the row of a table without lines
 
 

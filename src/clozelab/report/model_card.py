@@ -28,7 +28,7 @@ def model_card(
     name: str,
     form: str,
     dtype: str,
-    origin: str | None = None,
+    origin: str | None,
 ) -> str:
     """The text of a model's card; without a record it tells what the model's folder knows.
 

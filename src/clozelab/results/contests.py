@@ -135,7 +135,7 @@ def find_column(table: ResultTable, name: str) -> DataColumn:
 
 def values_of(cell: Cell, name: str) -> tuple[float, ...]:
     """A cell's scores by pre-training seed. ValueError where they are no sample of enough seeds."""
-    if len({seed for seed, _ in cell.scores}) < LEAST_SEEDS:
+    if len(cell.pretraining_seeds) < LEAST_SEEDS:
         raise ValueError(f"{name}: an attempt has {LEAST_SEEDS} pre-training seeds or more")
     if any(part.missing or part.num_collapsed for part in cell.parts):
         raise ValueError(f"{name}: runs of some seeds are missing or collapsed")
@@ -150,7 +150,7 @@ def pretrainings_of(table: ResultTable, row: str, cell: Cell) -> dict[int, Recor
     runs = {}
     for run in table.complete("pretrain", table.row(row).arm):
         runs[run.seed] = run
-    seeds = sorted({seed for seed, _ in cell.scores})
+    seeds = sorted(cell.pretraining_seeds)
     for seed in seeds:
         if seed not in runs:
             raise ValueError(f"{row}: the pre-training of seed {seed} is not here, or not complete")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.planning.steps import SWEEPS, step_of
+from clozelab.launch.experiments import SWEEPS
+from clozelab.planning.steps import step_of
 from clozelab.results.experiment import find_experiment
 from clozelab.terminal import Grammar, ParsedArgs, parse, quiet_log, say
 

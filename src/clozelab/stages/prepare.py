@@ -54,9 +54,7 @@ def main(cfg: PrepareConfig) -> Path | None:
         print(f"{name}: {sizes}")
     print(f"vocabulary: {corpus.tokenizer.vocab_size:,} entries")
     print(f"unigram entropy: {corpus.train.unigram_entropy:.3f} nats per token")
-    # A corpus of an older version has not counted them.
-    if "words" in corpus.manifest:
-        print_words(corpus.manifest["words"])
+    print_words(corpus.manifest["words"])
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder
 

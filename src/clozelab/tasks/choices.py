@@ -163,8 +163,6 @@ class ChoiceUnit(Unit[TextExamples]):
         return [context for context, *_ in examples.texts]
 
     def joined(self, parts: Sequence[TextExamples]) -> TextExamples:
-        if len(parts) == 1:
-            return parts[0]
         return TextExamples.joined(parts)
 
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:

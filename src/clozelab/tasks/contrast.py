@@ -139,16 +139,11 @@ class TextStates:
         return TextStates(self.states[:, :, :size], self.numbers)
 
 
-def batch_logits(
-    own: TextStates, temperature: float, all_texts: TextStates | None = None
-) -> Tensor:
+def batch_logits(own: TextStates, temperature: float, all_texts: TextStates) -> Tensor:
     """[B, (K - 1) B']: the cosine of each anchor with every other text, by the temperature.
 
-    Of texts that are no negatives they are -inf. `all_texts` are those of all ranks [B', K, H];
-    None: one's own.
+    Of texts that are no negatives they are -inf. `all_texts` are those of all ranks [B', K, H].
     """
-    if all_texts is None:
-        all_texts = own
     anchors = F.normalize(own.states[:, 0], dim=1)
     # All texts that belong to one, then all that do not.
     candidates = F.normalize(all_texts.states[:, 1:], dim=2).transpose(0, 1).flatten(0, 1)
@@ -192,7 +187,7 @@ def loss_of_positives(logits: Tensor, batch: Batch) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), positives.repeat(num_sizes), reduction="sum")
 
 
-def copies(texts: Tensor, all_texts: Tensor | None = None) -> Tensor:
+def copies(texts: Tensor, all_texts: Tensor) -> Tensor:
     """Which candidates are no negatives of a text, as they stand for what belongs to it.
 
     They are the same text as the anchor or as its positive, or the positive of the same anchor. A
@@ -201,13 +196,11 @@ def copies(texts: Tensor, all_texts: Tensor | None = None) -> Tensor:
     Args:
         texts: int64 [B, K], numbers of the anchors, the positives and perhaps the hard negatives;
             the same number is the same text.
-        all_texts: the same of all ranks [B', K], -1 where there is no text. None: one's own.
+        all_texts: the same of all ranks [B', K], -1 where there is no text.
 
     Returns:
         bool [B, (K - 1) B'], False for each anchor's own positive.
     """
-    if all_texts is None:
-        all_texts = texts
     anchors = texts[:, :1]
     positives = texts[:, 1:2]
     candidates = all_texts[:, 1:].T.flatten()

@@ -94,10 +94,10 @@ class LabelColumn:
     def __init__(
         self,
         path: Path,
-        names: Sequence[str] | None = None,
-        expected: str = CLASSES,
+        names: Sequence[str] | None,
+        expected: str,
         *,
-        listed: Sequence[str] = (),
+        listed: Sequence[str],
         is_tag: bool = False,
     ) -> None:
         self.path = path

@@ -34,7 +34,7 @@ from clozelab.metrics import glue, label_sets
 from clozelab.metrics.metric import NO_UNIT, Metric
 from clozelab.models.config_keys import Provenance
 from clozelab.readers.cells import SHOWN_CHARACTERS, cell_text, is_missing
-from clozelab.tasks.baselines import BAG, Scores, guess_label_sets, text_pairs
+from clozelab.tasks.baselines import BAG, Scores, guess_label_sets, score_each_set, text_pairs
 from clozelab.tasks.batches import Batch
 from clozelab.tasks.class_report import ClassReport
 from clozelab.tasks.classes import KnownClasses
@@ -274,23 +274,12 @@ class SeveralClassesTarget(KnownClasses):
             FREQUENT_SET: _most_frequent(labels, len(guesses)).astype(np.float64),
             PREVALENCE: np.tile(labels.mean(axis=0, dtype=np.float64), (len(guesses), 1)),
         }
+        expected = {}
+        for name, examples in validation.items():
+            expected[name] = self.encode(examples.labels or []).astype(bool)
         scores = {}
         for rule, probabilities in (constants | {BAG: guesses}).items():
-            scores[rule] = self._score_each(probabilities, validation)
-        return scores
-
-    def _score_each(
-        self, probabilities: Floats, validation: Mapping[str, TextExamples]
-    ) -> dict[str, float]:
-        """The scores of guesses for several sets behind each other; "NAME_micro_f1" of a named."""
-        scores = {}
-        ends = np.cumsum([len(examples) for examples in validation.values()])[:-1]
-        parts = np.split(probabilities, ends)
-        for (name, examples), part in zip(validation.items(), parts, strict=True):
-            prefix = f"{name}_" if name else ""
-            expected = self.encode(examples.labels or []).astype(bool)
-            for metric, value in score_sets(part > DEFAULT_THRESHOLD, part, expected).items():
-                scores[prefix + metric] = value
+            scores[rule] = score_each_set(probabilities, expected, _score_guesses)
         return scores
 
     def prediction_files(
@@ -315,6 +304,10 @@ def probabilities_of(logits: np.ndarray) -> NDArray[np.float64]:
     In float64, as thresholds are: one just below a probability would be equal to it in float32.
     """
     return torch.from_numpy(logits).float().sigmoid().double().numpy()
+
+
+def _score_guesses(probabilities: Floats, expected: NDArray[np.bool_]) -> dict[str, float]:
+    return score_sets(probabilities > DEFAULT_THRESHOLD, probabilities, expected)
 
 
 def score_sets(

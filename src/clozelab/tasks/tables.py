@@ -61,6 +61,8 @@ class TextExamples:
     @classmethod
     def joined(cls, parts: Sequence[TextExamples]) -> TextExamples:
         """The texts and labels of files behind each other, for baselines."""
+        if len(parts) == 1:
+            return parts[0]
         joined = cls()
         labels: list[Any] = []
         for part in parts:

@@ -47,7 +47,7 @@ class Outcome:
 
     scores: dict[str, float]
     records: list[PlainDict]
-    is_collapsed: bool = False  # the same answer for (nearly) every example
+    is_collapsed: bool  # the same answer for (nearly) every example
     num_entities: int | None = None  # in the labels, where the score is of entities
 
 
@@ -254,7 +254,7 @@ class Target(ABC):
         return {}
 
 
-def metrics_of(target: Target, extra_splits: Iterable[str] = ()) -> list[Metric]:
+def metrics_of(target: Target, extra_splits: Iterable[str]) -> list[Metric]:
     """The scores of a task; the names are of further validation splits.
 
     ValueError for a name with which a score would be called as another one is.

@@ -218,8 +218,6 @@ class TextUnit(Unit[TextExamples]):
         return target.strata(examples.labels)
 
     def joined(self, parts: Sequence[TextExamples]) -> TextExamples:
-        if len(parts) == 1:
-            return parts[0]
         return TextExamples.joined(parts)
 
     def preview_texts(self, examples: TextExamples) -> Mapping[str, Sequence[str]]:

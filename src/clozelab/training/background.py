@@ -55,7 +55,7 @@ class Call:
     """A call of any other method; `size` is the number of values that it carries."""
 
     method: str
-    arguments: tuple[object, ...] = ()
+    arguments: tuple[object, ...]
     size: int = 0
 
     @property

@@ -43,7 +43,7 @@ class TrainingInterruptedError(SystemExit):
     `reuse`: the run's setting; with `never` its own command would remove it.
     """
 
-    def __init__(self, code: int, step: int, planned: bool = False, reuse: str = "any") -> None:
+    def __init__(self, code: int, step: int, planned: bool, reuse: str) -> None:
         super().__init__(code)
         self.step = step
         self.planned = planned
@@ -177,7 +177,7 @@ class LastCheckpoint(AfterStep):
     start. What holds numbers that are no numbers is not saved.
     """
 
-    def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
+    def __init__(self, path: Path, interval_steps: int, least_seconds: float) -> None:
         self.path = path
         self.interval_steps = interval_steps
         self.least_seconds = least_seconds

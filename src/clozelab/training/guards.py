@@ -100,8 +100,8 @@ def require_finite_state(trainer: Trainer) -> None:
         )
 
 
-class SpikeState(TypedDict, total=False):
-    """What a checkpoint has of a SpikeWatch; an older one names no phase."""
+class SpikeState(TypedDict):
+    """What a checkpoint has of a SpikeWatch."""
 
     logs: list[float]
     phase: int
@@ -207,8 +207,7 @@ class SpikeWatch:
 
     def load(self, state: SpikeState) -> None:
         self._logs = list(state["logs"])
-        # An older checkpoint names no phase: another one than any, so its norms judge nothing.
-        self._phase = state.get("phase", -1)
+        self._phase = state["phase"]
         self.left_out = list(state["left_out"])
         self._unread = []
 

@@ -161,15 +161,20 @@ def stop_with(pipe: int) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
+def leave_signals_to_parent() -> None:
+    """Ignore SIGNALS, and be killed with the parent."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent(signal.SIGKILL)
+
+
 def begin_data_worker(_number: int) -> None:
     """In a worker of a DataLoader: leave signals to the parent, and be killed with it.
 
     The parent answers them, and needs its worker until it has saved.
     """
     signal.set_wakeup_fd(-1)  # forked, it would wake its parent's Watch
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    die_with_parent(signal.SIGKILL)
+    leave_signals_to_parent()
 
 
 def _read_signals(read_end: int) -> bytes:

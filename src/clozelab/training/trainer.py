@@ -27,7 +27,6 @@ from torch.optim import Optimizer
 from clozelab.training import runtime
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfig, TrainingProgress
 from clozelab.training.checkpoints import AtomicCheckpointIO, Checkpoint, verify_file
-from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
 
@@ -333,12 +332,10 @@ def stage_callbacks(
     *,
     fingerprint: str,
     progress_bar: bool,
+    stop: GracefulStop,
     note: Path | None = None,
-    stop: GracefulStop | None = None,
 ) -> list[Callback]:
-    """The callbacks of every stage, in the order they need; `stop`: one that is set already."""
-    if stop is None:
-        stop = GracefulStop(Watch())
+    """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar, note),

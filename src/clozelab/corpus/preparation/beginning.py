@@ -48,7 +48,7 @@ def check_beginning(
 
     It cannot be read in words, or a given vocabulary does not know most of it.
     """
-    sentences = beginning_of(files, steps, FIT_CHARACTERS)
+    sentences = beginning_of(files, steps)
     if given is None and settings.kind == WordPieceTokenizer.kind:
         check_spaces(sentences, settings.lowercase, max_unknown_share)
     if _strips_accents(settings, given):
@@ -64,16 +64,14 @@ def check_beginning(
         refuse_unknown(where, float((ids == given.unk_id).mean()), max_unknown_share)
 
 
-def beginning_of(
-    files: Sequence[Shard], steps: Sequence[CorpusStep], num_characters: int
-) -> list[str]:
+def beginning_of(files: Sequence[Shard], steps: Sequence[CorpusStep]) -> list[str]:
     """The first sentences of a corpus; steps that have to know all documents are left out."""
     sentences: list[str] = []
     size = 0
     for document in read_documents(files, CorpusCounts(), steps):
         sentences += document.lines
         size += document.num_characters
-        if size >= num_characters:
+        if size >= FIT_CHARACTERS:
             break
     return sentences
 

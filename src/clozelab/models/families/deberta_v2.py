@@ -63,7 +63,6 @@ class DebertaV2(Family):
         "embeddings.position_embeddings.absolute": "embeddings.position_embeddings",
     }
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
-    parts = {}
     defaults = {
         **Family.defaults,
         "type_vocab_size": 0,

@@ -7,10 +7,10 @@ whatever config.json says.
 from __future__ import annotations
 
 from clozelab.models.config import EncoderConfig
+from clozelab.models.embeddings import NUM_BUCKETS
 from clozelab.models.families.roberta import Roberta
 from clozelab.text.plain import PlainDict
 
-BUCKETS = 32
 POSITIONS = {
     "_target_": "clozelab.models.embeddings.BucketedPositions",
     "after_padding": True,
@@ -37,13 +37,13 @@ class Mpnet(Roberta):
         "pad_token_id": 1,
     }
     # Their classes take distances for these buckets, whatever the number is.
-    fixed = {"is_decoder": False, "relative_attention_num_buckets": BUCKETS}
+    fixed = {"is_decoder": False, "relative_attention_num_buckets": NUM_BUCKETS}
     harmless = ("type_vocab_size",)
     has_causal_mask = False
 
     def to_hf_keys(self, config: EncoderConfig) -> PlainDict:
         # What their classes take for granted, in the file as well.
-        own = {"pad_token_id": config.pad_token_id, "relative_attention_num_buckets": BUCKETS}
+        own = {"pad_token_id": config.pad_token_id, "relative_attention_num_buckets": NUM_BUCKETS}
         return super().to_hf_keys(config) | own
 
 
