@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test cluster durations check audit house faults odd bench bench-finetuning site clean
+.PHONY: install demo test slow cluster durations check audit house faults odd bench bench-finetuning site clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,8 +17,11 @@ install: $(STAMP)
 demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: what both sides and the next sentence teach
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
-test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: pytest -m slow, pytest -m odd tests/fuzz; pages in chromium: pytest -m browser; real engines: make cluster
+test: $(STAMP)  ## the test suite (what CI runs), a process more than there are cores, at most five; longer evidence: make slow, pytest -m odd tests/fuzz; pages in chromium: pytest -m browser; real engines: make cluster
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+
+slow: $(STAMP)  ## the longer evidence, which CI leaves out: once a week, in one process (hours; CONTRIBUTING.md)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow --timeout 3600 --durations 15
 
 cluster: $(STAMP)  ## every stage on a real Slurm of one node and a real Ray of two, started on this machine (some minutes; docs/clusters.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m cluster tests/cluster -rs

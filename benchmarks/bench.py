@@ -40,9 +40,11 @@ def bench_pretraining(effort: Effort) -> list[str]:
 
 
 def bench_families(effort: Effort) -> list[str]:
-    sizes = ("smoke",) if effort.smoke else families.SIZES
-    peers = ("bf16",) if effort.smoke else families.PEERS
-    return families.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
+    sizes, peers = families.SIZES, families.usual_peers()
+    if effort.smoke:
+        sizes, peers = ("smoke",), peers[1:]  # the first one is compiled
+    turns = effort.threads, effort.rounds, effort.seconds
+    return families.compare(sizes, families.FAMILIES, peers, *turns)
 
 
 def bench_memory(effort: Effort) -> list[str]:
@@ -62,7 +64,7 @@ def bench_inference(effort: Effort) -> list[str]:
 
 PARTS: dict[str, tuple[str, Callable[[Effort], list[str]]]] = {
     "pretraining": (pretraining.TITLE, bench_pretraining),
-    "families": (families.TITLE, bench_families),
+    "families": (families.PEERS_TITLE, bench_families),
     "memory": (memory.TITLE, bench_memory),
     "overhead": (overhead.TITLE, bench_overhead),
     "inference": (inference.TITLE, bench_inference),

@@ -333,13 +333,22 @@ def work(side: str, family: str, size: str, threads: int) -> None:
     serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
-def compare(
-    sizes: Sequence[str], families: Sequence[str], threads: int, rounds: int, seconds: float
-) -> list[str]:
-    """The table of these sizes, each with these families."""
-    lines = rate_table("tokens/s", rounds, seconds)
+def usual_peers() -> tuple[str, str]:
+    """transformers in the precision that is faster on this machine, compiled and as it is."""
     precision = "bf16" if is_bf16_faster() else "fp32"
-    peers = (f"{precision}-compiled", precision)
+    return f"{precision}-compiled", precision
+
+
+def compare(
+    sizes: Sequence[str],
+    families: Sequence[str],
+    peers: Sequence[str],
+    threads: int,
+    rounds: int,
+    seconds: float,
+) -> list[str]:
+    """The table of these sizes, each with these families beside these peers."""
+    lines = rate_table("tokens/s", rounds, seconds)
     for size in sizes:
         for family in families:
             options = ["--sizes", size, "--families", family]
@@ -370,6 +379,7 @@ def main() -> None:
         compare,
         arguments.sizes,
         arguments.families,
+        usual_peers(),
         arguments.threads,
         arguments.rounds,
         seconds,

@@ -130,9 +130,10 @@ class DrawnWords:
         return self.first.to(words.device)
 
 
-def rand_of_host(*shape: int, device: torch.device) -> Tensor:
+def rand_of_host(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """torch.rand, with the same numbers on each device."""
-    return HOST_RAND(*shape, generator=torch.Generator().manual_seed(0)).to(device)
+    generator = torch.Generator().manual_seed(0)
+    return HOST_RAND(*shape, generator=generator, dtype=dtype).to(device)
 
 
 class Losses(NamedTuple):

@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/*.md, as far as its first step.
+"""Every command of the README, of docs/*.md and of the experiments' pages, to its first step.
 
 A command is composed, checked at the door, its parts are built, and its inputs are looked for. Then
 it is stopped: before a corpus is prepared, before a task's examples are encoded, before a model
@@ -37,6 +37,7 @@ from clozelab.text.paths import CONF_DIR
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "experiments").rglob("README.md"))
 
 
 class Reached(BaseException):
@@ -49,6 +50,7 @@ def stop(*_: Any, **__: Any) -> Any:
 
 # What a page calls by a name of its own.
 NAMES = {"$seed": "1", "measure=NAME": "measure=blimp", "scale=S": "scale=demo"}
+NAMES |= {"experiments/": f"{ROOT}/experiments/", "path/to/folder": "my_domain"}
 EXPERIMENT = "table5_pretraining_tasks"
 # Of commands that need what no stand-in is: how they end, in the words of who looked for it.
 MISSING = (
@@ -64,6 +66,7 @@ MISSING = (
     r"expected: plain text",  # the books that scale=laptop and larger read
     r"how to get them: ",  # a recipe's corpus
     r"RUN is no complete fine-tuning",
+    r"RUNS is no folder; give run folders",
     r"no pre-training run with a checkpoint",
     r"RUN has no adapter/",
     r"there is no sbatch here",
@@ -71,7 +74,7 @@ MISSING = (
     r"'(ray|datatrove)', which is not installed",
     r"no model here, expected config\.json",
     r"runs/\S*/encoders?(/step-240)?: no encoder here",
-    r"benchmark file not found: (data|/?my)/",
+    r"benchmark file not found: (data|FOLDER|/?my)/",
     r"no files of minimal pairs at",
     r"COMMIT",
     r"uncased_L-12_H-768_A-12",
@@ -99,7 +102,7 @@ def all_documented() -> list[tuple[str, str]]:
     for page in PAGES:
         for command in documented(page.read_text(encoding="utf-8")):
             if "..." not in command:
-                commands.append((page.name, command))
+                commands.append((str(page.relative_to(ROOT)), command))
     return list(dict.fromkeys(commands))
 
 

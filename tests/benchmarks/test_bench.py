@@ -38,7 +38,7 @@ def test_all_parts(tmp_path: Path) -> None:
         "albert L1 H128",
         "electra L1 H128",
         "transformers trainer-fp32",
-        "transformers trainer-bf16",
+        "## The family beside transformers",
         "nested tensors, fp32",
         "share of",
     ):

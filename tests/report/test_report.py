@@ -448,7 +448,7 @@ def test_copying_is_no_context(
 
 
 def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
-    with refuses("`clozelab reproduce experiments/table5_pretraining_tasks"):
+    with refuses("`clozelab reproduce table5_pretraining_tasks"):
         written(tmp_path)
 
 

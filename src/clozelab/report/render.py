@@ -40,6 +40,7 @@ from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
 from clozelab.runs.find import find
 from clozelab.runs.record import Record
+from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 
 RUN_FIELDS = [
@@ -121,9 +122,11 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
     """
     runs = find(root) if root.is_dir() else None
     if runs is None or not runs.runs:
+        name = relpath(experiment.folder)
+        if experiment.folder.parent == EXPERIMENTS_DIR:
+            name = experiment.folder.name
         raise ValueError(
-            f"no run below {root}; `clozelab reproduce {relpath(experiment.folder)} scale={scale}`"
-            " makes them"
+            f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
         )
     registered = registration_summary(experiment, runs)
     return write_table(build_table(experiment, runs), folder, scale=scale, registered=registered)
