@@ -350,13 +350,18 @@ def _is_released(arm: Arm) -> bool:
     return bool(getattr(arm.objective.input, "cuts", "") == "released")
 
 
-def check_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> Iterator[Finding]:
+def check_pairs(
+    arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None
+) -> Iterator[Finding]:
     """Share of random pairs, what lengths and sources alone tell, where segments come from.
 
     The last is known of segments that the corpus has once.
     """
     pair = arm.objective.pair
-    assert pair is not None
+    if sample is None:
+        sample = sample_pairs(arm)
+    if pair is None or sample is None:
+        return
     number = len(sample.label)
     num_random = sample.label.sum()
     rate = float(sample.label.mean())
@@ -369,8 +374,11 @@ def check_pairs(arm: Arm, sample: PairSample, index: NgramIndex) -> Iterator[Fin
     if sample.packed.one_source is not None:
         source_accuracy = source_rule(sample.label, sample.packed.one_source)
         figure += f"; their sources alone tell {source_accuracy:.1%}"
-    num_located, num_torn, num_strange = locate_pairs(arm, sample, index)
-    figure += f"; {share(num_located, number)} located in the text"
+    num_torn = 0
+    num_strange = 0
+    if index is not None:
+        num_located, num_torn, num_strange = locate_pairs(arm, sample, index)
+        figure += f"; {share(num_located, number)} located in the text"
 
     # An objective without that key swaps half of its pairs.
     random_prob = float(getattr(arm.objective.input, "random_next_prob", 0.5))
