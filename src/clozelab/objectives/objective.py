@@ -702,10 +702,9 @@ def _check_directions(config: EncoderConfig, token: TokenObjective) -> None:
 
 def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
     """ValueError for parts that show, or miss, other tokens than the objective counts on."""
-    positions: Any = encoder.embeddings.position_embeddings
     if token.moves_slots:
         _refuse_counted_slots(encoder, token.name)
-    elif token.hides_neighbours and positions.tells_length(token.is_causal):
+    elif token.hides_neighbours and _tells_length(encoder, token.is_causal):
         raise ValueError(
             f"objective {token.name} hides what follows, and these architecture.positions tell"
             " every token how far the end of the text is: choose others"
@@ -715,6 +714,11 @@ def _check_parts(encoder: Encoder, token: TokenObjective) -> None:
             f"objective {token.name} hides tokens that a convolution would show: choose"
             " architecture.block PostNorm"
         )
+
+
+def _tells_length(encoder: Encoder, is_causal: bool) -> bool:
+    positions: Any = encoder.embeddings.position_embeddings
+    return bool(positions.tells_length(is_causal))
 
 
 def _refuse_counted_slots(encoder: Encoder, name: str) -> None:
