@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,13 +79,17 @@ def _queries_of_table(path: Path, values: Mapping[str, str], model_path: Path) -
     return queries
 
 
-@contextmanager
-def naming_query(query: str) -> Iterator[None]:
-    """Raises ValueError with the query where the model cannot read it."""
-    try:
-        yield
-    except UnreadableText as error:
-        raise ValueError(f"query {query!r} {error.reason}") from None
+def vectors_of_queries(
+    embed: Callable[[str], NDArray[np.float32]], queries: Sequence[str]
+) -> list[NDArray[np.float32]]:
+    """[H] of each query; ValueError names one that the model cannot read."""
+    vectors = []
+    for query in queries:
+        try:
+            vectors.append(embed(query))
+        except UnreadableText as error:
+            raise ValueError(f"query {query!r} {error.reason}") from None
+    return vectors
 
 
 def refuse_no_search(values: Mapping[str, str]) -> None:

@@ -18,11 +18,11 @@ from clozelab.assembly.searching import (
     hit_object,
     is_beir_corpus,
     most_similar,
-    naming_query,
     queries_of,
     refuse_no_search,
     refuse_unread,
     vectors_of,
+    vectors_of_queries,
     warn_of_hit_keys,
     with_title,
 )
@@ -102,10 +102,7 @@ def main(args: ParsedArgs) -> int:
     # Before the file: a query that cannot be read is refused at once.
     of_query = {"prompt": "query", **options}
     options = {"prompt": "document", **options}
-    query_vectors = []
-    for query in queries:
-        with naming_query(query):
-            query_vectors.append(predictor.embed(query, **of_query))
+    query_vectors = vectors_of_queries(partial(predictor.embed, **of_query), queries)
     key = content_key(content_of(predictor, Path(args.names[0]), file, columns, options))
     folder = Path(path_of("cache_dir", values)) / "embeddings" / key
 
