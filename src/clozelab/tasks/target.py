@@ -47,7 +47,7 @@ class Outcome:
 
     scores: dict[str, float]
     records: list[PlainDict]
-    is_collapsed: bool  # the same answer for (nearly) every example
+    is_collapsed: bool = False  # the same answer for (nearly) every example
     num_entities: int | None = None  # in the labels, where the score is of entities
 
 
