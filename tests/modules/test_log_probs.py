@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clozelab.modules.log_probs import log_probs
 
-NUM_TOKENS, VOCABULARY, SIZE = 300, 5_000, 16  # more than one chunk of rows; blocks of 2,048
+NUM_TOKENS, VOCABULARY, SIZE = 300, 5_000, 16  # more than 256 rows; more than 2 x 2,048 entries
 
 
 def head_of(weight: Tensor, bias: Tensor) -> SimpleNamespace:

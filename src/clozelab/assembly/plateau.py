@@ -18,8 +18,8 @@ def tokens_to_plateau(
 ) -> float:
     """After how many tokens a pre-training knows more than frequencies, by rule of thumb.
 
-    With Muon it takes half of them. An encoder that begins with given weights knows more, but a
-    head that it lacks does not. `objective` is the last phase's.
+    Muon (`matrix_learning_rate`) halves it. An encoder with given weights is past it, unless its
+    head is fresh. `objective` is the last phase's.
     """
     if cfg.encoder is not None and not cfg.fresh_weights:
         token = objective.token

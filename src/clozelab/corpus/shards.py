@@ -377,6 +377,8 @@ class PreparedCorpus:
                 f"{folder} has format {manifest.get('format_version')}, this version reads"
                 f" {FORMAT_VERSION}; {AGAIN}"
             )
+        if "words" not in manifest:
+            raise ValueError(f"{folder} does not count its words; {AGAIN}")
         tokenizer = read_tokenizer(folder / "tokenizer")
         train = TokenShards.open(folder / "train")
         validation = TokenShards.open(folder / "validation")

@@ -154,9 +154,10 @@ def write_merged(adapter_folder: Path, base: Path, to: Path, *, has_head: bool =
         files = sidecar_files(base)
     if merge_into(tensors, adapter, family, f"{adapter_folder}: {base}"):
         config.get("clozelab", {}).pop("untrained", None)
-    lacks_pooler = not any("pooler." in name for name in tensors)
-    kinds = family.kinds(str(config["architectures"][0]))
-    if has_head and heads and lacks_pooler and family.reads_pooler(kinds):
+    reads_pooler = False
+    if has_head and heads:
+        reads_pooler = family.reads_pooler(family.kinds(config["architectures"][0]))
+    if reads_pooler and not any("pooler." in name for name in tensors):
         raise ValueError(
             f"{adapter_folder}: its head reads a pooler, and neither it nor {base} has one: give"
             " the base that it was trained on, or say head=false"

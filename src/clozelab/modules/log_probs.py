@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from clozelab.models.kernels.linear_cross_entropy import CACHED_LOGITS, CHUNK_LOGITS
 from clozelab.training.runtime import onednn_fp32
 
-# Of a block of logits on a CPU; it has 2,048 entries of the vocabulary.
+# Rows of a block of logits on a CPU, which is 2,048 entries of the vocabulary wide.
 BLOCK_ROWS = 256
 
 
@@ -46,8 +46,6 @@ def log_probs(head: Any, hidden: Tensor, labels: Tensor, temperature: float = 1.
                     logits /= temperature
                 softmax.add(logits, start)
             chunks.append(softmax.label_scores())
-    if not chunks:
-        return torch.zeros(0, 2)
     return torch.cat(chunks)
 
 
@@ -67,8 +65,8 @@ class _Softmax:
     def add(self, logits: Tensor, start: int) -> None:
         """Logits [P, B] of the entries from `start` on, which are overwritten."""
         place = self.labels - start
-        rows = ((place >= 0) & (place < logits.shape[1])).nonzero()[:, 0]
-        self.label_logits[rows] = logits[rows].gather(1, place[rows])
+        labelled = ((place >= 0) & (place < logits.shape[1])).nonzero()[:, 0]
+        self.label_logits[labelled] = logits[labelled].gather(1, place[labelled])
 
         best = logits.amax(1, keepdim=True)
         ratios = logits.sub_(best).exp_()  # to the probability of the block's best
@@ -76,13 +74,14 @@ class _Softmax:
 
         self.num_best[best > self.best] = 0.0
         self.best = torch.maximum(self.best, best)
-        rows = (best == self.best).nonzero()[:, 0]
-        # All below 1 become 0: comparing numbers takes a vectorised CPU three times as long.
-        self.num_best[rows] += ratios[rows].floor_().sum(1, keepdim=True)
+        at_best = (best == self.best).nonzero()[:, 0]
+        # Ratios of 1 stay, and all others become 0. Comparing numbers would take three times as
+        # long.
+        self.num_best[at_best] += ratios[at_best].floor_().sum(1, keepdim=True)
 
     def label_scores(self) -> Tensor:
         """fp32 [P, 2]: each label's log-probability, and its share of the credit for the best."""
         log_probs = self.label_logits - torch.cat(self.log_sums, dim=1).logsumexp(1, keepdim=True)
-        # A model that says the same of all tokens knows none.
+        # Shared among equals: a model that says the same of all tokens knows none.
         credit = (self.label_logits == self.best) / self.num_best
         return torch.cat([log_probs, credit], dim=1)
