@@ -106,9 +106,11 @@ def _of_harness(results: Mapping[str, Any]) -> Iterator[WrittenScore]:
             if not comma or metric.endswith("_stderr") or isinstance(value, str):
                 continue
             name = metric if kind == "none" else f"{metric} {kind}"
-            direction = rises.get(metric)
-            told = "" if direction is None else str(direction)
-            yield WrittenScore(task, name, value, told)
+            # The harness leaves a metric out, or writes null, where it does not know.
+            higher_is_better = ""
+            if rises.get(metric) is not None:
+                higher_is_better = str(rises[metric])
+            yield WrittenScore(task, name, value, higher_is_better)
 
 
 def _named(

@@ -175,7 +175,9 @@ def _scores_of_report(
     collapsed: the report decides nothing there.
     """
     columns = ["arm", "pretrain_seed", "seed", "task", "metric", "unit", "score"]
-    columns += rows[0][1].keys() & {"higher_is_better"}
+    _, first = rows[0]
+    if "higher_is_better" in first:  # not in reports of earlier versions
+        columns.append("higher_is_better")
     scores = []
     collapsed: dict[tuple[str, str], None] = {}
     tasks_of_columns = {cells["task"] for _, cells in rows if cells["column"]}

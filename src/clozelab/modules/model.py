@@ -528,11 +528,11 @@ def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
     values = folders.read_config_dict(folder)
     config = folders.read_config(folder)
     family = family_for(config)
-    architecture = str((values.get("architectures") or [""])[0])
     # A fine-tuning here has trained on the types that its tokenizer's files say.
     is_foreign = "task" not in values.get("clozelab", {})
-    if token_types == "auto" and is_foreign and family.makes_token_types(architecture):
-        token_types = "two"
+    for architecture in values.get("architectures") or ():
+        if token_types == "auto" and is_foreign and family.makes_token_types(str(architecture)):
+            token_types = "two"
     tokenizer = read_tokenizer(folder).with_token_types(token_types)
     if tokenizer.can_have_token_types and not tokenizer.has_token_types:
         log.info(

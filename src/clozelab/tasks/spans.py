@@ -345,7 +345,7 @@ class SpanTarget(Target):
 
 
 def _json_file(by_question: Mapping[str, object]) -> list[str]:
-    """An object with a question a line: indented, n-best lists would take ten times as long."""
+    """An object with a question a line: indented, n-best lists would take twice as long."""
     lines = []
     for key, value in by_question.items():
         lines.append(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
