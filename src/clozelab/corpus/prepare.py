@@ -227,15 +227,16 @@ def _write_corpus(folder: Path, work_folder: Path, plan: CorpusPlan, make_pool: 
         report.log_counts(counts)
         report.warn_of_empty_sources(settled, plan.source_names)
         tokenizer = preparation.write_tokenizer(plan.tokenizer, plan.given_tokenizer)
+        # Written as the shards are tokenised: this process would only wait for the others.
         tokens = preparation.tokenise()
-    writers = write_tokens(folder, tokens, tokenizer.vocab_size, plan.source_names)
+        writers = write_tokens(folder, tokens, tokenizer.vocab_size, plan.source_names)
     for side, writer in writers.items():
         if not writer.num_tokens:
             raise ValueError(
                 f"corpus {plan.name} is too small: its {side} documents hold no tokens"
             )
     shutil.copytree(work.tokenizer_folder, folder / "tokenizer")
-    shards: list[TokenFacts] = [read_facts(path) for path in tokens]
+    shards: list[TokenFacts] = [read_facts(path) for path in preparation.token_files()]
     for facts in shards:
         counts.dropped["sentence without tokens"] += facts["sentences_without_tokens"]
     manifest = _manifest_of(folder, plan, tokenizer, writers, counts)

@@ -149,11 +149,19 @@ class Preparation:
             vars(self.work)["tokenizer"] = tokenizer  # need not be read in this process
         return self.work.tokenizer
 
-    def tokenise(self) -> list[Path]:
-        """Tokenise all shards; returns their files."""
+    def tokenise(self) -> Iterator[Path]:
+        """Tokenise all shards; yields the file of each in order, while the next are worked at."""
+        unfinished = self._unfinished(TOKENS)
         with self._progress("tokenising") as advance:
-            for num_bytes in self.pool.map(passes.tokenise, self._unfinished(TOKENS)):
-                advance(num_bytes)
+            results = self.pool.map(passes.tokenise, unfinished)
+            waited_for = set(unfinished)
+            for shard, path in enumerate(self.token_files()):
+                if shard in waited_for:
+                    advance(next(results))
+                yield path
+
+    def token_files(self) -> list[Path]:
+        """The files of all shards' tokens."""
         return self._shard_files(TOKENS)
 
     def _shard_files(self, name: str) -> list[Path]:
