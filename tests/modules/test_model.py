@@ -10,8 +10,11 @@ import pytest
 import torch
 from huggingface_hub import RepoFile
 from huggingface_hub.errors import OfflineModeIsEnabled
+from tests.composing import composed
 
+import clozelab
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, MpnetTokenizer, WordPieceTokenizer
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
@@ -92,6 +95,29 @@ def test_transformers_reads_words_of_any_length_with_the_same_ids(
     ours = read_model(tmp_path / "m").tokenizer
     assert ours.fingerprint == tokenizer.fingerprint
     assert ours.has_token_types == tokenizer.has_token_types
+
+
+@pytest.mark.parametrize("architecture", ["distilbert", "longformer"])
+def test_other_libraries_give_no_second_token_type_to_an_encoder_without_one(
+    tmp_path, architecture
+):
+    """A Longformer here has an embedding of one type. A DistilBERT takes no types: given some,
+    transformers 4 ends with a TypeError.
+    """
+    transformers = pytest.importorskip("transformers")
+    cfg = composed("pretrain", [f"architecture={architecture}", "model=tiny"]).config
+    ids = {"vocab_size": SIZE, "pad_token_id": TOKENIZER.pad_id}
+    encoder = Encoder(EncoderConfig(**vars(cfg.model) | ids, **vars(cfg.architecture))).eval()
+    assert TOKENIZER.has_token_types
+    write_model(tmp_path / "m", encoder, {}, TOKENIZER)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("a b", "c")
+    assert sorted(theirs) == ["attention_mask", "input_ids"]
+    batch = {name: torch.tensor([values]) for name, values in theirs.items()}
+    model = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()
+    with torch.no_grad():
+        expected = model(**batch).last_hidden_state[0]
+    (states,) = clozelab.load(tmp_path / "m", precision="32-true").hidden_states([("a b", "c")])
+    torch.testing.assert_close(torch.from_numpy(states[-1]), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("kind", "length"), [("classification", 16), ("spans", 16), ("tags", 48)])

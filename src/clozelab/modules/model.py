@@ -332,6 +332,10 @@ def write_model(
     if {"classification", "choices", "spans"} & heads.keys():
         provenance: Any = dict(extra_config or {}).get("clozelab", {})
         longest = min(longest, provenance.get("max_seq_length", longest))
+    # Some classes of transformers take no types, and others have no embedding of a second one. An
+    # XLNet's say which token is [CLS].
+    if encoder.config.type_vocab_size < 2 and not tokenizer.cls_is_last:
+        tokenizer = tokenizer.with_token_types("one")
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     folders.save_encoder_folder(
         folder,
