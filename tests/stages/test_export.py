@@ -370,6 +370,26 @@ def test_a_bigbird_that_answers_reads_the_types_that_its_class_makes(tmp_path, t
     np.testing.assert_allclose(states[-1], expected.detach(), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["choices", "spans"])
+def test_a_longformer_is_refused_whose_class_would_find_no_question(
+    tmp_path, tiny_config, capsys, kind
+):
+    """By BERT's template one separator stands between two texts, by RoBERTa's two."""
+    transformers = pytest.importorskip("transformers")
+    changes = {"model_type": "longformer", **family_of("longformer").parts}
+    folder = write_folder(tmp_path / "m", tiny_config, kind, **changes)
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
+    shows(capsys.readouterr().err, "wants 2 separators between a question and its text")
+    words = ["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]
+    assert main(words) == 0
+    if kind == "choices":
+        return
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)("a b", "c d e", return_tensors="pt")
+    theirs = transformers.LongformerForQuestionAnswering.from_pretrained(folder)
+    with pytest.raises(AssertionError, match="exactly three separator tokens"):
+        theirs(**inputs)
+
+
 def edit(name: str, change):
     """Makes a damage: what `change` makes of a file's bytes (None: the file goes)."""
 

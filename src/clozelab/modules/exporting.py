@@ -66,13 +66,8 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
         )
     if has_head:
         require_trained_heads(model)
-        makes_types = family_for(model.encoder.config).makes_token_types(model.architecture)
-        if makes_types and not model.tokenizer.has_token_types:
-            raise ValueError(
-                f"{model.folder} was trained with token type 0 for both texts, and"
-                f" {model.architecture} of transformers gives the second one type 1: fine-tune it"
-                " with token_types=two, or say head=false"
-            )
+        if form == "transformers":
+            _require_same_pairs(model)
         return model
     config = model.encoder.config
     if form == "sentence_transformers" and not family_for(config).is_in_transformers(config, ()):
@@ -81,6 +76,26 @@ def model_to_export(model: Model, *, has_head: bool, form: str) -> Model:
             " cannot load it: take format=transformers, which our verbs read"
         )
     return without_heads(model)
+
+
+def _require_same_pairs(model: Model) -> None:
+    """ValueError where the class of transformers would read two texts otherwise, or not at all."""
+    family = family_for(model.encoder.config)
+    makes_types = family.makes_token_types(model.architecture)
+    if makes_types and not model.tokenizer.has_token_types:
+        raise ValueError(
+            f"{model.folder} was trained with token type 0 for both texts, and"
+            f" {model.architecture} of transformers gives the second one type 1: fine-tune it"
+            " with token_types=two, or say head=false"
+        )
+    wanted = family.pair_separators
+    number = model.tokenizer.pair_separators
+    if wanted and number != wanted and family.separated_kinds & model.heads.keys():
+        raise ValueError(
+            f"{model.folder}: {model.architecture} of transformers wants {wanted} separators"
+            f" between a question and its text, and the tokenizer puts {number}: prepare the"
+            " corpus with tokenizer=byte_bpe or wordpiece_roberta, or say head=false"
+        )
 
 
 def write(

@@ -142,6 +142,8 @@ class Family:
     tasks: ClassVar[tuple[tuple[frozenset[str], str], ...]] = TASKS
     # Heads whose classes find a question or a choice by config.json's `sep_token_id`.
     separated_kinds: ClassVar[frozenset[str]] = frozenset()
+    # That these classes ask for between a question and its text; None: any number.
+    pair_separators: ClassVar[int | None] = None
     # Ends of classes that give a second text type 1 where a tokenizer gives no types.
     typing_classes: ClassVar[tuple[str, ...]] = ()
     has_class: ClassVar[bool] = True  # in transformers

@@ -69,6 +69,7 @@ class Longformer(Roberta):
     parts = {"positions": POSITIONS, "attention": ATTENTION}
     defaults = {**Roberta.defaults, "attention_window": 512, "sep_token_id": 2}
     separated_kinds = frozenset({"choices", "spans"})
+    pair_separators = 2
     # The last three are of the release's own code.
     fixed = {
         "is_decoder": False,
