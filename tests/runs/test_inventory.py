@@ -149,6 +149,10 @@ def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
     _, line = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
+    # A folder as a name, as `report` and `pack` take it.
+    assert runs_verb([str(root / EXPERIMENT), "status=failed", "--csv"]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
     # Filters that only together fit nothing.
     runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
     shows(capsys.readouterr().out, "none of the 23 runs has stage=pretrain and task=mrpc")

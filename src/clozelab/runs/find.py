@@ -215,6 +215,12 @@ def _is_searched(folder: Path, inside: Path, *, follows_links: bool) -> bool:
     return follows_links and not is_above and not target.is_relative_to(inside)
 
 
+def is_folder_of_runs(name: str) -> bool:
+    """Whether a name on a command line is a folder to look for runs in, and no experiment's."""
+    folder = Path(name)
+    return folder.is_dir() and not (folder / "paper.yaml").is_file()
+
+
 def find_below(runs_dir: str) -> list[Record]:
     """Return the records below the folder that a command line names; ValueError for none."""
     if not Path(runs_dir).is_dir():
