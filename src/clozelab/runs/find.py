@@ -230,6 +230,17 @@ def find_below(runs_dir: str) -> list[Record]:
     return find(Path(runs_dir)).records
 
 
+def of_other_scales(root: Path) -> str:
+    """Return " (there are runs of scale=...)" for the scales beside RUNS_DIR/EXPERIMENT/SCALE.
+
+    It is for the error where `root` has no runs; empty where no other scale has any.
+    """
+    scales = {record.scale for record in find(root.parent).records} - {"", root.name}
+    if not scales:
+        return ""
+    return f" (there are runs of scale={', '.join(sorted(scales))})"
+
+
 def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     """Return the record of one folder, with what is true of it now.
 
