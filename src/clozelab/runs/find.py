@@ -345,7 +345,7 @@ def open_run(path: str) -> Record:
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
     record = open_folder(folder, folder)
     if record.status == DAMAGED:
-        raise ValueError(f"{path} is damaged: {record.problem}")
+        raise ValueError(record.problem)
     return record
 
 
