@@ -213,7 +213,7 @@ def onnx_answer(task: str, folder: Path, threads: int) -> Answer:
     # what the exporter says of its steps goes to stdout, where the worker answers
     with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
+        program: Any = torch.onnx.export(
             model,
             kwargs=example,
             input_names=list(example),

@@ -33,14 +33,17 @@ class Effort:
 
 
 def bench_pretraining(effort: Effort) -> list[str]:
-    sizes, peers = pretraining.SIZES, pretraining.usual_peers(pretraining.is_bf16_faster())
+    sizes: Sequence[str] = pretraining.SIZES
+    peers = pretraining.usual_peers(pretraining.is_bf16_faster())
     if effort.smoke:  # half a minute of compiling shows nothing
-        sizes, peers = ("smoke",), tuple(peer for peer in peers if "compiled" not in peer)
+        sizes = ("smoke",)
+        peers = tuple(peer for peer in peers if "compiled" not in peer)
     return pretraining.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
 
 
 def bench_families(effort: Effort) -> list[str]:
-    sizes, peers = families.SIZES, families.usual_peers()
+    sizes: Sequence[str] = families.SIZES
+    peers: Sequence[str] = families.usual_peers()
     if effort.smoke:
         sizes, peers = ("smoke",), peers[1:]  # the first one is compiled
     turns = effort.threads, effort.rounds, effort.seconds

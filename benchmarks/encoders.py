@@ -23,7 +23,7 @@ SHAPES = {
 """(layers, hidden size); "smoke" only shows that the code works."""
 
 
-def shape(size: str) -> dict[str, int]:
+def shape(size: str) -> dict[str, Any]:
     """Keywords of a model configuration, the same in clozelab and transformers."""
     layers, hidden = SHAPES[size]
     return {
@@ -72,7 +72,7 @@ def pairs_objective() -> Any:
     from clozelab.objectives.nsp import NextSentencePrediction
     from clozelab.objectives.objective import Objective
 
-    masking = {"mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1}
+    masking: dict[str, Any] = {"mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1}
     return Objective(
         input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
         token=MaskedLanguageModel(predict_prob=0.15, weight=1.0, **masking),

@@ -325,7 +325,7 @@ def work(side: str, family: str, size: str, threads: int) -> None:
     """The process of one side."""
     start_worker(side == "clozelab", threads)
     if side == "clozelab":
-        step = clozelab_step(family, size)
+        step: Callable[[], object] = clozelab_step(family, size)
     else:
         step = transformers_step(
             family, size, is_bf16=side.startswith("bf16"), compiles=side.endswith("-compiled")

@@ -39,8 +39,9 @@ from interleaved import ROOT, commit, machine
 
 # isort: split
 import torch
+from tests.forked import gone
 from tests.runs.test_pretrain_run import state, tensors, write_text
-from tests.runs.test_stops import children, gone
+from tests.runs.test_stops import children
 
 from clozelab import cli
 from clozelab.assembly import corpora
@@ -56,7 +57,10 @@ PAGE = ROOT / "docs" / "reliability.md"
 TABLE = r"(<!-- make faults{form} -->\n).*?(<!-- end -->)"
 HOSTILE, OUTSIDE = "faults_hostile", "faults_outside"  # modules beside this one
 KILLS_A_RUN = 5
-NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+NO_DROPOUT: dict[str, Any] = {
+    "model.hidden_dropout_prob": 0.0,
+    "model.attention_probs_dropout_prob": 0.0,
+}
 SAME = "goes on to the same bits"
 
 
@@ -78,7 +82,8 @@ def die_in_a_save(number: int, draw: random.Random) -> None:
 
     def arm() -> None:
         if moment == "bytes":
-            torch.save = torn
+            library: Any = torch
+            library.save = torn
         elif moment == "checksum":
             at_call(os, "fsync", 0, die)
         else:
@@ -191,21 +196,25 @@ def send(number: int) -> None:
 def controls(lab: Lab) -> Iterator[Row]:
     """What a restore leaves out on purpose: a comparison has to notice it."""
 
+    module: Any = pretraining
+    data: Any = CorpusDataModule
+    checkpoint_io: Any = AtomicCheckpointIO
+
     def no_generator() -> None:
-        pretraining.seed_forward = lambda *_: None
+        module.seed_forward = lambda *_: None
 
     def no_position() -> None:
-        stream = CorpusDataModule.train_stream
-        CorpusDataModule.train_stream = lambda self, _, *place: stream(self, 0, *place)
+        stream = data.train_stream
+        data.train_stream = lambda self, _, *place: stream(self, 0, *place)
 
     def no_schedule() -> None:
-        load = AtomicCheckpointIO.load_checkpoint
-        AtomicCheckpointIO.load_checkpoint = lambda *args, **more: (
+        load = checkpoint_io.load_checkpoint
+        checkpoint_io.load_checkpoint = lambda *args, **more: (
             load(*args, **more) | {"lr_schedulers": []}
         )
 
     before = lab.stopped("control", 17)
-    same = []
+    same: list[bool] = []
     for plant in (lambda: None, no_generator, no_position, no_schedule):
         trial = lab.trial(f"control-{len(same)}")
         shutil.copytree(before.run_dir, trial.run_dir)
@@ -285,7 +294,9 @@ def disks(lab: Lab) -> Iterator[Row]:
     must = "one sentence with the path, what was saved stays"
 
     def liar() -> None:
-        checkpoints.shutil.disk_usage = lambda _: shutil._ntuple_diskusage(2**40, 0, 2**40)
+        module: Any = checkpoints
+        library: Any = shutil
+        module.shutil.disk_usage = lambda _: library._ntuple_diskusage(2**40, 0, 2**40)
 
     try:
         with small_disk(lab.folder / "disk") as remount:
@@ -346,7 +357,8 @@ def ranks(lab: Lab) -> Iterator[Row]:
 def workers(lab: Lab) -> Iterator[Row]:
     passed, trials = 0, lab.count(2, 10)
     for number in range(trials):
-        trial = lab.trial(f"worker-{number}", **{"trainer.num_workers": 1})
+        one_worker: dict[str, Any] = {"trainer.num_workers": 1}
+        trial = lab.trial(f"worker-{number}", **one_worker)
         pid = trial.start()
         expect(trial.reaches(pid, 40 + 10 * number), trial.said)
         for one in children(pid):
@@ -388,7 +400,8 @@ def multiply_gradient(step: int, factor: float) -> None:
                 one.grad.mul_(factor)
         return original(self)
 
-    PretrainingModule.clip_gradient_norm = clip
+    module: Any = PretrainingModule
+    module.clip_gradient_norm = clip
 
 
 def launches(lab: Lab) -> Iterator[Row]:
@@ -409,7 +422,9 @@ def shards(lab: Lab) -> Iterator[Row]:
     (folder,) = (cache / "corpora").glob("[!.]*/")
     files = sorted(path.relative_to(folder) for path in (folder / "train").glob("*.bin"))
     flip = partial(flip_a_bit, draw=random.Random("shards"))
-    damages = dict(zip(passed, (flip, halve, Path.unlink), strict=True))
+    damages: dict[str, Callable[[Path], object]] = dict(
+        zip(passed, (flip, halve, Path.unlink), strict=True)
+    )
     for (kind, damage), file, number in itertools.product(damages.items(), files, range(rounds)):
         whole = (folder / file).read_bytes()
         (folder / file).chmod(0o644)

@@ -222,7 +222,8 @@ def killed_with_trackers(lab: Lab) -> Iterator[Row]:
         yield Row(f"kill -9 with trackers, {name}", must, 1, int(is_right and passed))
 
     def no_catching_up() -> None:
-        BackgroundLogger.go_on_after = lambda *_: None
+        logger: Any = BackgroundLogger
+        logger.go_on_after = lambda *_: None
 
     trial = with_local_trackers(lab, "control")
     kill = partial(at_call, *moments["between two saves"], die)
@@ -318,7 +319,7 @@ def mlflow_server(executable: str, port: int, store: Path) -> Iterator[subproces
 
 def silence(lab: Lab) -> Iterator[Row]:
     """A data worker that is there and never answers, as on a disk of a machine that is gone."""
-    hang = {"trainer.num_workers": 1, "trainer.hang_seconds": NOTICE_SECONDS + 5}
+    hang: dict[str, Any] = {"trainer.num_workers": 1, "trainer.hang_seconds": NOTICE_SECONDS + 5}
     trial = lab.trial("silent-worker", **hang)
     pid = trial.start()
     expect(trial.reaches(pid, 60), trial.said)

@@ -99,8 +99,9 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     read = TableFormat(columns, label).read(data_dir / file)
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
+    labels: Any = examples.labels
     return encode_examples(tokenizer, *texts, max_seq_length=length), {
-        "labels": ClassTarget(labels=["0", "1"]).encode(examples.labels)
+        "labels": ClassTarget(labels=["0", "1"]).encode(labels)
     }
 
 

@@ -131,8 +131,8 @@ def train_peer(folder: Path, arguments: argparse.Namespace) -> None:
         return rows
 
     collate = DataCollatorWithPadding(tokenizer)
-    training = features("train.tsv", arguments.examples)
-    batches = DataLoader(training, ROWS, shuffle=True, collate_fn=collate)  # type: ignore[arg-type]
+    training: Any = features("train.tsv", arguments.examples)
+    batches: Any = DataLoader(training, ROWS, shuffle=True, collate_fn=collate)
     validation = features("dev.tsv", None)
     model = AutoModelForSequenceClassification.from_pretrained(minilm(), num_labels=2)
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.01, fused=True)

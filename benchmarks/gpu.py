@@ -65,9 +65,7 @@ def build_ours(
     """(one optimizer step, the model)."""
     model = clozelab_model(size).to(plan.device)
     if compiled:
-        compile_encoder(
-            model.encoder, dynamic=False, **({"backend": "eager"} if plan.smoke else {})
-        )
+        compile_encoder(model.encoder, dynamic=False, **plan.compile_options)
     optimizer = clozelab_optimizer(model.named_parameters())
     batch = moved(clozelab_batch(make_rows(count, length)), plan.device)
 
@@ -82,7 +80,7 @@ def build_ours(
 def build_peer(plan: Plan, size: str, length: int, count: int) -> Callable[[], Tensor]:
     """BertForPreTraining with sdpa, compiled, the same optimizer kernel, the same rows."""
     model: Any = transformers_model(size).to(plan.device)
-    model.compile(**({"backend": "eager"} if plan.smoke else {}))
+    model.compile(**plan.compile_options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     inputs = moved(transformers_batch(make_rows(count, length)), plan.device)
 
@@ -234,7 +232,7 @@ def measure_data(plan: Plan) -> None:
         stream.micro_batches(step)
     alone = min(10, steps) * count / (time.perf_counter() - start)
     model = clozelab_model(size).to(plan.device)
-    compile_encoder(model.encoder, dynamic=False, **({"backend": "eager"} if plan.smoke else {}))
+    compile_encoder(model.encoder, dynamic=False, **plan.compile_options)
     optimizer = clozelab_optimizer(model.named_parameters())
     prepare = pinned if plan.device.type == "cuda" else lambda batch: batch
     waited, begun, rows = 0.0, 0.0, 0
@@ -244,7 +242,7 @@ def measure_data(plan: Plan) -> None:
             plan.wait()
             begun, waited, rows = time.perf_counter(), 0.0, 0
         before = time.perf_counter()
-        micros = next(reader)
+        micros: Any = next(reader)
         waited += time.perf_counter() - before
         batch = moved(micros[0], plan.device, non_blocking=True)
         with plan.autocast():

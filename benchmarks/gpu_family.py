@@ -38,7 +38,8 @@ from gpu_kernels import largest_error
 from gpu_long import check_long_rows
 from gpu_plan import Line, Plan, moved, require, require_all, table
 
-PAIRS: Mapping[str, tuple[str, ...]] = MEMBERS | {
+PAIRS: Mapping[str, tuple[str, ...]] = {
+    **MEMBERS,
     "BERT, next sentence": ("recipe=bert",),
     "ALBERT, sentence order": ("recipe=albert",),
     "BERT, left to right": ("recipe=bert", "objective=ltr", FULL_ROWS),
@@ -69,8 +70,10 @@ BF16_TOLERANCE = 0.02
 """Of a loss, relative."""
 MAPS_TOLERANCE = 0.05
 """Of an attention probability in bf16."""
-CELLS = ("loss error", "gradient error", "worst tensor", "ragged error", "ragged loss error, bf16")
-CELLS += ("bf16 loss", "bf16 gradient error", "AdamW", "Muon", "maps error")
+CELLS: tuple[str, ...] = (
+    *("loss error", "gradient error", "worst tensor", "ragged error", "ragged loss error, bf16"),
+    *("bf16 loss", "bf16 gradient error", "AdamW", "Muon", "maps error"),
+)
 STEPS = 5
 MUON_RATE = 0.02
 """Of the matrices, as conf/optimizer/muon.yaml."""
@@ -430,7 +433,7 @@ def _compiled_cells(plan: Plan, name: str) -> list[str]:
         plain = pair.run(model, is_bf16=True)
         # As stages/pretrain.py does.
         for encoder in model.encoders:
-            compile_encoder(encoder, dynamic=False, **({"backend": "eager"} if plan.smoke else {}))
+            compile_encoder(encoder, dynamic=False, **plan.compile_options)
         result = pair.run(model, is_bf16=True)
     difference = compare(result, plain)
     error = compare(result, pair.wanted).gradient

@@ -58,6 +58,11 @@ class Plan:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    @property
+    def compile_options(self) -> dict[str, Any]:
+        """Of torch.compile: a smoke test compiles no kernels."""
+        return {"backend": "eager"} if self.smoke else {}
+
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 

@@ -216,7 +216,7 @@ def check_tasks(runs: Runs) -> None:
     """Fine-tunings and a measure of the CPU's encoder, in fp32 on both devices, and a GPU's own."""
     examples = 48 if runs.plan.smoke else 640
     encoder = f"encoder={runs.place('cpu')}/encoder"
-    words = (encoder, "row=checked", "epochs=1", "trainer.log_interval_steps=1")
+    words: tuple[str, ...] = (encoder, "row=checked", "epochs=1", "trainer.log_interval_steps=1")
     words += (f"max_train_examples={examples}",)
     jobs: dict[str, Sequence[str]] = {}
     for device in DEVICES:
@@ -240,9 +240,9 @@ def check_tasks(runs: Runs) -> None:
                 runs.check(f"{name}: early losses", _early_difference(runs, name, expected), early)
                 runs.check(f"{name}: points", _points_apart(runs, name, expected), late)
     if {"held_out_text, cpu", "held_out_text, gpu"} <= done:
-        expected = runs.scores("held_out_text, cpu")["validation/loss"]
+        cpu_loss = runs.scores("held_out_text, cpu")["validation/loss"]
         loss = runs.scores("held_out_text, gpu")["validation/loss"]
-        runs.check("held_out_text, gpu: loss", abs(loss - expected) / expected, 1e-5)
+        runs.check("held_out_text, gpu: loss", abs(loss - cpu_loss) / cpu_loss, 1e-5)
 
 
 def _points_apart(runs: Runs, name: str, other: str) -> float:

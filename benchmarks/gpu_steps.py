@@ -113,7 +113,6 @@ class Clock(Callback):
         module: Any,  # noqa: ARG002  (Lightning fixes the signature)
         outputs: Any,
         *_: object,
-        **__: object,
     ) -> None:
         step = trainer.global_step
         if self.keeps_losses:
@@ -159,7 +158,7 @@ class Spikes(Callback):
             self._kept = weight.detach().clone()
             weight.data.mul_(1024.0)
 
-    def on_train_batch_end(self, _: Trainer, module: Any, *__: object, **___: object) -> None:
+    def on_train_batch_end(self, _: Trainer, module: Any, *__: object) -> None:
         if self._kept is not None:
             _last_norm(module).data.copy_(self._kept)
             self._kept = None
@@ -233,8 +232,8 @@ class Fit:
             cuda_graphs=case.graphs,
         )
         if case.compiled:
-            backend = {"backend": "eager"} if self.plan.smoke else {}
-            self.module.model.compile_parts(whole=case.compiled == "whole", **backend)
+            options = self.plan.compile_options
+            self.module.model.compile_parts(whole=case.compiled == "whole", **options)
         with tempfile.TemporaryDirectory() as folder:
             self.trainer = build_trainer(
                 hardware,
@@ -454,7 +453,7 @@ def measure_steps(plan: Plan) -> None:
 def measure_cases(plan: Plan, cases: Sequence[Case], blocks: int = 3) -> None:
     """A line of the table each; in a smoke test of the first three, as small as they can be."""
     if plan.smoke:
-        small = {"size": "smoke", "rows": 4, "length": 32, "vocab_size": 8192}
+        small: dict[str, Any] = {"size": "smoke", "rows": 4, "length": 32, "vocab_size": 8192}
         cases = [replace(case, **small) for case in cases[:3]]
     titles = ("case", "graphs", "spike", "optimizer", "ms a step, median (min-max)", "tokens/s")
     further = ("share of the ceiling", "device busy, ms", "kernels", "peak GiB")

@@ -7,6 +7,7 @@ padded: their padding is counted as tokens.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpu_plan import Plan, require, table
 from gpu_steps import Case, compare, measure_cases
@@ -23,7 +24,7 @@ def check_whole(plan: Plan) -> None:
     titles = ("last loss", "loss differs by", "weights differ by", "wanted", "steps left out")
     table(plan, f"{steps} steps", *titles)
     as_written = Case(size, rows, length, compiled="", bf16=False, muon=False)
-    others = {"again": {}, **usual, "another seed": {"seed": 2}}
+    others: dict[str, dict[str, Any]] = {"again": {}, **usual, "another seed": {"seed": 2}}
     wrong = compare(plan, as_written, others, steps, 1e-4)
     in_bf16 = replace(as_written, bf16=True)
     others = {"again": {}, **usual, "graphs, whole": {"compiled": "whole"}}

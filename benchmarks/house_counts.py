@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 LONGEST_LINE = 100  # characters
 MOST_TOKENS = 60  # of a logical line
@@ -91,7 +92,8 @@ class Source:
     @cached_property
     def docstring_lines(self) -> set[int]:
         numbers: set[int] = set()
-        for node in ast.walk(self.tree):
+        nodes: Iterable[Any] = ast.walk(self.tree)
+        for node in nodes:
             if is_docstring(node):
                 numbers.update(range(node.lineno, node.end_lineno + 1))
         return numbers
@@ -239,7 +241,9 @@ class CognitiveComplexity(ast.NodeVisitor):
         self.visit(node.test)
         self._visit_deeper([node.body, node.orelse])
 
-    def _visit_comprehension(self, node: ast.AST) -> None:
+    def _visit_comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> None:
         self.total += self.depth + len(node.generators)
         self.total += sum(len(generator.ifs) for generator in node.generators)
         self._visit_deeper(ast.iter_child_nodes(node))
@@ -307,7 +311,8 @@ def untyped_json(annotation: ast.AST) -> int:
 def untyped_annotations(source: Source) -> list[Spot]:
     """A spot for every annotation of a parameter, a result, a variable or a field."""
     spots = []
-    for node in ast.walk(source.tree):
+    nodes: Iterable[Any] = ast.walk(source.tree)
+    for node in nodes:
         annotation = None
         if isinstance(node, (ast.arg, ast.AnnAssign)):
             annotation = node.annotation
@@ -371,7 +376,7 @@ def nodes_where(condition: Callable[[ast.AST], bool]) -> Finder:
 
     def find(source: Source) -> list[Spot]:
         lines: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        unread: list[tuple[ast.AST, tuple[int, str]]] = [(source.tree, (0, "(top level)"))]
+        unread: list[tuple[Any, tuple[int, str]]] = [(source.tree, (0, "(top level)"))]
         while unread:
             node, owner = unread.pop()
             if isinstance(node, FUNCTIONS):

@@ -119,7 +119,7 @@ def serve(measure: Callable[[float], float], hello: Any = None) -> None:
 
 
 def repeated(
-    step: Callable[[], float], units: float | None = None, warm_up: int = 2
+    step: Callable[[], object], units: float | None = None, warm_up: int = 2
 ) -> Callable[[float], float]:
     """`measure` of a step, warmed up: again and again for the time asked, units a second.
 
@@ -131,7 +131,7 @@ def repeated(
     def measure(seconds: float) -> float:
         done, start = 0.0, time.perf_counter()
         while not done or time.perf_counter() - start < seconds:
-            own = step()
+            own: Any = step()
             done += own if units is None else units
         return done / (time.perf_counter() - start)
 

@@ -41,7 +41,7 @@ def make_experiment(
             rows.append({"row": name, "arm": name, "floor": None})
     claimed = []
     for i in range(claims):
-        claim = {"text": f"claim {i}", "compare": [f"b{i}", f"a{i}", "task"]}
+        claim: dict[str, Any] = {"text": f"claim {i}", "compare": [f"b{i}", f"a{i}", "task"]}
         claim |= {"direction": "higher", "primary": primary if i < num_primary else False}
         claimed.append(claim)
     said = {

@@ -24,7 +24,7 @@ from clozelab.runs.archive import open_archive
 from clozelab.runs.find import find
 from clozelab.runs.loss_bands import settings_of
 from clozelab.runs.record import Record
-from clozelab.text.plain import PlainDict
+from clozelab.text.plain import JsonObject
 from clozelab.training.measuring import read_rows
 
 LEAST_SEEDS = 3
@@ -61,9 +61,9 @@ def name_of(run: Record) -> str:
     return f"{objective}, {size}, {run.config['corpus']['name']}, {entries}"
 
 
-def band_of(runs: Sequence[tuple[str, Record]]) -> PlainDict | None:
+def band_of(runs: Sequence[tuple[str, Record]]) -> JsonObject | None:
     """The band of runs of one kind; None where too few seeds have a curve."""
-    curves = {}
+    curves: dict[int, dict[int, tuple[int, float]]] = {}
     for _, run in runs:
         losses = losses_by_step(run)
         if losses:
@@ -73,11 +73,11 @@ def band_of(runs: Sequence[tuple[str, Record]]) -> PlainDict | None:
     steps = sorted(set.intersection(*map(set, curves.values())))
     first = runs[0][1]
     tokens = []
-    losses = []
+    all_losses = []
     for step in steps:
         at_step = [curve[step] for curve in curves.values()]
         tokens.append(round(fmean(tokens for tokens, _ in at_step)))
-        losses.append([round(loss, 4) for _, loss in at_step])
+        all_losses.append([round(loss, 4) for _, loss in at_step])
     return {
         "name": name_of(first),
         "results": sorted({place for place, _ in runs}),
@@ -85,11 +85,11 @@ def band_of(runs: Sequence[tuple[str, Record]]) -> PlainDict | None:
         "unigram_loss": round(first.facts["unigram_loss"], 4),
         "flops_per_token": round(first.facts["flops"] / first.facts["tokens"]),
         "tokens": tokens,
-        "losses": losses,
+        "losses": all_losses,
     }
 
 
-def bands_of(runs: Sequence[tuple[str, Record]]) -> list[PlainDict]:
+def bands_of(runs: Sequence[tuple[str, Record]]) -> list[JsonObject]:
     """The bands of all kinds, in the order of their names."""
     groups: dict[str, list[tuple[str, Record]]] = {}
     for place, run in runs:
@@ -98,9 +98,9 @@ def bands_of(runs: Sequence[tuple[str, Record]]) -> list[PlainDict]:
     return sorted(bands, key=lambda band: (str(band["name"]), str(band["results"])))
 
 
-def common_settings(bands: Sequence[PlainDict]) -> PlainDict:
+def common_settings(bands: Sequence[JsonObject]) -> JsonObject:
     """The most frequent value of each setting: bands then only hold what differs from it."""
-    common: PlainDict = {}
+    common: JsonObject = {}
     for key in sorted(set(chain.from_iterable(band["settings"] for band in bands))):
         values = Counter(json.dumps(band["settings"].get(key)) for band in bands)
         ((value, _),) = values.most_common(1)
@@ -108,7 +108,7 @@ def common_settings(bands: Sequence[PlainDict]) -> PlainDict:
     return common
 
 
-def lines_of(bands: Sequence[PlainDict]) -> Iterator[str]:
+def lines_of(bands: Sequence[JsonObject]) -> Iterator[str]:
     """The file, a band a line, so that a change of one is a change of one line."""
     common = common_settings(bands)
     yield f'{{"settings": {json.dumps(common)},\n"bands": ['

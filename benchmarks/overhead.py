@@ -63,7 +63,12 @@ def pretraining_module(size: str) -> Any:
     from clozelab.optim.schedule import LinearWarmupDecay
 
     model = clozelab_model(size)
-    settings = {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "bias_correction": True}
+    settings: dict[str, Any] = {
+        "betas": (0.9, 0.999),
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "bias_correction": True,
+    }
     return PretrainingModule(
         model.encoder,
         model.objectives,

@@ -92,7 +92,8 @@ def all_pairs(rows: Floats) -> Booleans:
     """`compare: all` of four equal rows: some pair differs after Holm's correction."""
     pairs = combinations(range(rows.shape[1]), 2)
     differences = np.stack([rows[:, second] - rows[:, first] for first, second in pairs], axis=1)
-    return (holm(p_values(differences)) < SIGNIFICANCE).any(axis=-1)
+    is_significant: Booleans = holm(p_values(differences)) < SIGNIFICANCE
+    return np.asarray(is_significant.any(axis=-1))
 
 
 def stopping_rule(rows: Floats) -> Booleans:

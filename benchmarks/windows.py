@@ -115,7 +115,7 @@ def compare(arguments: argparse.Namespace) -> list[str]:
     lines = rate_table("tokens/s", arguments.rounds, arguments.seconds)
     precision = "bf16" if is_bf16_faster() else "fp32"
     for family in arguments.families:
-        peers = (precision,)
+        peers: tuple[str, ...] = (precision,)
         if family in COMPILED:
             peers = (f"{precision}-compiled", precision)
         options = ["--families", family, "--rows", arguments.rows, "--length", arguments.length]

@@ -420,6 +420,7 @@ def test_a_budget_in_words_is_held_against_the_text(
         ["phases=[{seq_length:32,steps:40,global_batch_size:8,micro_batch_size:8}]"],
         ["phases.0.steps=40", "phases.1.steps=10"],
         ["steps_factor=0.02"],
+        ["steps_factor=0.0007"],  # whose steps are rounded to 2 and 1
     ],
 )
 def test_the_command_of_a_budget_reads_so_many_words(

@@ -556,6 +556,26 @@ def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> N
         assert status == 1 and message in said
 
 
+@pytest.mark.parametrize(
+    "command", ["pack {} out=x.zip", "report {}", "record {} mlm MRPC budget=1x1min"]
+)
+def test_where_a_scale_has_no_runs_the_others_are_named(
+    make_runs: Any, tmp_path: Path, capsys: Any, command: str
+) -> None:
+    make_runs(MEANS, pretrain_seeds=(1,), finetune_seeds=(1,), below="one")
+    words = [*command.format(NAME).split(), "scale=laptop", f"runs_dir={tmp_path / 'one'}"]
+    status, said = say(words, capsys)
+    assert status == 1 and f"{NAME}/laptop (there are runs of scale=demo); " in said
+
+
+def test_a_pack_of_a_filter_that_nothing_fits_says_so(
+    make_runs: Any, tmp_path: Path, capsys: Any
+) -> None:
+    root = make_runs(MEANS, pretrain_seeds=(1,), finetune_seeds=(1,))
+    status, said = say(["pack", str(root), "out=x.zip", "stage=evaluate"], capsys)
+    assert status == 1 and "has stage=evaluate (there are finetune, pretrain)" in said
+
+
 def test_another_run_of_a_cell_is_refused_wherever_it_lies(
     packed: Any, pool: Any, tmp_path: Path
 ) -> None:

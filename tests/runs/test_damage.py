@@ -101,7 +101,7 @@ def test_a_damaged_record_fails_its_own_job_alone(tmp_path: Path, how: str) -> N
         PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)
     ]
     assert [*with_own_folders(planned)] == planned
-    with refuses("is damaged, or not the record of a run of this version (it"):
+    with refuses("cannot be read as the record of a run of this version (it"):
         claim(configs[0])
     folders = [config.run_dir for config in configs[:2]]
     jobs = [

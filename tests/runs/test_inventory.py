@@ -21,6 +21,7 @@ from clozelab.runs.progress import elapsed, read_progress, sweep_state, trouble_
 from clozelab.runs.record import JobName
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
+from clozelab.stages.verify import main as verify_verb
 from clozelab.training.host import holder
 
 EXPERIMENT = "table5_pretraining_tasks"
@@ -92,6 +93,16 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
         assert mine and holder(folder / ".lock") == os.getpid()
 
 
+def test_a_damaged_record_is_called_so_once(root: Path, capsys: Any) -> None:
+    folder = root / EXPERIMENT / "demo/finetune/mlm/pretrain-seed-1/mrpc/seed-1"
+    with refuses(f"{folder}/run.json cannot be read as the record of a run of this version") as why:
+        verify_verb([str(folder)])
+    assert str(why.value).count(str(folder)) == 1
+    runs_verb([f"runs_dir={root}"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if str(folder) in line)
+    assert line.startswith("damaged: ") and "is damaged" not in line
+
+
 def test_selection(root: Path) -> None:
     records = find(root).records
     chosen = select(records, EXPERIMENT, {"task": "mrpc", "name": "ltr,mlm_nsp", "seeds": "1/2"})
@@ -147,6 +158,10 @@ def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rest = "complete loss 4.400 word frequencies give 6.20 6.0 min 2030-01-01"
     shows(capsys.readouterr().out, *(f"{arm} {rest}" for arm in ("ltr 1", "ltr 3", "mlm 2")))
     assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
+    # A folder as a name, as `report` and `pack` take it.
+    assert runs_verb([str(root / EXPERIMENT), "status=failed", "--csv"]) == 0
     _, line = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
     # Filters that only together fit nothing.

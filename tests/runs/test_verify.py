@@ -296,6 +296,7 @@ def test_an_evaluation_is_measured_again_and_asks_for_no_checkpoint(
     [
         ({"results_version": 1}, "has results version 1 of evaluate, and this code makes version"),
         ({"status": "failed"}, "is failed, not complete: there is nothing to compare"),
+        ({"config_name": "", "seconds": 0.161}, "again; it took 1 s "),
         ({"config_name": ""}, "was not made by a command line"),
         ({"started_in": "/gone"}, "was started in /gone, which is gone"),
     ],

@@ -154,6 +154,14 @@ def test_masks_are_named_where_they_differ(change: Callable[..., Path]) -> None:
     assert "Possible cause" not in " ".join(sentences(given))
 
 
+def test_a_phase_of_one_run_alone_is_called_absent(change: Callable[..., Path]) -> None:
+    run = open_run(str(change(0.0, OTHER_TEXT)))
+    del run.config["phases"][1]
+    text = " ".join(sentences(run))
+    shows(text, "phases.3.seq_length is absent (no such phase), there 256")
+    assert "None" not in text
+
+
 def test_pages_and_pictures_show_the_band(change: Callable[..., Path], tmp_path: Path) -> None:
     run = str(change(0.5))
     page = tmp_path / "page.html"

@@ -390,6 +390,20 @@ def test_a_longformer_is_refused_whose_class_would_find_no_question(
         theirs(**inputs)
 
 
+def test_a_bigbird_that_answers_without_types_is_loaded_here_alone(tmp_path, tiny_config):
+    """Of a run's folder, which nobody has exported, transformers says that it has no class."""
+    transformers = pytest.importorskip("transformers")
+    changes = {"model_type": "big_bird", **family_of("big_bird").parts}
+    folder = write_folder(tmp_path / "m", tiny_config, "spans", **changes)
+    model = clozelab.load(folder).model
+    assert transformers.AutoConfig.from_pretrained(folder).model_type == "big_bird"
+    write_model(folder, model.encoder, model.heads, model.tokenizer.with_token_types("one"))
+    with pytest.raises(ValueError, match="clozelab_big_bird"):
+        transformers.AutoConfig.from_pretrained(folder)
+    again = clozelab.load(folder).model
+    assert again.architecture == "BigBirdForQuestionAnswering" and "spans" in again.heads
+
+
 def edit(name: str, change):
     """Makes a damage: what `change` makes of a file's bytes (None: the file goes)."""
 

@@ -17,7 +17,8 @@ from tests.screens import shows
 import clozelab
 from clozelab.cli import main
 from clozelab.modules import serving
-from clozelab.modules.serving import MAX_WAITING, build_app
+from clozelab.modules.serving import MAX_WAITING, PendingRequest, build_app
+from clozelab.readers.records import PlacedRow
 
 testing = pytest.importorskip("starlette.testclient", reason="needs pip install 'clozelab[serve]'")
 
@@ -102,6 +103,26 @@ def test_an_odd_record_takes_no_other_along(client: Any, predictor: Any) -> None
         assert word in found["error"]
     vectors = predictions(client, {"do": "embed", "records": [{"text": ""}]})
     assert np.array_equal(np.float32(vectors[0]), predictor.embed([""])[0])
+
+
+def test_a_text_that_was_cut_is_named_to_who_sent_it(
+    client: Any, predictor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provenance = {**predictor.model.provenance, "max_seq_length": 10}
+    monkeypatch.setitem(predictor.model.config, "clozelab", provenance)
+    long, short, empty = {"text": "a b " * 50}, {"text": "a"}, {"text": ""}
+    answer = client.post("/predict", json={"records": [empty, long, short, long]}).json()
+    assert answer["cut"] == [2, 4] and "label" in answer["predictions"][1]
+    assert client.post("/predict", json=long).json()["cut"] == [1]
+    for body in (short, {"do": "embed", **short}):
+        assert "cut" not in client.post("/predict", json=body).json()
+    # Of two requests in one batch each hears of its own texts.
+    requests = []
+    for records in ([short, short], [empty, long]):
+        rows = [PlacedRow("record", record, None) for record in records]
+        requests.append(PendingRequest("", "classify", {}, rows, True, answer=None))
+    first, second = map(dict, serving.answer_batch(predictor, requests))
+    assert "cut" not in first and second["cut"] == [2]
 
 
 SINGLE: dict[str, Any] = {"text": "a b"}

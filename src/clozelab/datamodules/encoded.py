@@ -37,7 +37,7 @@ class Encoded:
     sequences: TokenSequences  # [W], of the readable texts alone
     window_offsets: Ints  # [R + 1] where each readable text's windows begin
     reasons: list[str | None]  # [N]
-    num_cut: int = 0  # texts that are read up to the largest length
+    was_cut: Sequence[bool] = ()  # [N] whether a text is read up to the largest length alone
 
 
 def encode_texts(
@@ -68,8 +68,8 @@ def encode_texts(
     encoded = _encode_sides(texts, tokenizer, has_masks)
     reasons: list[str | None] = []
     readable: list[Sides] = []
-    num_cut = 0
-    for text, sides in zip(texts, encoded, strict=True):
+    was_cut = [False] * len(texts)
+    for index, (text, sides) in enumerate(zip(texts, encoded, strict=True)):
         if isinstance(text, Unreadable):
             reasons.append(text.reason)
             continue
@@ -80,13 +80,13 @@ def encode_texts(
             if is_cut:
                 whole = sides
                 sides = _cut(whole, tokenizer, max_length)
-                num_cut += sum(map(len, sides)) < sum(map(len, whole))
+                was_cut[index] = sum(map(len, sides)) < sum(map(len, whole))
             reason = _too_long(sides, tokenizer, max_length)
         reasons.append(reason)
         if reason is None:
             readable.append(sides)
     assembled = _assembled(readable, reasons, tokenizer, max_length, stride)
-    return replace(assembled, num_cut=num_cut)
+    return replace(assembled, was_cut=was_cut)
 
 
 def unread_reason(ids: Int32s, tokenizer: Tokenizer, name: str = "") -> str | None:

@@ -25,7 +25,7 @@ from clozelab.datamodules.columns import (
 )
 from clozelab.datamodules.texts import Unreadable, UnreadableText, read_cells
 from clozelab.models.locate import find_model
-from clozelab.modules.answers import Unanswered, summary_of
+from clozelab.modules.answers import Cut, Unanswered, summary_of
 from clozelab.readers.cells import is_missing
 from clozelab.readers.conll import DOCUMENT_START
 from clozelab.readers.lines import file_suffix, whole_characters
@@ -296,15 +296,17 @@ def answer_rows(
     *,
     roles: Mapping[str, str] | None = None,
     errors: str = "mark",
+    marks_cut: bool = False,
 ) -> Answered:
     """What the model says of each row; a stretch of rows is held at a time.
 
     A row that cannot be read has `Unanswered`; with errors="raise" it is a ValueError that names
-    its place. `roles`: role -> column; None: by each row's own keys.
+    its place. `roles`: role -> column; None: by each row's own keys. `marks_cut`: the answer to a
+    text that was cut is a `Cut`.
     """
     remaining = iter(rows)
     while stretch := list(islice(remaining, ROWS_AT_ONCE)):
-        answers = _answer_part(predictor, act, stretch, options, roles, errors)
+        answers = _answer_part(predictor, act, stretch, options, roles, errors, marks_cut)
         yield from zip(stretch, answers, strict=True)
     predictor.warn_of_cut()
 
@@ -316,6 +318,7 @@ def _answer_part(
     options: PlainDict,
     roles: Mapping[str, str] | None,
     errors: str,
+    marks_cut: bool,
 ) -> list[object]:
     """An answer, or `Unanswered`, for each row."""
     answers: list[object] = [None] * len(rows)
@@ -332,6 +335,7 @@ def _answer_part(
         return answers
     # All that can be read goes to the model at once: it forms the batches.
     method: Callable[..., Iterable[object]] = getattr(predictor, METHODS.get(act, act))
+    predictor.was_cut = [False] * len(texts)  # of an act that cuts none
     try:
         predictions = method(list(texts.values()), errors=errors, **options)
     except UnreadableText as error:
@@ -340,6 +344,9 @@ def _answer_part(
         raise ValueError(f"{row.place} {error.reason}") from error
     for index, prediction in zip(texts, predictions, strict=True):
         answers[index] = prediction
+    for index, was_cut in zip(texts, predictor.was_cut, strict=True):
+        if marks_cut and was_cut:
+            answers[index] = Cut(answers[index])
     return answers
 
 

@@ -44,6 +44,13 @@ class Unanswered(Result):
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The answer to the beginning of a text: the rest was not read, as in the fine-tuning."""
+
+    answer: object
+
+
+@dataclass(frozen=True)
 class Token(Result):
     token: str
     id: int

@@ -30,6 +30,7 @@ from clozelab.models.config_keys import AnswerRules, ConfigJson, GivenVectors, P
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import (
     COMMON_HEADS,
+    CUSTOM_CLASS_PREFIX,
     CUSTOM_MODEL_TYPE_PREFIX,
     POOLED_KINDS,
     Family,
@@ -336,6 +337,12 @@ def write_model(
     # XLNet's say which token is [CLS].
     if encoder.config.type_vocab_size < 2 and not tokenizer.cls_is_last:
         tokenizer = tokenizer.with_token_types("one")
+    family = family_for(encoder.config)
+    architecture = family.architecture(list(heads), encoder.config.is_causal)
+    # transformers would load it, and answer otherwise.
+    if family.makes_token_types(architecture) and not tokenizer.has_token_types:
+        config["model_type"] = CUSTOM_MODEL_TYPE_PREFIX + family.model_type
+        config["architectures"] = [CUSTOM_CLASS_PREFIX + architecture]
     files = with_max_length({**tokenizer.files(), **(extra_files or {})}, longest)
     folders.save_encoder_folder(
         folder,

@@ -87,6 +87,7 @@ class Predictor(ModelRunner):
 
     `progress` is put around the batches: rich.progress.track shows a bar. `warns`: whether texts
     that were not answered, or were cut (`num_cut`), are counted in a warning after each call.
+    `was_cut`: of the last call's texts, which were.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Predictor(ModelRunner):
         self.trained_columns = trained_columns(model.folder.parent)
         self.warns = True
         self.num_cut = 0
+        self.was_cut: Sequence[bool] = ()
         trained = model.provenance
         # Folders of before do not say whether there were documents.
         had_documents = trained.get("has_documents", True)
@@ -624,7 +626,8 @@ class Predictor(ModelRunner):
             given.items, self.tokenizer, max_length, stride=stride, is_cut=is_cut, **options
         )
         _refuse(encoded.reasons, given, errors)
-        self.num_cut += encoded.num_cut
+        self.was_cut = encoded.was_cut
+        self.num_cut += sum(encoded.was_cut)
         if self.warns:
             self.warn_of_cut()
         return encoded

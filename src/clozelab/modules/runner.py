@@ -87,7 +87,7 @@ class ModelRunner:
                 self._fp32_library = onednn_fp32
 
     def head(self, kind: str, verb: str) -> Any:
-        """The head of a kind; ValueError where it was never trained, or is not ours."""
+        """The head of a kind; ValueError where it is not there, or is not ours."""
         if kind in self.heads:
             if kind == "lm":
                 family_for(self.encoder.config).require_masks(self.model.config)
@@ -95,8 +95,11 @@ class ModelRunner:
         if kind in TASK_KINDS:
             refuse_foreign(self.model.foreign, self.model.folder)
         trained = [name for name in self.heads if name not in ("bilstm", "feature_mix")]
+        lack = f"its {kind} head was never trained"
+        if {kind, "pooler"}.issubset(self.model.untrained):
+            lack = f"it has no trained pooler, which its {kind} head reads"
         raise ValueError(
-            f"{self.model.folder} cannot {verb}: its {kind} head was never trained (trained heads:"
+            f"{self.model.folder} cannot {verb}: {lack} (trained heads:"
             f" {', '.join(trained) or 'none'}); train one:"
             f" {COMMANDS[kind].replace('FOLDER', str(self.model.folder))}"
         )

@@ -19,7 +19,7 @@ from clozelab.datamodules.columns import refuse_unknown_keys
 from clozelab.datamodules.texts import ERRORS
 from clozelab.modules import answering
 from clozelab.modules.answer_files import to_json_value
-from clozelab.modules.answers import Unanswered
+from clozelab.modules.answers import Cut, Unanswered
 from clozelab.modules.model_tasks import meaning_of
 from clozelab.readers.lines import parse_json
 from clozelab.readers.records import PlacedRow
@@ -65,7 +65,7 @@ def build_app(predictor: Predictor, *, max_bytes: int) -> Starlette:
         try:
             pending = parse_request(predictor, body)
             waiting.put_nowait(pending)
-            return JSONResponse({"predictions": await pending.answer})
+            return JSONResponse(await pending.answer)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         except asyncio.QueueFull:
@@ -218,7 +218,10 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
     for request in batch:
         rows += request.rows
     try:
-        answered = list(answering.answer_rows(predictor, batch[0].act, rows, batch[0].options))
+        answers = answering.answer_rows(
+            predictor, batch[0].act, rows, batch[0].options, marks_cut=True
+        )
+        answered = list(answers)
     except Exception as error:
         # Whatever the model raises is the reply: the server goes on.
         if len(batch) == 1:
@@ -230,7 +233,7 @@ def answer_batch(predictor: Predictor, batch: Sequence[PendingRequest]) -> list[
 
 
 def reply_to(request: PendingRequest, answered: Sequence[tuple[PlacedRow, object]]) -> object:
-    """The answers of one request, or an error.
+    """The response to one request, or an error. `cut` counts its records from 1.
 
     It is an error where no record can be read, and where one cannot and the request wants it so.
     """
@@ -238,4 +241,13 @@ def reply_to(request: PendingRequest, answered: Sequence[tuple[PlacedRow, object
     if problems and (not request.marks_errors or len(problems) == len(answered)):
         row, answer = problems[0]
         return ValueError(f"{row.place} {answer.error}")
-    return [to_json_value(answer) for _, answer in answered]
+    predictions = []
+    cut = []
+    for number, (_, result) in enumerate(answered, 1):
+        if isinstance(result, Cut):
+            cut.append(number)
+            result = result.answer
+        predictions.append(to_json_value(result))
+    if cut:
+        return {"predictions": predictions, "cut": cut}
+    return {"predictions": predictions}

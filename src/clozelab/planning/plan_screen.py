@@ -161,9 +161,11 @@ def _print_words(plan: Plan, words: float) -> Sequence[float]:
         data = make_data(cfg, PreparedCorpus.open(arm.corpus.folder), arm.objectives)
         by_step = data.words_by_step()
         read = by_step[-1]
+        # What the factor multiplies: the steps of `phases` are rounded.
+        whole_phases = cfg.phases if cfg.steps_factor == 1.0 else cfg.scale.pretrain.phases
         phases = []
-        for phase in cfg.phases:
-            phases.append((phase.steps / cfg.steps_factor, by_step[0]))
+        for phase, whole_phase in zip(cfg.phases, whole_phases, strict=True):
+            phases.append((whole_phase.steps, by_step[0]))
             by_step = by_step[phase.steps :] - by_step[phase.steps - 1]
         steps_factor = factor_within(words, phases)
         factors.append(steps_factor / cfg.steps_factor)

@@ -25,7 +25,7 @@ from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.own_text import OWN_TEXT
 from clozelab.launch.sweep import Sweep, compose, root_of, runs_root, sweeps_of
 from clozelab.results.experiment import Experiment, open_experiment, read_yaml
-from clozelab.runs.find import Runs, find
+from clozelab.runs.find import Runs, find, of_other_scales
 from clozelab.schema import SourceConfig
 from clozelab.terminal import ParsedArgs
 from clozelab.text.did_you_mean import key_of
@@ -341,6 +341,7 @@ def open_results(name: str, overrides: Sequence[str]) -> tuple[Experiment, Runs]
     runs = find(root)
     if not runs.runs:
         raise ValueError(
-            f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
+            f"no run below {root}{of_other_scales(root)};"
+            f" `clozelab reproduce {name} scale={scale}` makes them"
         )
     return experiment, runs

@@ -10,6 +10,7 @@ from clozelab.launch.sweep import compose, open_master, root_of
 from clozelab.report.screen import show
 from clozelab.report.tracked import track_report
 from clozelab.results.experiment import Experiment, open_experiment
+from clozelab.runs.find import is_folder_of_runs
 
 if TYPE_CHECKING:
     from clozelab.report.render import Report
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     """Write and print the report of an experiment or of a folder of runs."""
-    folder = Path(name)
-    if not folder.is_dir() or (folder / "paper.yaml").is_file():
+    if not is_folder_of_runs(name):
         return judge(open_experiment(name), overrides, target=target)
     fixed_rows: list[str] = []
     for word in overrides:
@@ -31,6 +31,7 @@ def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
     # With matplotlib and scipy, which a wrong name need not wait for.
     from clozelab.report.render import write_sweep_report
 
+    folder = Path(name)
     report = write_sweep_report(folder, Path(target or folder / "report"), fixed_rows)
     show(report)
     return report

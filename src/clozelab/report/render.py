@@ -38,7 +38,7 @@ from clozelab.results.adhoc import infer_table
 from clozelab.results.columns import is_scored, stand_in_for
 from clozelab.results.experiment import Experiment
 from clozelab.results.table import ResultTable, build_table
-from clozelab.runs.find import find
+from clozelab.runs.find import find, of_other_scales
 from clozelab.runs.record import Record
 from clozelab.text.paths import EXPERIMENTS_DIR
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
@@ -126,7 +126,8 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
         if experiment.folder.parent == EXPERIMENTS_DIR:
             name = experiment.folder.name
         raise ValueError(
-            f"no run below {root}; `clozelab reproduce {name} scale={scale}` makes them"
+            f"no run below {root}{of_other_scales(root)};"
+            f" `clozelab reproduce {name} scale={scale}` makes them"
         )
     registered = registration_summary(experiment, runs)
     return write_table(build_table(experiment, runs), folder, scale=scale, registered=registered)

@@ -81,7 +81,7 @@ def rerun_from_beginning(record: Record, folder: Path) -> Comparison:
         raise ValueError(
             f"{record.folder} is {record.status}, not complete: there is nothing to compare",
         )
-    say(f"making {record.place} again; it took {duration(record.seconds)}")
+    say(f"making {record.place} again; it took {duration(math.ceil(record.seconds))}")
     new_folder = folder / "again"
     label = unnamed_positive_label(record)
     further = {}

@@ -215,6 +215,12 @@ def _is_searched(folder: Path, inside: Path, *, follows_links: bool) -> bool:
     return follows_links and not is_above and not target.is_relative_to(inside)
 
 
+def is_folder_of_runs(name: str) -> bool:
+    """Whether a name on a command line is a folder to look for runs in, and no experiment's."""
+    folder = Path(name)
+    return folder.is_dir() and not (folder / "paper.yaml").is_file()
+
+
 def find_below(runs_dir: str) -> list[Record]:
     """Return the records below the folder that a command line names; ValueError for none."""
     if not Path(runs_dir).is_dir():
@@ -222,6 +228,17 @@ def find_below(runs_dir: str) -> list[Record]:
             f"{runs_dir} is no folder; give runs_dir=FOLDER, or start where the runs are"
         )
     return find(Path(runs_dir)).records
+
+
+def of_other_scales(root: Path) -> str:
+    """Return " (there are runs of scale=...)" for the scales beside RUNS_DIR/EXPERIMENT/SCALE.
+
+    It is for the error where `root` has no runs; empty where no other scale has any.
+    """
+    scales = {record.scale for record in find(root.parent).records} - {"", root.name}
+    if not scales:
+        return ""
+    return f" (there are runs of scale={', '.join(sorted(scales))})"
 
 
 def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
@@ -328,7 +345,7 @@ def open_run(path: str) -> Record:
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
     record = open_folder(folder, folder)
     if record.status == DAMAGED:
-        raise ValueError(f"{path} is damaged: {record.problem}")
+        raise ValueError(record.problem)
     return record
 
 

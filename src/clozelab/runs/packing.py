@@ -20,7 +20,7 @@ from clozelab.runs.archive import (
     plain_files,
     run_files,
 )
-from clozelab.runs.find import find, select
+from clozelab.runs.find import find, no_match, of_other_scales, select
 from clozelab.runs.identity import RESULTS_VERSIONS
 from clozelab.runs.progress import LAUNCH_FILE
 from clozelab.runs.record import CONFIG_FILE, Record, read_record
@@ -47,12 +47,14 @@ def select_runs(
     root: Path, experiment: Path | None, scale: str, filters: Mapping[str, str]
 ) -> Selection:
     """Find the runs below `root` that a command line names; ValueError where there are none."""
-    matching = select(find(root).records, None, filters)
+    every_record = find(root).records
+    matching = select(every_record, None, filters)
     packed = [record for record in matching if record.status in PACKED_STATUSES]
+    if every_record and not matching:
+        raise ValueError(no_match(every_record, filters))
     if not packed:
-        raise ValueError(
-            f"no run to pack below {root} {filters or ''}; say runs_dir=FOLDER or scale=NAME"
-        )
+        scales = of_other_scales(root) if experiment else ""
+        raise ValueError(f"no run to pack below {root}{scales}; say runs_dir=FOLDER or scale=NAME")
 
     if experiment:
         runs_dir = root.parents[1]  # RUNS_DIR/EXPERIMENT/SCALE

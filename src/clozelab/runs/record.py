@@ -531,7 +531,7 @@ def read_record(folder: Path) -> Record | None:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "it"
         raise ValueError(
-            f"{path} is damaged, or not the record of a run of this version"
+            f"{path} cannot be read as the record of a run of this version"
             f" ({field}: {first['msg']}); remove the folder to run again, or give run_dir another"
             " name"
         ) from error

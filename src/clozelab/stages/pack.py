@@ -17,6 +17,7 @@ from clozelab.runs.archive import (
     describe_machines,
     write_archive,
 )
+from clozelab.runs.find import is_folder_of_runs
 from clozelab.runs.packing import Selection, files_to_pack, hide_folders, make_manifest, select_runs
 from clozelab.terminal import SWITCH, ParsedArgs, say, verb
 
@@ -74,14 +75,13 @@ def main(args: ParsedArgs) -> int:
 def find_root(args: ParsedArgs) -> tuple[Path, Path | None, str]:
     """The folder of the runs, their experiment or None, and its scale, by a command line."""
     name = args.names[0]
-    folder = Path(name).absolute()
-    if not folder.is_dir() or (folder / "paper.yaml").is_file():
+    if not is_folder_of_runs(name):
         experiment = find_experiment(name)
         root, scale = runs_root(experiment, args.overrides)
         return root.absolute(), experiment, scale
     if args.overrides:
         raise ValueError(f"{args.overrides[0]}: pack has no such key for a folder of runs")
-    return folder, None, ""
+    return Path(name).absolute(), None, ""
 
 
 def print_summary(out: Path, selection: Selection) -> None:

@@ -10,13 +10,14 @@ from itertools import groupby
 
 from claims.text.phrases import count_noun, duration
 from claims.text.terminal import Heading
-from clozelab.runs.find import find_below, no_match, select
+from clozelab.runs.find import find_below, is_folder_of_runs, no_match, select
 from clozelab.runs.outcome import score_in_context, shown_score
 from clozelab.runs.progress import elapsed, trouble_of
 from clozelab.runs.record import STAGE_NAMES, STATUSES, Record
 from clozelab.terminal import ParsedArgs, path_of, print_table, say, verb
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
+clozelab runs FOLDER [name=value ...] [--csv]
 
 Every run folder: arm or row, task, seeds, status, headline score, time,
 beginning, fingerprint.
@@ -66,8 +67,12 @@ def main(args: ParsedArgs) -> int:
     for key, value in args.values.items():
         if key in FILTERS:
             filters[key] = value
-    experiment = next(iter(args.names), None)
-    every_record = find_below(path_of("runs_dir", args.values))
+    experiment: str | None = next(iter(args.names), None)
+    runs_dir = path_of("runs_dir", args.values)
+    if experiment and "runs_dir" not in args.values and is_folder_of_runs(experiment):
+        runs_dir = experiment
+        experiment = None
+    every_record = find_below(runs_dir)
     records = select(every_record, experiment, filters)
     if "csv" in args.flags:
         write_csv(records)

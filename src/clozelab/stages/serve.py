@@ -20,7 +20,9 @@ are as for `predict`.
                   top_k, pooling, layer, stride, prompt, size beside them. Answers
                   {"predictions": [...]} in their order; {"error": "..."} stands
                   for a record that cannot be read ("errors": "raise" beside
-                  them refuses the request instead)
+                  them refuses the request instead). "cut": [1, 3] beside the
+                  predictions: the first and the third record are longer than the
+                  fine-tuning's texts, so their end was not read
   GET  /health    what the model is, and how many requests wait
 
 What is wrong is {"error": "..."} with status 400 (what was asked), 413 (more
