@@ -88,13 +88,14 @@ def _require_same_pairs(model: Model) -> None:
             f" {model.architecture} of transformers gives the second one type 1: fine-tune it"
             " with token_types=two, or say head=false"
         )
-    wanted = family.pair_separators
-    number = model.tokenizer.pair_separators
-    if wanted and number != wanted and family.separated_kinds & model.heads.keys():
+    needed_separators = family.pair_separators
+    separators = model.tokenizer.pair_separators
+    finds_question = bool(family.separated_kinds & model.heads.keys())
+    if finds_question and needed_separators not in (None, separators):
         raise ValueError(
-            f"{model.folder}: {model.architecture} of transformers wants {wanted} separators"
-            f" between a question and its text, and the tokenizer puts {number}: prepare the"
-            " corpus with tokenizer=byte_bpe or wordpiece_roberta, or say head=false"
+            f"{model.folder}: {model.architecture} of transformers wants {needed_separators}"
+            f" separators between a question and its text, and the tokenizer puts {separators}:"
+            " prepare the corpus with tokenizer=byte_bpe or wordpiece_roberta, or say head=false"
         )
 
 
