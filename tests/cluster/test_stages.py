@@ -70,7 +70,9 @@ def names_the_killed_job(verb: str, engine: Engine, text: str, status: str) -> N
     """
     if engine.name == "ray":
         killed = rf"(?m)^killed: adhoc/demo/{verb}/\S+: its process has gone"
-        assert re.search(killed, status), status
+        # An evaluation takes .1 s: its job is mostly killed before or behind it.
+        has_no_run = verb == "evaluate" and "not begun" in status
+        assert has_no_run or re.search(killed, status), status
         return
     (job,) = re.findall(r"job (\d+) is lost: ", text)
     assert re.search(rf"(?m)^ *{job} +lost +{verb}/\S+ ", status), status
