@@ -208,7 +208,7 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
 def test_a_run_that_begins_anew_is_of_the_code_that_trains_it(
     tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A first start that failed at once, and the mended code: nothing of the first is in the run."""
+    """A first start that failed at once, then the mended code: nothing of the first is left."""
     config = configuration(tmp_path)
     with pytest.raises(KeyboardInterrupt), claim(config):
         raise KeyboardInterrupt
