@@ -130,6 +130,20 @@ def test_the_user_alone_allows_a_package(monkeypatch: pytest.MonkeyPatch, tmp_pa
             check_targets(config)
 
 
+def test_a_function_of_ones_own_may_take_further_keys(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mine_open.py").write_text(
+        "def sgd(named_parameters, *, learning_rate, **others):\n    return others\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CLOZELAB_ALLOW_TARGETS", "mine_open")
+    node = {"_target_": "mine_open.sgd", "_partial_": True, "learning_rate": 0.5, "eps": 1}
+    assert build("optimizer", node)([]) == {"eps": 1}
+    with refuses("optimizer.named_parameters: the stage sets this itself"):
+        check_targets({"optimizer": {**node, "named_parameters": 1}})
+
+
 def test_addresses_alone_import_nothing() -> None:
     check_targets({"schedule": {**GOOD, "no_such_key": 1}}, signatures=False)
 

@@ -204,6 +204,12 @@ def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped
     assert done.returncode == 1 and "Traceback" in done.stderr
 
 
+def test_an_error_beside_code_of_the_users_says_how_to_find_it(clozelab: Any) -> None:
+    """Python's own "not enough values to unpack" would else be all that one sees."""
+    done = clozelab("report", "nothing", CLOZELAB_ALLOW_TARGETS="mine")
+    assert done.returncode == 1 and "CLOZELAB_DEBUG=1 shows where" in done.stderr
+
+
 def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
     assert clozelab("--version").stdout.startswith("clozelab 0.")
 

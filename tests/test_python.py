@@ -21,6 +21,7 @@ import clozelab
 from clozelab.cli import main
 from clozelab.metrics import glue
 from clozelab.modules.pretraining import check_lengths
+from clozelab.text.plain import hydra_literal
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TINY: dict[str, Any] = {
@@ -101,6 +102,7 @@ def test_the_page_runs_as_it_stands(page: dict[str, Any]) -> None:
         finetuning.values
     )
     assert [path.suffix for path in (page["root"] / "kept").iterdir()] == [".ckpt"]
+    assert clozelab.load(finetuning).classify("a text") == page["sentiment"].classify("a text")
     assert (
         page["trainer"].callback_metrics["validation/accuracy"]
         == page["module"].history[-1]["validation/accuracy"]
@@ -122,6 +124,9 @@ def test_the_functions_take_what_the_command_line_takes(page: dict[str, Any]) ->
             clozelab.finetune(**{key: value})
     report = clozelab.make_report(page["root"] / "runs_dir/adhoc/demo")
     assert (report.folder / "report.md").is_file()
+    assert [*clozelab._to_argv({"encoder": page["runs"][0]})] == [
+        f"encoder={hydra_literal(page['encoder'].parent)}"
+    ], "a run stands for its folder"
     with refuses("module 'clozelab' has no attribute 'lode'", AttributeError):
         clozelab.lode  # noqa: B018
 

@@ -300,8 +300,9 @@ def _check_keys(place: str, node: PlainMapping) -> None:
     parameters = parameters_of(function)
     set_by_stage = GIVEN_BY_STAGE.get(place, frozenset())
     free = [name for name in parameters if name not in set_by_stage]
+    is_open = not inspect.isclass(function) and inspect.getfullargspec(function).varkw is not None
     for key in node:
-        if key in HYDRA_KEYS or key in free:
+        if key in HYDRA_KEYS or key in free or (is_open and key not in parameters):
             continue
         reason = f"{target} takes no such argument"
         if key in parameters:

@@ -271,6 +271,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from clozelab.addresses import PERMITTED
     from clozelab.text.redaction import scrubbed
 
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
@@ -291,8 +292,9 @@ def _print_error(error: BaseException, verb: str) -> None:
     console = Console(stderr=True, soft_wrap=True)
     text = Text("error: ", style="bold red")
     console.print(text.append(Text(scrubbed(message), style="default")))
-    # these say what to write instead, or which file it is
-    if not names_file and not isinstance(error, (ValueError, *_configuration_errors())):
+    # These say what to write instead, or which file it is; code of the user's may raise them too.
+    says_enough = names_file or isinstance(error, (ValueError, *_configuration_errors()))
+    if not says_enough or os.environ.get(PERMITTED):
         console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
 
 

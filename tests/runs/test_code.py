@@ -186,7 +186,9 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = configuration(tmp_path)
-    with pytest.raises(KeyboardInterrupt), claim(config):
+    with pytest.raises(KeyboardInterrupt), claim(config) as run:
+        (run.dir / "checkpoints").mkdir()
+        (run.dir / "checkpoints/last.ckpt").touch()
         raise KeyboardInterrupt
     first = record_of(config.run_dir).code
     other_mlm()
@@ -201,6 +203,22 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
     assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
     # It stays a run that other code has begun, also once today's has finished it.
     assert find_equal_run(configuration(tmp_path, "second"), INPUTS) is None
+
+
+def test_a_run_that_begins_anew_is_of_the_code_that_trains_it(
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first start that failed at once, then the mended code: nothing of the first is left."""
+    config = configuration(tmp_path)
+    with pytest.raises(KeyboardInterrupt), claim(config):
+        raise KeyboardInterrupt
+    other_mlm()
+    train(config)
+    with claim(config) as run:
+        assert run.is_complete
+    assert "made by other code" not in caplog.text
+    record = record_of(config.run_dir)
+    assert (record.sessions, record.earlier_sessions) == (2, [])
 
 
 def test_another_experiment_does_not_share_it(

@@ -139,6 +139,8 @@ def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
         folder = tmp_path / str(len(commits))
         for commit in commits:
             with pytest.raises(SystemExit), claim(folder):
+                (folder / "checkpoints").mkdir(exist_ok=True)
+                (folder / "checkpoints" / "last.ckpt").touch()
                 raise SystemExit(143)
             if commit is not None:
                 edit(folder / "run.json", git={"commit": commit, "dirty": False})

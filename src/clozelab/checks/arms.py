@@ -150,8 +150,8 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         percentages = "/".join(f"{100 * part:.0f}" for part in shares.values())
         figure += f"; {percentages} masked/random/unchanged"
     remedy = (
-        "the objective's settings are not what is done: look at corpus/packing.py and"
-        " objective.token"
+        "the objective's settings are not what is done: look at objective.token, and where the"
+        " objective is your own at its method `number` (corpus/packing.py)"
     )
     case = Case(bool(wrong), ERROR, "; ".join(wrong), remedy)
     yield first_finding("masks", arm.name, "masks are those of the recipe", figure, case)

@@ -84,7 +84,10 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class PackedInstances:
-    """One batch, numpy, ready for an objective; what is not said otherwise is [T]."""
+    """One batch, numpy, ready for an objective; what is not said otherwise is [T].
+
+    T = B * S: slot s of instance b is b * S + s, and padding fills a row behind its real tokens.
+    """
 
     input_ids: I64
     token_type_ids: I64

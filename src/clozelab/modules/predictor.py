@@ -16,12 +16,12 @@ Letters: N texts, T tokens of a batch, P predicted positions, H hidden size, V v
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -720,7 +720,7 @@ class Predictor(ModelRunner):
 
 
 def load(
-    place: str | Path,
+    place: str | os.PathLike[str],
     *,
     device: str = "auto",
     precision: str = "auto",
@@ -733,7 +733,7 @@ def load(
     NAME@COMMIT of the Hugging Face hub is taken as well; it is never asked otherwise.
     `label_names`: the model's names of its labels -> what answers call them.
     """
-    model = read_model(find_model(str(place), from_hub=hub))
+    model = read_model(find_model(os.fspath(place), from_hub=hub))
     return Predictor(model, device=device, precision=precision, label_names=label_names)
 
 

@@ -236,6 +236,10 @@ class Record(BaseModel, extra="forbid"):
                 score.higher_is_better = metric.higher_is_better if metric else None
         return self
 
+    def __fspath__(self) -> str:
+        """Its folder: a run stands for it wherever a path is asked for."""
+        return str(self.folder)
+
     @property
     def is_complete(self) -> bool:
         return self.status == "complete"

@@ -183,10 +183,9 @@ class Run:
                 " (run_dir=..., row=... for one fine-tuning, experiment=... for a whole"
                 f" experiment), or remove the folder to run it again.{_arm_of_floor(old, fresh)}"
             )
-        warn_of_other_code([old])
-
         # nothing to do: it is complete
         if old is not None and old.is_complete:
+            warn_of_other_code([old])
             if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
                 # the same inputs, with other times or in another place
                 old.watched = fresh.watched
@@ -333,15 +332,12 @@ def _continue_session(old: Record, fresh: Record) -> None:
     _change_layout(old, fresh)
     fresh.sessions = old.sessions + 1
 
-    # each other code and machine once
-    this_session = fresh.model_dump(include=SESSION_FIELDS)
-    last_session = old.model_dump(include=SESSION_FIELDS)
-    for session in (*old.earlier_sessions, last_session):
-        if session not in fresh.earlier_sessions and session != this_session:
-            fresh.earlier_sessions.append(session)
-
+    # A session that left no checkpoint has trained nothing of what follows.
     folder = fresh.folder
-    if not any(folder.glob("checkpoints/*.ckpt")):
+    if any(folder.glob("checkpoints/*.ckpt")):
+        warn_of_other_code([old])
+        _keep_sessions(old, fresh)
+    else:
         logger.info("%s begins anew: its last start left no checkpoint", folder)
     if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
         logger.warning(
@@ -349,6 +345,15 @@ def _continue_session(old: Record, fresh: Record) -> None:
             " where the run goes on",
             folder,
         )
+
+
+def _keep_sessions(old: Record, fresh: Record) -> None:
+    """Keep each other code and machine that has trained a run before, once."""
+    this_session = fresh.model_dump(include=SESSION_FIELDS)
+    last_session = old.model_dump(include=SESSION_FIELDS)
+    for session in (*old.earlier_sessions, last_session):
+        if session not in fresh.earlier_sessions and session != this_session:
+            fresh.earlier_sessions.append(session)
 
 
 def _change_layout(old: Record, fresh: Record) -> None:

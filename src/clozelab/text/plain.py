@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,8 +84,8 @@ def hydra_literal(value: object) -> str:
         return f"{{{','.join(items)}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_literal, value))}]"
-    if isinstance(value, str | Path):
-        return hydra_text(str(value))
+    if isinstance(value, str | os.PathLike):
+        return hydra_text(os.fspath(value))
     plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
     if isinstance(plain, float):
         return repr(plain)
