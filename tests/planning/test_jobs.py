@@ -37,7 +37,7 @@ from clozelab.planning.speeds import measured_speeds
 from clozelab.planning.steps import make_steps
 from clozelab.planning.sweeps import Corpora, analyse, read_preview
 from clozelab.planning.tables import warnings
-from clozelab.planning.tasks import NBEST_BYTES, PREDICTION_BYTES, Sample
+from clozelab.planning.tasks import NBEST_BYTES, NO_SAMPLES, PREDICTION_BYTES, Sample
 from clozelab.planning.timing import pretraining_ticks
 from clozelab.results.experiment import find_experiment
 from clozelab.runs.time_left import makespan
@@ -282,8 +282,21 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert (
         TaskFiles(read_preview).of(place)
         == TaskFiles(read_preview).of(place._replace(hub=True))
-        == (None, None)
+        == NO_SAMPLES
     )
+
+
+def test_a_task_file_that_is_refused_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Worker(monkeypatch)
+    file = tmp_path / "notes.csv"
+    file.write_text("text,label\n" + "a note,0\nanother,\n" * 9)
+    words = ["finetune", "encoder=minilm", "scale=demo", f"task={file}", "--no-measure"]
+    assert main([*words, f"runs_dir={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "not found" not in out
+    shows(out, "the lengths of notes are guesses:", "notes.csv:3: label is empty (9 rows")
 
 
 def question(**what: Any) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.results.words import read_claim
@@ -21,6 +21,7 @@ from claims.analysis.statistics import PRETRAINING_SEEDS, Estimate
 from claims.analysis.verdict_codes import Verdict
 from claims.analysis.verdicts import Judgement, run_interim_analysis
 from claims.report import claims, verdict_styles, wording
+from claims.report.claims import _p_values
 from claims.report.estimates import interval, probability
 from claims.report.page import templates
 from claims.tables.score_file import Scores, make_score_table
@@ -376,3 +377,10 @@ def test_a_margin_is_explained_by_the_type_of_claim(name: str) -> None:
     assert ("A claim with one margin" in reading) == (
         name in ("NoninferiorityClaim", "SuperiorityClaim")
     )
+
+
+def test_a_p_value_that_is_not_corrected_yet_stands_alone() -> None:
+    told = {}
+    for corrected in (None, 0.024):
+        told[corrected] = _p_values(cast(Any, SimpleNamespace(p_value=0.5, corrected_p=corrected)))
+    assert told == {None: "p = 0.500", 0.024: "p = 0.500, corrected 0.024"}

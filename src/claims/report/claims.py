@@ -248,9 +248,11 @@ def _figures(judgement: Judgement, table: ScoreTable) -> ClaimFigures:
 
 
 def _p_values(judgement: Judgement) -> str:
-    """`p = 0.012, corrected 0.024`; empty where nothing is tested."""
+    """`p = 0.012, corrected 0.024`, as far as they are known; empty where nothing is tested."""
     if judgement.p_value is None:
         return ""
+    if judgement.corrected_p is None:
+        return probability(judgement.p_value)
     corrected = probability(judgement.corrected_p).removeprefix("p ").removeprefix("= ")
     return f"{probability(judgement.p_value)}, corrected {corrected}"
 

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class MissingFileError(ValueError):
+    """A file or folder of a task is not there."""
+
+
 def require_file(
     data_dir: str | Path, relative: str, how_to_get: str, *, is_folder: bool = False
 ) -> Path:
@@ -58,7 +62,7 @@ def require_file(
             f"\n  expected layout: data_dir/{relative} (data_dir is {Path(data_dir).absolute()};"
             " set data_dir=FOLDER)"
         )
-    raise ValueError(
+    raise MissingFileError(
         f"benchmark {noun} not found: {path}{layout}\n  how to get it:"
         f" {' '.join(how_to_get.split())}"
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from claims.analysis.grouping import group_by
 from claims.text.phrases import duration
+from clozelab.datamodules.files import MissingFileError
 from clozelab.launch.process_launcher import allowed_threads, is_one_cpu_process, share_cores
 from clozelab.launch.progress import PlanPart, job_key
 from clozelab.models.config import EncoderConfig
@@ -142,24 +143,26 @@ class TaskFiles:
         """
         key = json.dumps([place.data_dir, place.task["data"]], default=str)
         if preview is None:
-            if key in self._samples:
-                return self._samples[key]
-            preview = self._preview(place)
-        samples = NO_SAMPLES
-        if preview is not None:
-            samples = Samples(
-                Sample.from_preview(preview.train), Sample.from_preview(preview.validation)
-            )
-        self._samples[key] = samples
-        return samples
+            if key not in self._samples:
+                self._samples[key] = self._read(place)
+            return self._samples[key]
+        self._samples[key] = _samples_of(preview)
+        return self._samples[key]
 
-    def _preview(self, place: TaskPlace) -> TaskPreview | None:
+    def _read(self, place: TaskPlace) -> Samples:
         if place.hub:  # an evaluation has none
-            return None
+            return NO_SAMPLES
         try:
-            return self.read(place)
-        except (OSError, ValueError):
-            return None
+            return _samples_of(self.read(place))
+        except (FileNotFoundError, MissingFileError):
+            return NO_SAMPLES
+        except (OSError, ValueError) as error:
+            return NO_SAMPLES._replace(fault=str(error))
+
+
+def _samples_of(preview: TaskPreview) -> Samples:
+    train, validation = map(Sample.from_preview, (preview.train, preview.validation))
+    return Samples(train, validation)
 
 
 class DiskUsage(NamedTuple):

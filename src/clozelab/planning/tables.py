@@ -307,10 +307,13 @@ def warnings(
             "a minute each is a guess, since the plan cannot count what they read:"
             f" {', '.join(dict.fromkeys(unknown))}"
         )
-    guessed = [job.task for job in costing.tasks if not job.samples.train]
-    if guessed:
-        names = ", ".join(dict.fromkeys(guessed))
-        lines.append(f"files not found for {names}: their lengths are guesses")
+    guessed = {job.task: job.samples.fault for job in costing.tasks if not job.samples.train}
+    missing = [task for task, fault in guessed.items() if not fault]
+    if missing:
+        lines.append(f"files not found for {', '.join(missing)}: their lengths are guesses")
+    for task, fault in guessed.items():
+        if fault:
+            lines.append(f"the lengths of {task} are guesses: {fault}")
     return lines
 
 

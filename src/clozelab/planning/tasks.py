@@ -70,10 +70,11 @@ class Sample(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """The splits of a task; None where a file is not there."""
+    """The splits of a task; None where a file is not there, or is refused."""
 
     train: Sample | None
     validation: Sample | None
+    fault: str = ""  # why the files are refused
 
 
 NO_SAMPLES = Samples(None, None)
