@@ -288,3 +288,14 @@ def test_a_list_is_a_damaged_text(tmp_path: Path) -> None:
     sentence = r"x\.jsonl:2: text is a list \(\['x'\]\), and a text was expected"
     with pytest.raises(ValueError, match=sentence):
         read(path)
+
+
+def test_decimal_commas_are_told_from_several_labels(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(write(tmp_path, "jsonl", ["2,04", "4,04", "4,02", "2,02"]))
+    shows(caplog.text, "4 of 4 classes seem to be several labels", "write a point for the comma")
+    caplog.clear()
+    read(write(tmp_path, "jsonl", ["red,2", "red,4", "2,4"]))
+    shows(caplog.text, "3 of 3 classes seem to be several labels")
+    assert "write a point" not in caplog.text

@@ -174,6 +174,7 @@ def test_the_page_and_the_picture(model: Any, tmp_path: Path, capsys: Any) -> No
     shows(capsys.readouterr().err, "explain: reading")
     for words, said in (
         ([f"out={page}"], "needs text=TEXT"),
+        (["text=a"], "needs out=PAGE.html or out=PICTURE.png"),
         (["text=a", "out=x.pdf"], "out=x.pdf: give a .html or .png"),
         (["text=a", f"out={page}", "layers=3"], "layers=3: give numbers from 1 to 2"),
         (["text=a", f"out={page}", "heads=0"], "heads=0"),

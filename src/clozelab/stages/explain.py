@@ -45,7 +45,9 @@ def main(args: ParsedArgs) -> int:
     values = args.values
     if "text" not in values:
         raise ValueError("explain needs text=TEXT; see --help")
-    out = parse_output("out", values.get("out", ""), (".html", ".png"))
+    if "out" not in values:
+        raise ValueError("explain needs out=PAGE.html or out=PICTURE.png; see --help")
+    out = parse_output("out", values["out"], (".html", ".png"))
     steps = parse_numbers("steps", values.get("steps", "64"), MAX_STEPS)[0]
     predictor = load_predictor(args.names[0], args.values)
     from clozelab.modules import explaining

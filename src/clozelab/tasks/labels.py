@@ -38,6 +38,7 @@ WRITTEN_LIST = re.compile(r"""\s*(\[\s*(['"].*['"])?\s*\]|\{\s*(['"].*:.*)?\})\s
 MANY_CLASSES_FROM = 20
 MANY_CLASSES_FRACTION = 0.5
 SEPARATORS = (";", "|", ",")  # between several labels in a cell
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 # a label of few rows that is spelt nearly as one of many is a slip of the pen
 MISSPELT_FROM = 50  # rows of a file
 RARE_ROWS = 2  # at most
@@ -359,10 +360,13 @@ def _warn_of_composites(where: str, seen: Mapping[str, LineNumbers]) -> None:
     """Say which classes seem to be several labels in one cell."""
     for separator in SEPARATORS:
         composites = _composites(seen, separator)
+        hint = ""
+        if all(map(DECIMAL_COMMA.fullmatch, composites)):
+            hint = " if they are numbers, write a point for the comma; else"
         if composites:
             log.warning(
                 "%s: %d of %d classes seem to be several labels with %r between them, such as %r"
-                " (%s): each is one class here; write one label in each cell, or take"
+                " (%s): each is one class here;%s write one label in each cell, or take"
                 " format/several_labels with task.data.separator=%r",
                 where,
                 len(composites),
@@ -370,6 +374,7 @@ def _warn_of_composites(where: str, seen: Mapping[str, LineNumbers]) -> None:
                 separator,
                 composites[0],
                 seen[composites[0]],
+                hint,
                 separator,
             )
 
