@@ -223,7 +223,8 @@ def measure_job(
 
 def _of_task(measure: MeasureConfig, samples: Samples, *, is_probe: bool) -> Reading | None:
     """Of a task's files: a probe reads both splits, other measures the validation split."""
-    train, validation = samples.train, samples.validation
+    train = samples.train
+    validation = samples.validation
     if validation is None or train is None:
         return None
     number = float(validation.examples)
