@@ -183,11 +183,8 @@ def _in_whole_lines(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _finished(grad: Tensor | None, parameter: Tensor, is_needed: bool) -> Tensor | None:
-    """The sum in the parameter's type and size; zero when there was no chunk."""
-    if grad is not None and len(grad) > len(parameter):
-        grad = grad[: len(parameter)]
+    """The sum in the parameter's type; zero when there was no chunk."""
     if grad is not None:
-        # Autograd adds the gradient of the looked-up embeddings to it in place, but not to a view.
         return grad.to(parameter.dtype)
     if is_needed:
         return torch.zeros_like(parameter)
@@ -263,6 +260,9 @@ def _multiply_out(
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
+    # Not the sums are cut: autograd adds the gradient of the looked-up embeddings to them in place,
+    # but not to a view.
+    grad_logits = grad_logits[:, : sums.vocab_size]
     if _on_cpu(hidden) and hidden.dtype == torch.bfloat16 and all(sums.needed):
         # A column of ones adds up the rows: one product is the gradient of the weights and of the
         # bias, and the logits are read once for both.
@@ -278,8 +278,7 @@ def _multiply_out(
         sums.grad_weight = _plus(sums.grad_weight, grad_logits.t() @ hidden)
     if sums.needed[2]:
         # sum(dtype=float32) would first copy the chunk: 5 x the time.
-        grad_bias = grad_logits[:, : sums.vocab_size].sum(dim=0)
-        sums.grad_bias = _plus(sums.grad_bias, grad_bias)
+        sums.grad_bias = _plus(sums.grad_bias, grad_logits.sum(dim=0))
 
 
 def _plus(total: Tensor | None, part: Tensor) -> Tensor:
