@@ -574,6 +574,7 @@ PARTS_OF_DATA: dict[str, Meaning | Added] = {
     "validation_seed": Added(was=1),
     "validation_folds": Added(was=None),
 }
+PARTS_OF_DATA.update(group_column=Added(was=None))
 CLASS_WEIGHTS = Added(was=None)
 # Test files are read only where they are to be predicted.
 TEST = Meaning("protocol", "predict_test")

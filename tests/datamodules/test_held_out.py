@@ -224,6 +224,65 @@ def test_parts_of_one_file_may_not_share_a_row(tmp_path: Path) -> None:
     read(contrastive_data(train_columns=["first", "second"], **given))
 
 
+def write_patients(path: Path, first: int, number: int) -> None:
+    """Six notes of each patient, of both classes; the last one is the same for all."""
+    rows = []
+    for patient in range(first, first + number):
+        for note in range(6):
+            text = "all is well" if note == 5 else f"note {note} of {patient}"
+            rows.append({"text": text, "label": "ab"[note % 2], "patient": f"p{patient}"})
+    write_rows(path, rows)
+
+
+@pytest.mark.parametrize("folds", [None, 5])
+def test_rows_of_one_group_are_in_one_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folds: int | None
+) -> None:
+    write_patients(tmp_path / "train.jsonl", 0, 40)
+    patients = [row["patient"] for row in rows_of(tmp_path / "train.jsonl")]
+
+    def parts(**changes: Any) -> tuple[FinetuningDataModule, list[set[str]]]:
+        data = labelled_data(**TEXTS, **settings(tmp_path, validation_folds=folds, **changes))
+        data.setup()
+        of_role = []
+        for role in ("training", "validation"):
+            of_role.append({patients[int(name)] for name in ids_of(data, role)})
+        return data, of_role
+
+    apart, (trained, held_out) = parts(group_column="patient")
+    assert not trained & held_out and len(trained | held_out) == 40
+    assert len(held_out) == 8
+    assert 24 <= len(apart.validation) <= 48
+    assert apart.facts["held_out"]["group_column"] == "patient"
+    apart.refuse_overlap(allowed=False)  # a text that many patients have is counted, and said
+    assert "stand in the training file" in caplog.text
+    # without the column they are in both parts, so the test above can fail
+    mixed, (trained, held_out) = parts()
+    assert len(trained & held_out) > 10
+    assert apart.source_fingerprint != mixed.source_fingerprint
+    assert "group_column" not in mixed.facts["held_out"]
+
+
+def test_a_group_in_two_files_is_refused(tmp_path: Path) -> None:
+    write_patients(tmp_path / "train.jsonl", 0, 10)
+    write_patients(tmp_path / "dev.jsonl", 9, 2)
+    write_patients(tmp_path / "new.jsonl", 10, 2)
+    given = settings(tmp_path) | TEXTS
+
+    def refuse_overlap(file: str, column: str | None, *, allowed: bool = False) -> None:
+        data = labelled_data(**(given | {"validation_file": file, "group_column": column}))
+        data.setup()
+        data.refuse_overlap(allowed=allowed)
+
+    with pytest.raises(ValueError, match=r"6 of 12 rows of .*dev.jsonl have a patient that is als"):
+        refuse_overlap("dev.jsonl", "patient")
+    refuse_overlap("dev.jsonl", "patient", allowed=True)
+    refuse_overlap("dev.jsonl", None)
+    refuse_overlap("new.jsonl", "patient")
+    with pytest.raises(ValueError, match="has no column 'doctor'"):
+        refuse_overlap("new.jsonl", "doctor")
+
+
 def test_further_training_files_are_compared_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from clozelab.checks.gathering import gather_sweep
 from clozelab.launch import sweep
-from clozelab.launch.own_task import task_settings, warn_of_doubtful_targets
+from clozelab.launch.own_task import task_settings, warn_of_doubts
 from clozelab.planning.steps import Step
-from clozelab.planning.sweeps import doubtful_targets
+from clozelab.planning.sweeps import doubts_of_own_tasks
 
 YAML = """
 defaults: [format/labelled@_here_, _self_]
@@ -181,9 +181,51 @@ def test_what_may_be_meant_otherwise_is_warned_of(
         overrides.append("measure=probe")
     composed = sweep.compose(stage, [f"{choice}=reviews.csv", *overrides])
     caplog.clear()
-    warn_of_doubtful_targets([composed, composed])
+    warn_of_doubts([composed, composed])
     messages = [] if expected is None else [expected.format(place)]
     assert caplog.messages == messages
+
+
+GROUPED = [f"a text {n},{n % 2},{n // 3}" for n in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("header", "words", "named"),
+    [
+        ("text,label,patient", [], "patient"),
+        ("text,label,Doc_ID", [], "Doc_ID"),
+        ("text,label,price", [], None),
+        ("text,label,patient", ["task.data.group_column=patient"], None),
+        ("text,label,patient", ["task.data.validation_file=dev.csv"], None),
+        ("text,patient,label", ["label_column=patient"], None),
+    ],
+)
+def test_rows_that_may_belong_together_are_warned_of(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    header: str,
+    words: list[str],
+    named: str | None,
+) -> None:
+    """Those of a patient in both parts flatter a score, and nobody sees it."""
+    write(tmp_path, header, *GROUPED)
+    composed = sweep.compose("finetune", ["task=reviews.csv", *words])
+    caplog.clear()
+    warn_of_doubts([composed])
+    if named is None:
+        assert not caplog.messages
+    else:
+        (message,) = caplog.messages
+        assert message.startswith(f"reviews.csv: 12 rows have 4 values of {named}, ")
+        assert message.endswith(f"task.data.group_column={named} keeps them together")
+
+
+def test_a_column_with_a_value_for_each_row_joins_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "text,label,patient", *[f"a text {n},{n % 2},{n}" for n in range(12)])
+    warn_of_doubts([sweep.compose("finetune", ["task=reviews.csv"])])
+    assert not caplog.messages
 
 
 def test_a_sweep_says_once_what_may_be_meant_otherwise(
@@ -192,13 +234,13 @@ def test_a_sweep_says_once_what_may_be_meant_otherwise(
     write(tmp_path, "text,label,other", *[f"a text,{label},{label}" for label in IDS * 2])
     words = ["task=reviews.csv", "encoder=nowhere", "row=x", "seed=1,2"]
     opened = sweep.Sweep("finetune", [*words, "text_column=text", "label_column=label,other"])
-    messages = doubtful_targets(opened)
+    messages = doubts_of_own_tasks(opened)
     assert [message.partition(" are ")[0] for message in messages] == [
         f"reviews.csv: the {len(IDS)} different whole numbers of label",
         f"reviews.csv: the {len(IDS)} different whole numbers of other",
     ]
     caplog.clear()
-    warn_of_doubtful_targets(map(opened.composer.compose, opened.jobs))
+    warn_of_doubts(map(opened.composer.compose, opened.jobs))
     assert caplog.messages == messages
     one_column = (*words[:-1], "text_column=text", "label_column=label")
     step = Step("finetune", "finetune", None, one_column)
@@ -233,7 +275,7 @@ def test_a_model_says_whether_it_is_scored_on_classes_or_numbers(
     composed = sweep.compose("evaluate", words)
     assert composed.get("measure.task.data.numeric_labels") == numeric_labels
     caplog.clear()
-    warn_of_doubtful_targets([composed])
+    warn_of_doubts([composed])
     assert bool(caplog.messages) == (not names)
 
 

@@ -141,3 +141,5 @@ def test_rows_that_a_model_was_trained_on_are_not_held_out(
         with pytest.raises(ValueError, match=refused):
             evaluate(*words, *same, f"measure.task.data.{other}")
     assert (evaluate(*words, *same) / "scores.json").is_file()
+    with pytest.raises(ValueError, match=r"group_column=null measure\.task\.data\.validation_fr"):
+        evaluate(*words, *same, "measure.task.data.group_column=sentence")

@@ -51,7 +51,7 @@ from clozelab.runs.record import Score, read_record
 from clozelab.runs.store import Run
 from clozelab.schema import EvaluateConfig
 from clozelab.tasks.cache import used_folders
-from clozelab.tasks.splitting import Fold, HeldOut
+from clozelab.tasks.splitting import Fold
 from clozelab.tasks.target import Target
 from clozelab.text.plain import JsonObject, PlainDict, PlainMapping
 from clozelab.training.callbacks import GracefulStop
@@ -298,18 +298,24 @@ def check_reading(reads: PlainMapping, trained: PlainMapping, folder: Path) -> N
         )
 
 
-def check_held_out(held_out: HeldOut | Fold | None, trained: Provenance, folder: Path) -> None:
-    """ValueError where rows are held out that a fine-tuning, with another draw, has trained on."""
-    draw = trained.get("held_out")
-    if held_out is None or held_out.draw == draw or "task" not in trained:
+def check_held_out(held_out: PlainDict | None, trained: Provenance, folder: Path) -> None:
+    """ValueError where rows are held out that a fine-tuning, with other settings, has trained on.
+
+    `held_out` are the settings here; None where validation has a file.
+    """
+    of_model = trained.get("held_out")
+    if held_out is None or held_out == of_model or "task" not in trained:
         return
-    if draw is None:
+    if of_model is None:
         raise ValueError(
             f"{folder} was fine-tuned with a validation file, so on all rows of its training file:"
             " name the file to score, measure.task.data.validation_file=FILE"
         )
     # Without folds it is a fraction.
-    settings: PlainDict = {"validation_folds": "null", **draw}
+    settings: PlainDict = {"validation_folds": "null"}
+    if "group_column" in held_out:
+        settings["group_column"] = "null"
+    settings |= of_model
     overrides = [f"measure.task.data.{key}={value}" for key, value in settings.items()]
     raise ValueError(
         f"{folder} held out other rows of a file in its fine-tuning, so it was trained on some of"
@@ -451,6 +457,6 @@ def _build_task_module(
             " `clozelab predict` does"
         )
     check_reading(data.config_to_save(), provenance, folder)
-    check_held_out(data.held_out, provenance, folder)
+    check_held_out(data.held_out_settings, provenance, folder)
     given_heads = pretraining_heads(data.target, encoder, folder, cfg.pretrain_seed)
     return untrained_module(task, data, encoder, provenance.get("head", "linear"), given_heads)

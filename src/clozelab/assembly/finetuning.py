@@ -460,7 +460,7 @@ def model_facts(job: FinetuneJob) -> PlainDict:
         facts["has_documents"] = job.data.train.counts["has_documents"]
     # An evaluation on the same file is of the rows that were not trained on.
     if job.data.held_out is not None:
-        facts["held_out"] = job.data.held_out.draw
+        facts["held_out"] = job.data.held_out_settings
     if isinstance(job.data.held_out, Fold):
         facts["validation_fold"] = job.data.held_out.number
     return facts

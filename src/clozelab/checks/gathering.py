@@ -25,7 +25,7 @@ from clozelab.planning.steps import Step, make_steps
 from clozelab.planning.sweeps import (
     USER_ERRORS,
     Corpora,
-    doubtful_targets,
+    doubts_of_own_tasks,
     jobs_by_settings,
     open_arm,
     open_task,
@@ -64,7 +64,7 @@ def gather_sweep(step: Step, plan_folder: Path | None = None) -> Subject:
     try:
         gathering = Gathering(name, [step], experiment)
         if plan_folder is None:  # a sweep has said it by itself
-            for message in doubtful_targets(step.sweep):
+            for message in doubts_of_own_tasks(step.sweep):
                 gathering.noticed.append(Finding("task", WARNING, message))
         subject = gathering.subject()
         if plan_folder is not None and gathering.costing is not None:

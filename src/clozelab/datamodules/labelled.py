@@ -42,8 +42,9 @@ from clozelab.text.plain import PlainDict
 
 log = logging.getLogger(__name__)
 
-# what the cache holds of each row of a file; "swapped_hashes" of pairs alone
-ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes")
+# what the cache holds of each row of a file; "swapped_hashes" of pairs alone, and "group_hashes"
+# with a `group_column`
+ROW_ARRAYS = ("row_hashes", "row_lines", "swapped_hashes", "group_hashes")
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
 FEW_HELD_OUT = 10  # of fewer examples each is ten points of a score
 CUTS = {  # counts of a split that mean lost text, in words
@@ -249,7 +250,20 @@ class LabelledData:
         """How validation is held out; nothing where it has a file."""
         if self.held_out is None:
             return {}
-        return {"held_out": asdict(self.held_out)}
+        holding_out = asdict(self.held_out)
+        if self.unit.group_column is not None:
+            holding_out["group_column"] = self.unit.group_column
+        return {"held_out": holding_out}
+
+    @property
+    def held_out_settings(self) -> PlainDict | None:
+        """The settings that say which rows are held out; None where validation has a file."""
+        if self.held_out is None:
+            return None
+        settings: PlainDict = dict(self.held_out.draw)
+        if self.unit.group_column is not None:
+            settings["group_column"] = self.unit.group_column
+        return settings
 
     # Examples
 
@@ -340,7 +354,24 @@ class LabelledData:
         for name, path in (self.extra_validation_paths or {}).items():
             paths[f"extra_validation_files.{name}"] = path
         for key, path in paths.items():
+            self._refuse_shared_groups(path)
             self._refuse_large(self._overlap(path, self.train_paths), key, path)
+
+    def _refuse_shared_groups(self, path: Path) -> None:
+        """ValueError where rows of a validation file are of a group that is trained on."""
+        rows = self._rows["validation", path]
+        if "group_hashes" not in rows:
+            return
+        train = [self._rows["training", file]["group_hashes"] for file in self.train_paths]
+        shared = Overlap.between(np.concatenate(train), rows["group_hashes"])
+        if not shared.num_seen:
+            return
+        first = f"{self.unit.row_noun} {rows['row_lines'][shared.validation_row]}"
+        raise ValueError(
+            f"{shared.num_seen} of {shared.num_rows} rows of {path} have a"
+            f" {self.unit.group_column} that is also in training (the first: {first}): remove"
+            " these rows from one of the files, or say task.data.group_column=null"
+        )
 
     def _refuse_large(self, overlap: Overlap, key: str, path: Path) -> None:
         if not overlap.is_large:

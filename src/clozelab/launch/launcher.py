@@ -30,7 +30,7 @@ from clozelab import hydra_compat
 from clozelab.config import Composed
 from clozelab.files.digests import digest
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
-from clozelab.launch.own_task import warn_of_doubtful_targets
+from clozelab.launch.own_task import warn_of_doubts
 from clozelab.launch.pool import ProcessPool
 from clozelab.launch.processes import ForkServer, Job, JobState, run_verb
 from clozelab.launch.progress import Heartbeat, SweepEstimate, job_key, plan_file
@@ -130,7 +130,7 @@ class SweepLauncher(hydra_compat.SweepPlugin, Launcher):
         (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         console = Console(stderr=True)
         composed, planned = self._compose_jobs(job_overrides, console)
-        warn_of_doubtful_targets(composed)
+        warn_of_doubts(composed)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         wait_for_inputs(jobs, composed)
         self._preflight(composed, planned)

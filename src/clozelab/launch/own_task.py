@@ -13,7 +13,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -48,6 +48,12 @@ LABEL_NAMES = ("label", "class", "category", "target", "score", "rating")
 ID_NAMES = ("id", "idx", "index")
 MOST_CLASSES = 20
 """So many different whole numbers are classes; of more `are_numbers_to_predict` decides."""
+GROUP_NAMES = (
+    *("patient", "subject", "participant", "person", "user", "customer", "client"),
+    *("author", "writer", "speaker", "student", "document", "doc", "article", "conversation"),
+    *("dialogue", "dialog", "session", "thread", "case", "group"),
+)
+"""Names of columns that tell whose rows are, or of which text; also with "id" behind them."""
 ENOUGH_ROWS = 3600
 """To go through: 100 steps of 32, where a tenth of the rows is held out for validation.
 
@@ -83,7 +89,7 @@ def task_settings(
         raise ValueError(f"task={file}: there is no such file in {data_dir}, nor from here")
     table = open_table(path)
     texts, label = _columns(table, text_columns, label_column)
-    counts = _count_labels(path, label, path.stat().st_mtime_ns)
+    counts = _count_values(path, label, path.stat().st_mtime_ns)
     num_rows = sum(counts.values())
     if numeric_labels is None:
         numeric_labels = are_numbers_to_predict(counts)
@@ -113,12 +119,12 @@ def task_settings(
 
 
 @cache  # a command composes its configuration several times
-def _count_labels(
+def _count_values(
     path: Path,
     column: str,
     modified: int,  # noqa: ARG001
 ) -> Mapping[str, int]:
-    """The number of rows of each label of a table; read anew when it was `modified`."""
+    """The number of rows of each value of a column; read anew when the table was `modified`."""
     # What is no label is refused, with its line, when the examples are read.
     return Counter(str(row.record.get(column)) for row in open_table(path).placed_rows())
 
@@ -166,7 +172,7 @@ def describe_doubtful_target(
         setting: where a user says which, for the message.
         numeric_labels: whether they are numbers to be predicted, not classes.
     """
-    counts = _count_labels(path, column, path.stat().st_mtime_ns)
+    counts = _count_values(path, column, path.stat().st_mtime_ns)
     are_numbers = all(map(is_number, counts))
     if len(counts) <= MOST_CLASSES or not are_numbers or not _are_whole(counts):
         return None
@@ -178,6 +184,31 @@ def describe_doubtful_target(
         is_not_so = f"since they do not {rule}"
         return f"{numbers} are to be predicted, {is_not_so}; {setting}=false makes classes"
     return f"{numbers} are classes, since they {rule}; {setting}=true predicts numbers"
+
+
+def describe_likely_groups(path: Path, used: Collection[str], setting: str) -> str | None:
+    """Which rows may belong together, by the name of a column, and what keeps them so.
+
+    None where there is no such column, or each row has a value of its own.
+
+    Args:
+        path: the table, of which a part is held out.
+        used: its columns that are read.
+        setting: where a user names the column, for the message.
+    """
+    for column in open_table(path).columns:
+        name = column.lower().removesuffix("id").rstrip("_ ")
+        if column in used or name not in GROUP_NAMES:
+            continue
+        counts = _count_values(path, column, path.stat().st_mtime_ns)
+        num_rows = sum(counts.values())
+        if 1 < len(counts) < num_rows:
+            return (
+                f"{path.name}: {num_rows} rows have {len(counts)} values of {column}, and rows with"
+                " the same one may be in training and in validation, which flatters scores:"
+                f" {setting}={column} keeps them together"
+            )
+    return None
 
 
 def _columns(table: Table, texts: Sequence[str], label: str | None) -> tuple[list[str], str]:
@@ -294,42 +325,50 @@ def has_own_task(overrides: Sequence[str]) -> bool:
     return any(f"{choice}={OWN_TASK}" in overrides for choice in PLACES)
 
 
-def doubtful_target(overrides: Sequence[str], settings: PlainMapping) -> str | None:
-    """What to say where a labelled file's classes or numbers may be meant otherwise; else None.
+def doubts_of_own_task(overrides: Sequence[str], settings: PlainMapping) -> list[str]:
+    """What to say where a labelled file may be meant otherwise than it is read.
 
     Args:
         overrides: of a job, as `with_own_task` has spelt them out.
         settings: the job's configuration.
     """
+    doubts: list[str | None] = []
     for choice, place in PLACES.items():
-        key = f"{place}.data.numeric_labels"
-        num_given = sum(key_of(override) == key for override in overrides)
-        # `with_own_task` gives the key once. A second one is the user's, who leaves no doubt.
-        if f"{choice}={OWN_TASK}" not in overrides or num_given != 1:
-            continue
-        # Nor does the model that is scored.
-        if _predicts_numbers(values_of(overrides)) is not None:
+        if f"{choice}={OWN_TASK}" not in overrides:
             continue
         task: Any = settings
         for name in place.split("."):
             task = task[name]
         data = task["data"]
         path = resolve_path(data["train_file"], str(settings["data_dir"]))
-        if path.is_file():  # else an error will say so
-            column = str(data["label_column"])
-            return describe_doubtful_target(
-                path, column, key, numeric_labels=data["numeric_labels"]
+        if not path.is_file():  # an error will say so
+            continue
+        label = str(data["label_column"])
+        if data["validation_file"] is None and data["group_column"] is None:
+            used = [*data["text_columns"], label]
+            doubts.append(describe_likely_groups(path, used, f"{place}.data.group_column"))
+        key = f"{place}.data.numeric_labels"
+        if _is_target_open(overrides, key):
+            doubts.append(
+                describe_doubtful_target(path, label, key, numeric_labels=data["numeric_labels"])
             )
-    return None
+    return list(filter(None, doubts))
 
 
-def warn_of_doubtful_targets(composed: Iterable[Composed]) -> None:
-    """Warn of the `doubtful_target` of jobs, once of each."""
+def _is_target_open(overrides: Sequence[str], key: str) -> bool:
+    """Whether neither the user nor a model that is scored says if labels are classes or numbers."""
+    # `with_own_task` gives the key once. A second one is the user's.
+    num_given = sum(key_of(override) == key for override in overrides)
+    return num_given == 1 and _predicts_numbers(values_of(overrides)) is None
+
+
+def warn_of_doubts(composed: Iterable[Composed]) -> None:
+    """Warn of the `doubts_of_own_task` of jobs, once of each."""
     messages = []
     for job in composed:
         if job.origin is not None:
-            messages.append(doubtful_target(job.origin.overrides, job.values))
-    for message in filter(None, dict.fromkeys(messages)):
+            messages += doubts_of_own_task(job.origin.overrides, job.values)
+    for message in dict.fromkeys(messages):
         log.warning(message)
 
 

@@ -31,7 +31,12 @@ from clozelab.corpus.paths import files_below, matching_files, resolve_path, tex
 from clozelab.files.digests import digest, file_sha256
 from clozelab.files.public import PUBLIC_ENCODERS, encoder_folder
 from clozelab.launch.experiments import PAPER
-from clozelab.launch.own_task import COLUMN_WORDS, describe_doubtful_target, settings_of_words
+from clozelab.launch.own_task import (
+    COLUMN_WORDS,
+    describe_doubtful_target,
+    describe_likely_groups,
+    settings_of_words,
+)
 from clozelab.launch.processes import run_verb
 from clozelab.models.locate import find_model, may_have_head
 from clozelab.readers.remote import is_url
@@ -437,15 +442,21 @@ def _labelled_file(path: Path, settings: Mapping[str, str]) -> list[GivenTask]:
     """A table, whose columns `text_column=` and `label_column=` name where it does not say."""
     tasks = []
     for node in settings_of_words(str(path.absolute()), "", settings):
-        setting = "a task's YAML with data.numeric_labels"
-        message = describe_doubtful_target(
-            path,
-            node["data"]["label_column"],
-            setting,
-            numeric_labels=node["data"]["numeric_labels"],
+        yaml = "a task's YAML with data"
+        data = node["data"]
+        doubts = (
+            describe_likely_groups(
+                path, [*data["text_columns"], data["label_column"]], f"{yaml}.group_column"
+            ),
+            describe_doubtful_target(
+                path,
+                data["label_column"],
+                f"{yaml}.numeric_labels",
+                numeric_labels=data["numeric_labels"],
+            ),
         )
-        if message is not None:
-            print(f"inputs: {message}", file=sys.stderr)
+        for doubt in filter(None, doubts):
+            print(f"inputs: {doubt}", file=sys.stderr)
         node["data"]["train_file"] = f"{FILES}/{node['name']}/{path.name}"
         node = {"defaults": ["own@_here_", "_self_"]} | node
         tasks.append(GivenTask(str(node["name"]), str(node["title"]), node, {path.name: path}))

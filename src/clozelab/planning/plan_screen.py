@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
 
 def print_plan(plan: Plan) -> None:
     """Print a plan below its sums: tables, what a budget buys, warnings."""
-    from clozelab.planning.sweeps import doubtful_targets
+    from clozelab.planning.sweeps import doubts_of_own_tasks
 
     costing = plan.costing
     for table in stage_tables(costing):
@@ -54,7 +54,7 @@ def print_plan(plan: Plan) -> None:
         _print_detectable(plan)
     print_warnings(warnings(costing, shares, factors))
     for sweep in plan.sweeps.values():
-        print_warnings(doubtful_targets(sweep))
+        print_warnings(doubts_of_own_tasks(sweep))
 
 
 def print_warnings(lines: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from clozelab.corpus.tokenizer_settings import TokenizerSettings
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.labelled import LabelledData, TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.own_task import doubtful_target, has_own_task
+from clozelab.launch.own_task import doubts_of_own_task, has_own_task
 from clozelab.launch.sweep import Sweep, phase_objectives
 from clozelab.objectives.objective import Objective
 from clozelab.planning.arms import Arm, Corpus, synthetic_corpus
@@ -66,13 +66,13 @@ def jobs_by_settings(sweep: Sweep) -> dict[Words, list[Words]]:
     return jobs_of
 
 
-def doubtful_targets(sweep: Sweep) -> list[str]:
-    """What to say of labelled files whose classes or numbers may be meant otherwise, once each."""
+def doubts_of_own_tasks(sweep: Sweep) -> list[str]:
+    """What to say of labelled files that may be meant otherwise than they are read, once each."""
     messages = []
     for jobs in jobs_by_settings(sweep).values():
         if has_own_task(jobs[0]):
-            messages.append(doubtful_target(jobs[0], sweep.settings(jobs[0])))
-    return list(filter(None, dict.fromkeys(messages)))
+            messages += doubts_of_own_task(jobs[0], sweep.settings(jobs[0]))
+    return list(dict.fromkeys(messages))
 
 
 @dataclass(kw_only=True)

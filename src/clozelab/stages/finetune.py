@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clozelab.assembly import factory, finetuning
 from clozelab.config import Composed
-from clozelab.launch.own_task import warn_of_doubtful_targets
+from clozelab.launch.own_task import warn_of_doubts
 from clozelab.schema import FinetuneConfig
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ def main(cfg: FinetuneConfig, composed: Composed) -> None:
     if finetuning.is_complete_without_weights(cfg, composed):
         log.info("%s is complete already", cfg.run_dir)
         return
-    warn_of_doubtful_targets([composed])
+    warn_of_doubts([composed])
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     job = finetuning.prepare(cfg, with_test_files=cfg.predict_test)
     finetuning.refuse_partial_scores(cfg, job.data.total_steps)

@@ -44,6 +44,7 @@ class TextExamples:
     lines: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # of the file's rows, from 0
     file_labels: list[Any] | None = None  # of all rows that these were chosen from
+    groups: list[str] | None = None  # the cells of the format's `group_column`, if it has one
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,7 +57,12 @@ class TextExamples:
         texts = [self.texts[i] for i in index]
         lines = [self.lines[i] for i in index]
         numbers = [self.numbers[i] for i in index]
-        return TextExamples(ids, texts, labels, self.num_bad_rows, lines, numbers, self.all_labels)
+        groups = None
+        if self.groups is not None:
+            groups = [self.groups[i] for i in index]
+        return TextExamples(
+            ids, texts, labels, self.num_bad_rows, lines, numbers, self.all_labels, groups
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[TextExamples]) -> TextExamples:
@@ -120,6 +126,7 @@ class TableFormat:
     # names for a tsv or csv file whose first line does not name the text columns
     columns: Sequence[str] | None = None
     file_format: str = "auto"
+    group_column: str | None = None  # rows with the same cell are held out together, or not at all
 
     def __post_init__(self) -> None:
         # YAML reads the name 0 of a column as a number.
@@ -129,6 +136,8 @@ class TableFormat:
         }
         if self.id_column is not None:
             names["id_column"] = cell_text(self.id_column)
+        if self.group_column is not None:
+            names["group_column"] = cell_text(self.group_column)
         if self.columns is not None:
             names["columns"] = list(map(cell_text, self.columns))
         for key, value in names.items():
@@ -160,13 +169,16 @@ class TableFormat:
         columns, id_column = self._columns_to_read(table, has_labels, advice)
         label_column = LabelColumn(path, names, expected, listed=listed)
         named_classes = self._named_classes(table, listed if names is None else names, expected)
+        needed_columns = self._needed_columns(id_column)
         examples = TextExamples()
+        if self.group_column is not None:
+            examples.groups = []
         labels = []
         damaged = []
         num_rows = 0
         for row, (line, record) in enumerate(table.rows(columns)):
             num_rows += 1
-            cells = self._cells_of(record, id_column)
+            cells = self._cells_of(record, needed_columns)
             if isinstance(cells, str):
                 damaged.append(f"{table.place(line)}: {cells}")
                 continue
@@ -175,11 +187,8 @@ class TableFormat:
                 if named_classes is not None:
                     label = named_classes.read(label)
                 labels.append(read_cell(label_column, line, label))
-            name, texts = cells
-            examples.ids.append(str(row) if name is None else name)
-            examples.texts.append(texts)
+            self._add(examples, cells, id_column, row)
             examples.lines.append(line)
-            examples.numbers.append(row)
         if named_classes is not None:
             named_classes.refuse_two_readings()
         # A label column that is no column of labels, before the rows that are damaged beside it.
@@ -225,19 +234,36 @@ class TableFormat:
         if id_column is not None:
             columns.append(id_column)
         check_columns(table.columns, columns, table.path, advice)
+        if self.group_column is not None:
+            check_columns(table.columns, [self.group_column], table.path)
+            columns.append(self.group_column)
         return list(dict.fromkeys(columns)), id_column
 
-    def _cells_of(
-        self,
-        record: Record,
-        id_column: str | None,
-    ) -> tuple[str | None, tuple[str, ...]] | str:
-        """A row's id and texts; of a damaged row, what is wrong with it."""
+    def _add(
+        self, examples: TextExamples, cells: dict[str, str], id_column: str | None, row: int
+    ) -> None:
+        """One more example, of the `row` that has these cells."""
+        name = str(row)
+        if id_column is not None:
+            name = cells[id_column]
+        if examples.groups is not None and self.group_column is not None:
+            examples.groups.append(cells[self.group_column])
+        examples.ids.append(name)
+        examples.texts.append(tuple(cells[column] for column in self.text_columns))
+        examples.numbers.append(row)
+
+    def _needed_columns(self, id_column: str | None) -> list[str]:
+        """The columns in which every row has a text, beside its label."""
+        columns = list(self.text_columns)
+        for column in (id_column, self.group_column):
+            if column is not None:
+                columns.append(column)
+        return columns
+
+    def _cells_of(self, record: Record, columns: Sequence[str]) -> dict[str, str] | str:
+        """A row's cells by their columns; of a damaged row, what is wrong with it."""
         if isinstance(record, DamagedRow):
             return record.problem
-        columns = list(self.text_columns)
-        if id_column is not None:
-            columns.append(id_column)
         lacking = [name for name in columns if is_missing(record.get(name))]
         if lacking:
             return f"no value of {', '.join(lacking)}"
@@ -247,10 +273,7 @@ class TableFormat:
                 cells[name] = cell_text(record[name])
             except ValueError as problem:
                 return f"{name} is {problem}, and a text was expected"
-        texts = tuple(cells[name] for name in self.text_columns)
-        if id_column is None:
-            return None, texts
-        return cells[id_column], texts
+        return cells
 
 
 @dataclass

@@ -39,7 +39,7 @@ from clozelab.tasks.sequences import (
     join_sequences,
     pool_windows,
 )
-from clozelab.tasks.splitting import pair_groups
+from clozelab.tasks.splitting import pair_groups, text_hashes
 from clozelab.tasks.tables import TableFormat, TextExamples
 from clozelab.tasks.target import Target
 from clozelab.tasks.unit import BatchContext, Split, SplitSource, TaskModel, Unit
@@ -116,6 +116,7 @@ class TextUnit(Unit[TextExamples]):
         file_format: str = "auto",
         columns: Sequence[str] | None = None,
         id_column: str | None = None,
+        group_column: str | None = None,
         test_id_column: str | None = None,
         pairs: str = "joint",
         long_documents: str = "truncate",
@@ -125,13 +126,19 @@ class TextUnit(Unit[TextExamples]):
         text_columns = list(text_columns)
         if columns:
             columns = list(columns)
-        self.layout = TableFormat(text_columns, label_column, id_column, columns, file_format)
+        self.layout = TableFormat(
+            text_columns, label_column, id_column, columns, file_format, group_column
+        )
         self.reads_folders = file_format in FOLDERS
-        self.test_layout = replace(self.layout, id_column=test_id_column)
+        self.test_layout = replace(self.layout, id_column=test_id_column, group_column=None)
         self.pairs = pairs
         self._check_columns(text_columns)
         if len(text_columns) == 2:
             self.grouping = "rows with the same first text, and a pair and its swap, stay together"
+        if group_column is not None:
+            self.group_column = self.layout.group_column
+            self.grouping = f"rows with the same {group_column} stay together"
+            self.divides_equal_rows = True
         self.window_stride: int | None = None
         if _reads_windows(long_documents, window_pooling, text_columns):
             self.window_stride = window_stride
@@ -156,7 +163,11 @@ class TextUnit(Unit[TextExamples]):
     # Fingerprints, and what a model's folder remembers
 
     def reading(self, target: Target) -> PlainDict:
-        layout = [asdict(self.layout), target.configured_classes, target.predicts_numbers]
+        table_format = asdict(self.layout)
+        # Fingerprints are older than the setting.
+        if self.layout.group_column is None:
+            del table_format["group_column"]
+        layout = [table_format, target.configured_classes, target.predicts_numbers]
         windows = None
         if self.window_stride is not None:
             windows = (self.window_stride, self.window_pooling)
@@ -207,7 +218,15 @@ class TextUnit(Unit[TextExamples]):
         return examples
 
     def groups(self, examples: TextExamples) -> Sequence[str]:
+        if examples.groups is not None:
+            return examples.groups
         return pair_groups(examples.texts)
+
+    def row_arrays(self, examples: TextExamples) -> Arrays:
+        arrays = super().row_arrays(examples)
+        if examples.groups is not None:
+            arrays["group_hashes"] = text_hashes((group,) for group in examples.groups)
+        return arrays
 
     def label_pool(self, examples: TextExamples) -> Sequence[Any]:
         return examples.all_labels or ()

@@ -170,6 +170,7 @@ class Unit(ABC, Generic[E]):
     row_noun: ClassVar[str] = "line"  # what numbers a file's rows
     # of the rows of which a part is held out for validation
     grouping: str = "rows with the same text stay together"
+    group_column: str | None = None  # rows with the same cell of it are in one part of the file
     column_key: ClassVar[str] = "task.data.label_column"  # of the labels
     index_key: ClassVar[str] = "example_index"  # what of a batch numbers a model's outputs
     aligned: bool = False  # text number i of every part, and label i, are of example i
