@@ -140,3 +140,58 @@ def test_rows_of_one_text_share_a_fold() -> None:
     assert sorted(sizes) == [2, 2, 3]
     with pytest.raises(ValueError, match="validation_folds=1: give 2 or more"):
         Fold(1, 1, 0)
+
+
+def patients(number: int) -> tuple[list[str], np.ndarray]:
+    """Groups of 1 to 9 rows, each of mostly one of three classes, and the classes of all rows."""
+    draws = np.random.default_rng(7)
+    groups: list[str] = []
+    classes: list[int] = []
+    for patient in range(number):
+        usual = draws.choice(3, p=[0.7, 0.25, 0.05])
+        for _ in range(draws.integers(1, 10)):
+            groups.append(f"patient {patient}")
+            classes.append(usual if draws.random() < 0.8 else draws.integers(3))
+    return groups, np.array(classes)
+
+
+def test_groups_of_several_classes_are_held_out_in_their_shares() -> None:
+    groups, classes = patients(200)
+    ideal = 0.1 * np.bincount(classes)
+    order = np.random.default_rng(1).permutation(len(groups))
+
+    def error(is_held_out: np.ndarray) -> float:
+        counts = np.bincount(classes[is_held_out], minlength=3)
+        return float(((counts - ideal) ** 2 / ideal).sum())
+
+    parts = []
+    errors = []
+    plain_errors = []
+    for seed in range(8):
+        held_out = HeldOut(0.1, seed)
+        part = held_out.balanced(groups, classes)
+        assert set(np.array(groups)[part]).isdisjoint(np.array(groups)[~part])
+        again = held_out.balanced([groups[i] for i in order], classes[order])
+        assert (again == part[order]).all()
+        parts.append(part)
+        errors.append(error(part))
+        # a group counted as one of a single class
+        plain_errors.append(error(held_out.stratified(groups, classes)))
+    assert (parts[0] != parts[1]).any()
+    assert np.mean(errors) < 1 < 3 * np.mean(errors) < np.mean(plain_errors)
+
+
+def test_folds_of_groups_have_the_shares_of_a_stratified_group_k_fold() -> None:
+    """Rows of a class are spread as evenly as scikit-learn spreads them."""
+    groups, classes = patients(200)
+    parts = [Fold(5, 3, number).balanced(groups, classes) for number in range(5)]
+    assert (np.sum(parts, axis=0) == 1).all()
+    counts = np.array([np.bincount(classes[part], minlength=3) for part in parts])
+    for part in parts:
+        assert set(np.array(groups)[part]).isdisjoint(np.array(groups)[~part])
+    theirs = []
+    model_selection = pytest.importorskip("sklearn.model_selection")
+    splitter = model_selection.StratifiedGroupKFold(5, shuffle=True, random_state=0)
+    for _, rows_of_fold in splitter.split(classes, classes, groups):
+        theirs.append(np.bincount(classes[rows_of_fold], minlength=3))
+    assert (np.ptp(counts, axis=0) <= np.ptp(theirs, axis=0)).all()

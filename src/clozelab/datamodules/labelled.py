@@ -317,6 +317,8 @@ class LabelledData:
         if strata is None:
             # A group is drawn as a whole: its rows would tell each other's labels.
             is_held_out = held_out.drawn(groups)
+        elif self.unit.group_column is not None:
+            is_held_out = held_out.balanced(groups, strata)
         else:
             is_held_out = held_out.stratified(groups, strata)
         numbers = np.array(examples.numbers)

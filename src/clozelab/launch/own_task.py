@@ -339,18 +339,20 @@ def doubts_of_own_task(overrides: Sequence[str], settings: PlainMapping) -> list
         task: Any = settings
         for name in place.split("."):
             task = task[name]
-        data = task["data"]
-        path = resolve_path(data["train_file"], str(settings["data_dir"]))
+        task_data = task["data"]
+        path = resolve_path(task_data["train_file"], str(settings["data_dir"]))
         if not path.is_file():  # an error will say so
             continue
-        label = str(data["label_column"])
-        if data["validation_file"] is None and data["group_column"] is None:
-            used = [*data["text_columns"], label]
+        label = str(task_data["label_column"])
+        if task_data["validation_file"] is None and task_data["group_column"] is None:
+            used = [*task_data["text_columns"], label]
             doubts.append(describe_likely_groups(path, used, f"{place}.data.group_column"))
         key = f"{place}.data.numeric_labels"
         if _is_target_open(overrides, key):
             doubts.append(
-                describe_doubtful_target(path, label, key, numeric_labels=data["numeric_labels"])
+                describe_doubtful_target(
+                    path, label, key, numeric_labels=task_data["numeric_labels"]
+                )
             )
     return list(filter(None, doubts))
 

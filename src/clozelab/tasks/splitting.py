@@ -148,6 +148,23 @@ class HeldOut:
                     room -= sizes[group]
         return is_held_out[group_of_row]
 
+    def balanced(self, groups: Sequence[str], strata: Lines) -> NDArray[np.bool_]:
+        """The same [N] of groups that have rows of several strata.
+
+        In random order, a group is held out if that brings the strata nearer to the fraction.
+        """
+        group_of_row, counts = _shuffled_counts(groups, strata, self.seed)
+        ideal = self.fraction * counts.sum(axis=0)
+        held_out = np.zeros_like(ideal)
+        is_held_out = np.zeros(len(counts), dtype=np.bool_)
+        for group, of_group in enumerate(counts):
+            before = ((held_out - ideal) ** 2 / ideal).sum()
+            after = ((held_out + of_group - ideal) ** 2 / ideal).sum()
+            if after < before:
+                is_held_out[group] = True
+                held_out += of_group
+        return is_held_out[group_of_row]
+
 
 @dataclass(frozen=True)
 class Fold:
@@ -199,6 +216,21 @@ class Fold:
                     counts[fold] += sizes[group]
         return fold_of_group[group_of_row] == self.number
 
+    def balanced(self, groups: Sequence[str], strata: Lines) -> NDArray[np.bool_]:
+        """The same [N] of groups that have rows of several strata.
+
+        The largest go first, each where its strata have the fewest rows.
+        """
+        group_of_row, counts = _shuffled_counts(groups, strata, self.seed)
+        shares = counts / counts.sum(axis=0)
+        of_folds = np.zeros((self.folds, counts.shape[1]))
+        fold_of_group = np.zeros(len(counts), dtype=np.int64)
+        for group in np.argsort(-counts.sum(axis=1), kind="stable").tolist():
+            fold = int((of_folds @ shares[group]).argmin())
+            fold_of_group[group] = fold
+            of_folds[fold] += counts[group]
+        return fold_of_group[group_of_row] == self.number
+
 
 def _shuffled(groups: Sequence[str], strata: Lines, seed: int) -> tuple[Lines, Lines, list[Lines]]:
     """The group of each row [N]; of G groups the sizes [G]; each stratum's groups in random order.
@@ -214,6 +246,23 @@ def _shuffled(groups: Sequence[str], strata: Lines, seed: int) -> tuple[Lines, L
     stratum_in_order = stratum_of_group[order]
     members = [order[stratum_in_order == stratum] for stratum in np.unique(stratum_of_group)]
     return group_of_row, sizes, members
+
+
+def _shuffled_counts(
+    groups: Sequence[str], strata: Lines, seed: int
+) -> tuple[Lines, NDArray[np.float64]]:
+    """The group of each row [N], and the rows of each of G groups in each of K strata [G, K].
+
+    Groups are numbered in a random order, which is a function of the seed and of their names.
+    """
+    hashes, group_of_row = np.unique(text_hashes((group,) for group in groups), return_inverse=True)
+    _, stratum_of_row = np.unique(strata, return_inverse=True)
+    order = np.argsort(Draws(seed, 0, hashes).bits("validation split"), kind="stable")
+    place_of_group = np.argsort(order)
+    group_of_row = place_of_group[group_of_row]
+    counts = np.zeros((len(hashes), stratum_of_row.max(initial=0) + 1))
+    np.add.at(counts, (group_of_row, stratum_of_row), 1)
+    return group_of_row, counts
 
 
 def quantiles_of(values: NDArray[np.floating]) -> NDArray[np.int64]:
