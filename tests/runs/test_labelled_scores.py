@@ -167,3 +167,21 @@ def test_one_file_alone(
     assert record_of(run).inputs["task_files"] != record_of(other).inputs["task_files"]
     page = write_sweep_report(run, tmp_path / "report").folder / "report.html"
     assert "12 examples, 20 % of the training file" in page.read_text()
+
+
+def test_rows_of_a_group_are_held_out_together(
+    train: Callable[..., Path], world: Path, tmp_path: Path
+) -> None:
+    lines = [f"{a}\t{b}\ts{n // 4}" for n, (a, b) in enumerate(rows(60, "film"))]
+    file = world / "data/grouped.tsv"
+    file.write_text("\n".join(["text\tlabel\tspeaker", *lines]) + "\n")
+    run = train("null", "task.data.train_file=grouped.tsv", "task.data.group_column=speaker")
+    data = record_of(run).facts["data"]
+    assert data["held_out"] == {"fraction": 0.1, "seed": 1, "group_column": "speaker"}
+    model = read_json(run, "model/config.json")["clozelab"]
+    assert model["held_out"]["group_column"] == "speaker"
+    held_out = {int(row["id"]) for row in predictions(run)}
+    speakers = {number // 4 for number in held_out}
+    assert held_out == {n for n in range(60) if n // 4 in speakers} and len(speakers) == 1
+    page = write_sweep_report(run, tmp_path / "report").folder / "report.html"
+    assert "rows with one speaker are in one part" in page.read_text()

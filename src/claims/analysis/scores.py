@@ -77,6 +77,8 @@ class DataColumn:
     held_out: float | None = None
     # the parts of the training file of which each run is scored on another one
     folds: int | None = None
+    # the column of the file whose equal values are in one part of it
+    group_column: str | None = None
     # that a score is over, where known
     num_examples: int | None = None
     # that an F1 of entities is over; None for other scores

@@ -351,6 +351,8 @@ def _heading(column: DataColumn, table: ScoreTable) -> ColumnHeading:
         examples += f", {100 * column.held_out:g} % of the training file"
     if column.folds is not None:
         examples += f" in each of {column.folds} folds: the interval is over folds and draws"
+    if column.group_column is not None:
+        examples += f"; rows with one {column.group_column} are in one part"
     has_ours = has_results or not column.is_paper or not has_numbers
     return ColumnHeading(
         name=name,

@@ -173,6 +173,7 @@ def _data_column(
         positive_label=positive_label,
         held_out=held_out.get("fraction"),
         folds=held_out.get("folds"),
+        group_column=held_out.get("group_column"),
     )
 
 
