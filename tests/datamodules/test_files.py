@@ -258,3 +258,12 @@ def test_a_row_that_is_cut_at_the_end_of_the_file(tmp_path: Path) -> None:
     cut = r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"
     with pytest.raises(ValueError, match=cut):
         TableFormat(["text"], "label").read(path)
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_file_in_latin_1_was_not_cut(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "train.csv"
+    rows = [f"un caf\xe9,{number % 2}" for number in range(120)]
+    path.write_bytes(("\n".join(["text,label", *rows]) + end).encode("latin-1"))
+    with pytest.raises(ValueError, match=r"train.csv:2: not UTF-8 text\n.*\(iconv -f latin1"):
+        TableFormat(["text"], "label").read(path)
