@@ -260,6 +260,13 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
+def counted_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention by products that torch's counter of operations knows: not the CPU's flash kernel."""
+    attention = "clozelab.models.attention"
+    monkeypatch.setattr(f"{attention}.has_flash_kernel", lambda *_, **__: False)
+
+
+@pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than everything else of a report, and are drawn from the same table."""
     monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})

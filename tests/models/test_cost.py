@@ -11,7 +11,6 @@ from tests.composing import composed
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from clozelab.models import attention
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, trained_parameters, training_flops_per_token
 from clozelab.models.encoder import Encoder
@@ -157,10 +156,9 @@ def test_xlnets_scores_are_one_product_more_and_two_vectors():
     [{}, ROBERTA, ALBERT, ELECTRA, ODD_PARTS, MODERNBERT, NEOBERT, ULTRABERT, ERNIE, DEBERTA],
     ids=lambda parts: parts.get("model_type", "odd" if parts else "bert"),
 )
-def test_equals_torchs_counter_of_a_real_forward(parts, monkeypatch):
+@pytest.mark.usefixtures("counted_attention")
+def test_equals_torchs_counter_of_a_real_forward(parts):
     """With kernels of the CPU, which compute the model's own products alone, and DeBERTa's."""
-    # The counter does not know torch's flash kernel for the CPU.
-    monkeypatch.setitem(attention.FLASH_LEAST_WIDTH, torch.float32, 128)
     config = sized(
         **{**_shape(4, 48, 3), **parts, "vocab_size": 101, "embedding_size": 20 if parts else 0}
     )

@@ -162,7 +162,7 @@ def test_a_copy_is_no_negative(
     expected, gradient = numpy_loss(vectors, texts, masks=masks)
     difference = np.abs(states.grad.numpy().reshape(shape) - gradient).max()
     if masks:
-        assert float(loss.detach()) == pytest.approx(expected, abs=1e-6)
+        assert float(loss.detach()) == pytest.approx(expected, rel=1e-6)
         assert difference <= 1e-5 * np.abs(gradient).max()
     else:
         assert float(loss.detach()) < expected - 0.01

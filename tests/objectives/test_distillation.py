@@ -285,6 +285,7 @@ def test_a_longformer_starts_from_the_matrices_that_tokens_ask_by(teacher_config
             assert layer.attention.qkv_global is layer.attention.qkv
 
 
+@pytest.mark.usefixtures("counted_attention")
 def test_both_models_are_counted(setup, student_config, teacher_config):
     """Against torch's counter: two projections and the maps of the student, the teacher forward."""
     ours = setup(**ALL_LOSSES)

@@ -218,6 +218,7 @@ def test_a_token_tells_those_behind_it_in_the_order(
 
 
 @BOTH_KINDS
+@pytest.mark.usefixtures("counted_attention")
 def test_its_work_is_counted(
     shards: Any, ids: Any, make_mpnet: Any, sees_every_position: bool
 ) -> None:
