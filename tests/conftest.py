@@ -261,7 +261,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def counted_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention by products that torch's counter of operations knows: not the CPU's flash kernel."""
+    """Attention by products, which torch's counter of operations knows: not by the flash kernel."""
     attention = "clozelab.models.attention"
     monkeypatch.setattr(f"{attention}.has_flash_kernel", lambda *_, **__: False)
 
