@@ -14,6 +14,7 @@ import yaml
 from tests import forked
 from tests.screens import Screens, shows
 
+from clozelab import cli
 from clozelab.cli import main
 from clozelab.schema import SCHEMAS, keys_of
 from clozelab.text.paths import CONF_DIR, EXPERIMENTS_DIR
@@ -343,3 +344,17 @@ def test_ctrl_c_during_the_imports_says_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("verb", "goes_on"), [("finetune", True), ("predict", False)])
+def test_ctrl_c_promises_only_what_is_so(
+    capsys: pytest.CaptureFixture[str], verb: str, goes_on: bool
+) -> None:
+    """Nothing is left of a prediction: the same command begins anew."""
+
+    def stop() -> int:
+        raise KeyboardInterrupt
+
+    assert cli._with_error_report(stop, verb) == 130
+    message = capsys.readouterr().err
+    assert message.startswith("\ninterrupted") and ("goes on where it was" in message) == goes_on

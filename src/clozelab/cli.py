@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 QUICK_VERBS = ("status", "runs", "gc", "list", "completion")
 TRACEBACK_VARIABLES = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
+RESUMED_VERBS = (*HYDRA_VERBS, "reproduce", "inspect")
 SIGPIPE_STATUS = 141  # as of a process that SIGPIPE ends
 
 
@@ -214,7 +215,10 @@ def _with_error_report(action: Callable[[], int], verb: str) -> int:
         sys.stdout.flush()  # at exit a broken pipe would be a message of the interpreter's
         return status
     except (KeyboardInterrupt, Interrupted) as stopped:
-        print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        message = "interrupted"
+        if verb in RESUMED_VERBS:
+            message = "interrupted; the same command goes on where it was"
+        print(f"\n{message}", file=sys.stderr)
         # 130: 128 + SIGINT, as a shell has it
         return getattr(stopped, "code", 130)
     except Exception as error:
